@@ -87,9 +87,7 @@ def cut(source: Path, files: Path, text_bytes: int | None) -> list[str]:
     return sorted(path.stem for path in files.iterdir())
 
 
-def _measure(
-    recipe: AuthorsRecipe, kept: Path, learned: dict[str, str], files: Path, authors: Sequence[str]
-) -> list[Run]:
+def _measure(recipe: AuthorsRecipe, kept: Path, learned: dict[str, str], files: Path, authors: Sequence[str]) -> list[Run]:
     folder = kept / key(recipe, learned)
     folder.mkdir(parents=True, exist_ok=True)
     runs = []
@@ -157,10 +155,16 @@ def _run(recipe: AuthorsRecipe, case: str, files: Path, authors: Sequence[str]) 
     bits = [_scores(agreed, look, judges) for look in looks]
     samples = agreed.task.batch_size * (recipe.nodes if case == SWARM else 1)
     return {
-        "case": case, "bits": bits, "steps": recipe.steps, "samples_a_step": samples, **more,
-        "parameters": looks[0][0].numel(), "load": [before, facts.load()],
-        "train_s": round(trained, 2), "wall_s": round(time.monotonic() - began, 2),
-    }  # fmt: skip
+        "case": case,
+        "bits": bits,
+        "steps": recipe.steps,
+        "samples_a_step": samples,
+        **more,
+        "parameters": looks[0][0].numel(),
+        "load": [before, facts.load()],
+        "train_s": round(trained, 2),
+        "wall_s": round(time.monotonic() - began, 2),
+    }
 
 
 def _swarm(recipe: AuthorsRecipe, chosen: Scenario) -> tuple[list[Look], dict[str, Any]]:
@@ -274,12 +278,15 @@ def figures(recipe: AuthorsRecipe, runs: Sequence[Run]) -> Figures:
     rows = {author: _row(curves[author], bits, central.bits[author]) for author, bits in swarm.bits.items()}
     mean = {name: fmean(row[name] for row in rows.values()) for name in COLUMNS}
     all_reduce = 2.0 * (recipe.nodes - 1) / recipe.nodes * 4.0 * sent["parameters"] * sent["steps"]
-    table: Figures = {
-        f"{group}.{name}": value for group, row in [*rows.items(), ("mean", mean)] for name, value in row.items()
-    }
+    table: Figures = {f"{group}.{name}": value for group, row in [*rows.items(), ("mean", mean)] for name, value in row.items()}
     return table | {
-        "swarm.least_gain": min(row["gain"] for row in rows.values()), "swarm.gap": mean["swarm"] - mean["central"],
-        "swarm.apart": swarm.apart, "swarm.stopped": swarm.step, "swarm.end": curves[SWARM][-1].mean,
-        "central.stopped": central.step, "central.end": curves[CENTRAL][-1].mean,
-        "swarm.bytes": sent["bytes_per_node"], "swarm.fewer": all_reduce / sent["bytes_per_node"],
-    }  # fmt: skip
+        "swarm.least_gain": min(row["gain"] for row in rows.values()),
+        "swarm.gap": mean["swarm"] - mean["central"],
+        "swarm.apart": swarm.apart,
+        "swarm.stopped": swarm.step,
+        "swarm.end": curves[SWARM][-1].mean,
+        "central.stopped": central.step,
+        "central.end": curves[CENTRAL][-1].mean,
+        "swarm.bytes": sent["bytes_per_node"],
+        "swarm.fewer": all_reduce / sent["bytes_per_node"],
+    }

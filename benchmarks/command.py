@@ -31,8 +31,11 @@ def starling(words: Sequence[str], what: str) -> dict[str, Any]:
     """
     done = subprocess.run(
         [sys.executable, "-m", "starling.node.cli.main", *words],
-        stdout=subprocess.PIPE, env=facts.environment(), cwd=facts.ROOT, check=False,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        env=facts.environment(),
+        cwd=facts.ROOT,
+        check=False,
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{what}: `starling {words[0]}` ended with {done.returncode}")
     table: dict[str, Any] = json.loads(done.stdout)

@@ -33,12 +33,13 @@ def crew_of(path: Path, activation: str) -> InlineCrew:
     """Three stages that send activations so."""
     return InlineCrew(
         Manifest(
-            seed=1, partition=PartitionSection(kind="iid", shards=1),
+            seed=1,
+            partition=PartitionSection(kind="iid", shards=1),
             optimizer=OptimizerSection(kind="adamw", lr=1e-3, schedule="constant"),
             task=TaskSection(kind="text", path=str(path), batch_size=BATCH, context=CONTEXT, width=64, layers=4, heads=4, tied=False),
             crew=CrewSection(stages=3, micro_batches=4, activation=activation, gradient="float32" if activation == "float32" else "int8"),
         )
-    )  # fmt: skip
+    )
 
 
 FORGERIES: MappingProxyType[str, tuple[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
@@ -81,11 +82,14 @@ def forged(optimizer: OptimizerSection, way: str, forge: Callable[[Tensor], Tens
 
     crew = InlineCrew(
         Manifest(
-            seed=1, partition=PartitionSection(kind="iid", shards=1), optimizer=optimizer, task=task,
+            seed=1,
+            partition=PartitionSection(kind="iid", shards=1),
+            optimizer=optimizer,
+            task=task,
             crew=CrewSection(stages=2, micro_batches=4, activation="float32", gradient="float32"),
         ),
         on_the_way=on_the_way,
-    )  # fmt: skip
+    )
     began = crew.vector.clone()
     losses = [crew.step() for _ in range(STEPS)]
     return sum(losses[-10:]) / 10, float((crew.vector - began).norm())
@@ -122,13 +126,7 @@ def main() -> None:
                 losses = [crew.step() for _ in range(count)]
                 numbers = count * 2 * BATCH * CONTEXT * 64  # of activations over two lines
                 last = sum(losses[-10:]) / 10
-                row = (
-                    title,
-                    activation,
-                    f"{crew.forward / count:,.0f}",
-                    f"{8 * crew.forward / numbers:.2f}",
-                    f"{crew.bytes / count:,.0f}",
-                )
+                row = (title, activation, f"{crew.forward / count:,.0f}", f"{8 * crew.forward / numbers:.2f}", f"{crew.bytes / count:,.0f}")
                 sys.stdout.write(f"| {' | '.join((*row, f'{last:.3f}'))} |\n")
                 sys.stdout.flush()
 

@@ -58,9 +58,7 @@ def changed_since(commit: str, paths: Sequence[str], root: Path = ROOT) -> str:
     if not last:
         return ""
     ancestor = subprocess.run(
-        ["git", "-C", str(root), "merge-base", "--is-ancestor", last, commit or "0" * 40],
-        capture_output=True,
-        check=False,
+        ["git", "-C", str(root), "merge-base", "--is-ancestor", last, commit or "0" * 40], capture_output=True, check=False
     )
     return "" if ancestor.returncode == 0 else last
 

@@ -101,16 +101,17 @@ class Swarm:
         number, cap = len(self.nodes), int(self.recipe.mbit * 1e6 / 8)
         where = self.folder / f"node-{number}"
         own = {
-            "up_bytes_per_s": cap, "down_bytes_per_s": cap, "threads": 1, "trust": True, "linger_s": 600.0,
-            "checkpoint_s": self.recipe.checkpoint_s, **_pairs(self.recipe.node),
-        }  # fmt: skip
+            "up_bytes_per_s": cap,
+            "down_bytes_per_s": cap,
+            "threads": 1,
+            "trust": True,
+            "linger_s": 600.0,
+            "checkpoint_s": self.recipe.checkpoint_s,
+            **_pairs(self.recipe.node),
+        }
         shared: dict[str, Any] = {"shard": number, "listen": LISTEN, "device": "cpu", "config": own}
         invite = self.invite
-        node = (
-            background.join(where, invite, **shared)
-            if invite
-            else background.create(where, set=self._agreed(), **shared)
-        )
+        node = background.join(where, invite, **shared) if invite else background.create(where, set=self._agreed(), **shared)
         node.start()
         self.nodes.append(watched := Watched(node))
         if not self.invite:
@@ -123,9 +124,14 @@ class Swarm:
         for number, name in enumerate(TEXTS):
             (texts / f"{number}.txt").write_bytes((facts.ROOT / name).read_bytes()[: self.recipe.text_bytes])
         chosen = {
-            "task": "text", "task.path": str(texts), "task.batch_size": 1, "partition": "iid", "partition.shards": 3,
-            "pace.rounds": 10_000, "pace.quorum": 2,
-        }  # fmt: skip
+            "task": "text",
+            "task.path": str(texts),
+            "task.batch_size": 1,
+            "partition": "iid",
+            "partition.shards": 3,
+            "pace.rounds": 10_000,
+            "pace.quorum": 2,
+        }
         return chosen | _pairs(self.recipe.set)
 
     def until(self, there: Callable[[], bool], what: str) -> float:
@@ -136,9 +142,7 @@ class Swarm:
             if there():
                 return time.monotonic()
             if time.monotonic() > self.deadline:
-                states = ", ".join(
-                    "–" if it.status is None else f"{it.status.state} {it.status.round}" for it in self.nodes
-                )
+                states = ", ".join("–" if it.status is None else f"{it.status.state} {it.status.round}" for it in self.nodes)
                 raise RuntimeError(f"large: {what} took longer than {self.recipe.patience_s:g} s ({states})")
             time.sleep(POLL_S)
 
@@ -177,9 +181,7 @@ def _run(swarm: Swarm) -> Run:
     second.node.stop()
     second.status, second.rounds = None, {}
     second.node.start()
-    resumed = swarm.until(
-        lambda: _in(second, "training") and bool(second.status and second.status.parameters), "resuming"
-    )
+    resumed = swarm.until(lambda: _in(second, "training") and bool(second.status and second.status.parameters), "resuming")
     resumed_at = second.status.round if second.status else 0
     resumed_exchange = swarm.until(lambda: second.committed > 0, "an exchange of the resumed node")
 
@@ -193,18 +195,30 @@ def _run(swarm: Swarm) -> Run:
     statuses = [each.status for each in swarm.nodes if each.status is not None]
     size = max((each.node.run_dir / "checkpoint.safetensors").stat().st_size for each in pair)
     return {
-        "load": [before, facts.load()], "wall_s": round(time.monotonic() - began, 1), "trained_s": round(trained, 1),
-        "parameters": statuses[0].parameters, "round_s": [round(span, 2) for spans in rounds for span in spans],
-        "local_steps_s": [round(each * recipe.local_steps, 2) for each in steps], "payload_bytes": payload,
-        "engine_peaks": [each.peaks["engine"] for each in swarm.nodes], "daemon_peaks": [each.peaks["daemon"] for each in swarm.nodes],
-        "checkpoint_bytes": size, "resumed_s": round(resumed - at_kill, 2), "resumed_exchange_s": round(resumed_exchange - at_kill, 2),
-        "rounds_lost": killed_at - resumed_at, "late_s": round(late - at_join, 2), "late_exchange_s": round(late_exchange - at_join, 2),
-        "late_bytes": received, "late_round": joined_at, "rounds": [status.round for status in statuses],
-        "committed": [status.exchanges.committed for status in statuses], "before_kill": done,
+        "load": [before, facts.load()],
+        "wall_s": round(time.monotonic() - began, 1),
+        "trained_s": round(trained, 1),
+        "parameters": statuses[0].parameters,
+        "round_s": [round(span, 2) for spans in rounds for span in spans],
+        "local_steps_s": [round(each * recipe.local_steps, 2) for each in steps],
+        "payload_bytes": payload,
+        "engine_peaks": [each.peaks["engine"] for each in swarm.nodes],
+        "daemon_peaks": [each.peaks["daemon"] for each in swarm.nodes],
+        "checkpoint_bytes": size,
+        "resumed_s": round(resumed - at_kill, 2),
+        "resumed_exchange_s": round(resumed_exchange - at_kill, 2),
+        "rounds_lost": killed_at - resumed_at,
+        "late_s": round(late - at_join, 2),
+        "late_exchange_s": round(late_exchange - at_join, 2),
+        "late_bytes": received,
+        "late_round": joined_at,
+        "rounds": [status.round for status in statuses],
+        "committed": [status.exchanges.committed for status in statuses],
+        "before_kill": done,
         "timeout": [status.exchanges.timeout for status in statuses],
         "losses": [[point.round, round(point.value, 4)] for point in statuses[0].loss_curve],
         "events": [[event.name for event in status.events] for status in statuses],
-    }  # fmt: skip
+    }
 
 
 def figures(runs: Sequence[Run]) -> Figures:
@@ -213,19 +227,24 @@ def figures(runs: Sequence[Run]) -> Figures:
     d, losses = run["parameters"], [value for _, value in run["losses"]]
     return {
         "model.parameters": d,
-        "round.seconds": median(run["round_s"]), "round.local_steps_s": median(run["local_steps_s"]),
+        "round.seconds": median(run["round_s"]),
+        "round.local_steps_s": median(run["local_steps_s"]),
         "exchange.payload_bytes_per_parameter": run["payload_bytes"] / d,
-        "exchange.committed": sum(run["committed"]), "exchange.timeout": sum(run["timeout"]),
+        "exchange.committed": sum(run["committed"]),
+        "exchange.timeout": sum(run["timeout"]),
         "engine.peak_mb": max(run["engine_peaks"]) / 1e6,
         "engine.peak_bytes_per_parameter": max(run["engine_peaks"]) / d,
         "daemon.peak_mb": max(run["daemon_peaks"]) / 1e6,
         "checkpoint.bytes_per_parameter": run["checkpoint_bytes"] / d,
-        "resumed.seconds": run["resumed_s"], "resumed.exchange_s": run["resumed_exchange_s"],
+        "resumed.seconds": run["resumed_s"],
+        "resumed.exchange_s": run["resumed_exchange_s"],
         "resumed.rounds_lost": run["rounds_lost"],
-        "late.seconds": run["late_s"], "late.exchange_s": run["late_exchange_s"],
+        "late.seconds": run["late_s"],
+        "late.exchange_s": run["late_exchange_s"],
         "late.bytes_per_parameter": run["late_bytes"] / d,
-        "loss.first": losses[0] if losses else None, "loss.last": fmean(losses[-5:]) if losses else None,
-    }  # fmt: skip
+        "loss.first": losses[0] if losses else None,
+        "loss.last": fmean(losses[-5:]) if losses else None,
+    }
 
 
 def _pairs(words: Sequence[str]) -> dict[str, Any]:

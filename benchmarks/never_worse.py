@@ -71,15 +71,18 @@ def figures(runs: Sequence[Run]) -> Figures:
         looks = max(1, len(run["rounds"]))
         table |= {f"{name(run)}.{figure}": run[figure] for figure in FIGURES}
         table |= {
-            f"{name(run)}.plain": run["plain_end"], f"{name(run)}.below": run["below"] / looks,
-            f"{name(run)}.above": run["above"] / looks, f"{name(run)}.committed": run["committed"][0],
-        }  # fmt: skip
+            f"{name(run)}.plain": run["plain_end"],
+            f"{name(run)}.below": run["below"] / looks,
+            f"{name(run)}.above": run["above"] / looks,
+            f"{name(run)}.committed": run["committed"][0],
+        }
     for optimizer in (*dict.fromkeys(run["cell"].split("/")[1] for run in runs), "all"):
         own = [run for run in runs if optimizer in ("all", run["cell"].split("/")[1])]
         table |= {
-            f"{optimizer}.cells": float(len(own)), f"{optimizer}.worse": float(sum(run["worse"] for run in own)),
+            f"{optimizer}.cells": float(len(own)),
+            f"{optimizer}.worse": float(sum(run["worse"] for run in own)),
             f"{optimizer}.better": float(sum(better(run) for run in own)),
-        }  # fmt: skip
+        }
     return table
 
 
@@ -92,5 +95,7 @@ def spread(runs: Sequence[Run]) -> dict[str, float]:
     """Standard deviation over seeds of the differences."""
     return {
         f"{name(run)}.{figure}": run[f"{figure}_error"] * math.sqrt(len(run["seeds"]))
-        for run in runs for figure in ("worst", "end") if run[f"{figure}_error"] is not None
-    }  # fmt: skip
+        for run in runs
+        for figure in ("worst", "end")
+        if run[f"{figure}_error"] is not None
+    }

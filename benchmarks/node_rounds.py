@@ -42,9 +42,14 @@ def node_round_cost(n: int, d: int, rounds: int, *, local_steps: int = 1, clip_n
     peers, alive = [f"peer {row:06d}" for row in range(n)], np.ones(n, dtype=bool)
     steep, low = torch.logspace(-1, 0, d), torch.randn(n, d, generator=generator(0, "bowls"))
     swarm = Swarm(
-        peers, torch.zeros(n, d), Pet(0.3, 100.0), ExchangeCodec(Fp16(), Int4(), clip_norm, clip), Mask(0.1), 0,
+        peers,
+        torch.zeros(n, d),
+        Pet(0.3, 100.0),
+        ExchangeCodec(Fp16(), Int4(), clip_norm, clip),
+        Mask(0.1),
+        0,
         torch.ones(n, dtype=torch.bool),
-    )  # fmt: skip
+    )
     schedule = Schedule(Sticky(0), peers, b"salt")
 
     def step(rows: Tensor, _round: int, _number: int, x: Tensor, correct: Correct) -> Tensor:
@@ -74,11 +79,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     for n in (int(nodes) for nodes in arguments.nodes.split(",")):
         cost = node_round_cost(n, arguments.dim, arguments.rounds, local_steps=arguments.local_steps)
-        print(
-            json.dumps(
-                {"nodes": n, "dim": arguments.dim, "threads": arguments.threads, "us_per_node_round": round(cost, 1)}
-            )
-        )
+        print(json.dumps({"nodes": n, "dim": arguments.dim, "threads": arguments.threads, "us_per_node_round": round(cost, 1)}))
 
 
 if __name__ == "__main__":

@@ -21,9 +21,16 @@ from benchmarks.recipes import OverlapRecipe
 from benchmarks.results import Figures, Run
 
 FIGURES = (
-    "kept", "kept_undisturbed", "ratio", "undisturbed", "plain_steps_s", "alone_steps_s", "swarm_steps_s", "peak_bytes_per_parameter",
+    "kept",
+    "kept_undisturbed",
+    "ratio",
+    "undisturbed",
+    "plain_steps_s",
+    "alone_steps_s",
+    "swarm_steps_s",
+    "peak_bytes_per_parameter",
     "exchanges",
-)  # fmt: skip
+)
 
 
 def measure(recipe: OverlapRecipe) -> list[Run]:

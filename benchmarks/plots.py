@@ -99,14 +99,7 @@ def _differences(runs: Sequence[Run], split: str, optimizer: str) -> Callable[[A
         for run in own:
             schedule, rate, faults = run["cell"].split("/")[2:]
             colour, style = colours[schedule, rate], "-" if faults == "calm" else "--"
-            axes.plot(
-                run["rounds"],
-                run["difference"],
-                style,
-                color=colour,
-                label=f"{schedule}, {rate}, {faults}",
-                linewidth=1.2,
-            )
+            axes.plot(run["rounds"], run["difference"], style, color=colour, label=f"{schedule}, {rate}, {faults}", linewidth=1.2)
             means = zip(run["difference"], run["error"], strict=True)  # none where all runs diverged
             least, most = [], []
             for mean, error in means:
@@ -158,9 +151,7 @@ def _ends(result: Result, plot: Plot, axis: str) -> Callable[[Axes], None]:
             numbers = [number for number, _ in points]
             across = numbers if axis == plot.swept else [fmean(c[axis][-1] for c in curves) for curves in of_case]
             values = [median(curve["mean"][-1] for curve in curves) for curves in of_case]
-            axes.plot(
-                across, values, _style(place), color=f"C{place}", label=line, marker="o", markersize=3, linewidth=1.4
-            )
+            axes.plot(across, values, _style(place), color=f"C{place}", label=line, marker="o", markersize=3, linewidth=1.4)
         axes.set_xscale("log")
         axes.set_ylim(plot.least, plot.most, auto=plot.least is None and plot.most is None)
         axes.set_xlabel(LABELS.get(axis, axis))
@@ -194,9 +185,7 @@ def _style(place: int) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
-    parser.add_argument(
-        "recipes", nargs="*", metavar="RECIPE", help="name of a recipe with a stored result; default: all"
-    )
+    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="name of a recipe with a stored result; default: all")
     parser.add_argument("--out", type=Path, default=PAGES, metavar="DIR", help="where pictures are written")
     chosen = parser.parse_args(arguments)
     stored = {result.name: result for result in results.newest(results.FOLDER) if panels(result)}

@@ -64,9 +64,7 @@ class DemoRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="demo"
     """None: the demo's default."""
     set: tuple[str, ...] = ()
     """`--set` of every case."""
-    cases: Annotated[dict[Name, tuple[str, ...]], Meta(min_length=1)] = msgspec.field(
-        default_factory=lambda: {"default": ()}
-    )
+    cases: Annotated[dict[Name, tuple[str, ...]], Meta(min_length=1)] = msgspec.field(default_factory=lambda: {"default": ()})
     """Name -> `--set` of this case alone."""
     compare: tuple[Name, Name] | None = None
     """Two cases, of which the first should be better at equal bytes."""
@@ -205,9 +203,7 @@ class SimulateRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="s
             named |= {name for cases in self.plot.panels.values() for name in cases}
             named |= {name for points in self.plot.ends.values() for _, name in points}
         if not named <= self.cases.keys():
-            raise ValueError(
-                f"compare, ahead, folds, plot: must name {', '.join(self.cases)}, got {', '.join(sorted(named))}"
-            )
+            raise ValueError(f"compare, ahead, folds, plot: must name {', '.join(self.cases)}, got {', '.join(sorted(named))}")
 
 
 class TrackingRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="tracking"):

@@ -75,9 +75,7 @@ def verdicts(recipe: Recipe, figures: Mapping[str, float | None]) -> list[Verdic
     missing = sorted((recipe.at_least.keys() | recipe.at_most.keys()) - figures.keys())
     if missing:
         raise ValueError(f"no figure {', '.join(missing)}; there are {', '.join(figures)}")
-    return [
-        Verdict(name, value, (recipe.at_least.get(name), recipe.at_most.get(name))) for name, value in figures.items()
-    ]
+    return [Verdict(name, value, (recipe.at_least.get(name), recipe.at_most.get(name))) for name, value in figures.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +114,13 @@ def compare(stored: Result, measured: Result, relative: float) -> list[Differenc
     names = dict.fromkeys((*measured.figures, *stored.figures))
     return [
         Difference(
-            name, stored.figures.get(name), measured.figures.get(name),
+            name,
+            stored.figures.get(name),
+            measured.figures.get(name),
             max(relative * abs(stored.figures.get(name) or 0.0), SPREADS * stored.spread.get(name, 0.0)),
         )
         for name in names
-    ]  # fmt: skip
+    ]
 
 
 def read(path: Path) -> Result:

@@ -61,13 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="path or name of a recipe; default: all")
     parser.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="where results are stored")
+    parser.add_argument("--against", type=Path, metavar="STORED", help="a stored result of the one recipe, to compare with")
     parser.add_argument(
-        "--against", type=Path, metavar="STORED", help="a stored result of the one recipe, to compare with"
+        "--tolerance", type=float, metavar="SHARE", help=f"of the stored value; default {SIMULATED:g}, {TIMED:g} for what a clock measures"
     )
-    parser.add_argument(
-        "--tolerance", type=float, metavar="SHARE",
-        help=f"of the stored value; default {SIMULATED:g}, {TIMED:g} for what a clock measures",
-    )  # fmt: skip
     chosen = parser.parse_args(arguments)
     try:
         stored = None if chosen.against is None else results.read(chosen.against)
@@ -102,14 +99,9 @@ def agrees(stored: Result, measured: Result, tolerance: float | None) -> bool:
     for name in dict.fromkeys((*measured.figures, *stored.figures)):
         usual = TIMED if _timed(measured.recipe, name) else SIMULATED
         relative = usual if tolerance is None else tolerance
-        outside += [
-            each for each in results.compare(stored, measured, relative) if each.figure == name and not each.within
-        ]
+        outside += [each for each in results.compare(stored, measured, relative) if each.figure == name and not each.within]
     for each in outside:
-        print(
-            f"{measured.name}: {each.figure}: was {each.then}, is {each.now}, may differ by {each.tolerance:.3g}",
-            file=sys.stderr,
-        )
+        print(f"{measured.name}: {each.figure}: was {each.then}, is {each.now}, may differ by {each.tolerance:.3g}", file=sys.stderr)
     print(f"{measured.name}: {len(outside)} of {len(measured.figures)} figures outside", file=sys.stderr)
     return not outside
 
@@ -136,14 +128,7 @@ def measure(name: str, recipe: recipes.Recipe, kept: Path) -> Result:
     runs, figures = _figures(recipe, kept)
     spread = _spread(recipe, runs)
     return Result(
-        name=name,
-        date=date,
-        facts=machine,
-        load=(before, facts.load()),
-        recipe=recipe,
-        figures=figures,
-        runs=runs,
-        spread=spread,
+        name=name, date=date, facts=machine, load=(before, facts.load()), recipe=recipe, figures=figures, runs=runs, spread=spread
     )
 
 

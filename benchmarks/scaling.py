@@ -32,8 +32,11 @@ def _runs(recipe: NodeRoundRecipe) -> list[Run]:
     before = facts.load()
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.node_rounds", *arguments(recipe)],
-        stdout=subprocess.PIPE, env=facts.environment(), cwd=facts.ROOT, check=False,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        env=facts.environment(),
+        cwd=facts.ROOT,
+        check=False,
+    )
     if done.returncode != 0:
         raise RuntimeError(f"benchmarks.node_rounds ended with {done.returncode}")
     return [{"load": before, **json.loads(line)} for line in done.stdout.splitlines()]

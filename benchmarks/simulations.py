@@ -81,9 +81,13 @@ def _run(case: str, load: list[float], seed: int, run: dict[str, Any]) -> Run:
     if run["rows"][-1]["attack_success"] is not None:
         curve["attack_success"] = [_short(row["attack_success"] or 0.0) for row in run["rows"]]
     return {
-        "case": case, "seed": seed, "load": load, **{key: run[key] for key in keys},
-        "wall_s": round(run["wall"]["seconds"], 2), "curve": curve,
-    }  # fmt: skip
+        "case": case,
+        "seed": seed,
+        "load": load,
+        **{key: run[key] for key in keys},
+        "wall_s": round(run["wall"]["seconds"], 2),
+        "curve": curve,
+    }
 
 
 def _short(value: float) -> float:
@@ -109,9 +113,7 @@ def figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Figures:
             first, second = table[f"{a}.{name}"], table[f"{b}.{name}"]
             table[f"{a}/{b}.{name}"] = first / second if first is not None and second else None
         if not runs[0]["higher_is_better"]:
-            table[f"{a}/{b}.transient"] = transient(
-                *([r["curve"] for r in runs if r["case"] == case] for case in (a, b))
-            )
+            table[f"{a}/{b}.transient"] = transient(*([r["curve"] for r in runs if r["case"] == case] for case in (a, b)))
     for pair in recipe.ahead:
         of_pair = [[run for run in runs if run["case"] == case] for case in pair]
         for name, value in zip(("ahead", "ahead_worst"), _ahead(*of_pair), strict=True):
@@ -137,10 +139,7 @@ def _over_folds(runs: Sequence[Run], others: Sequence[Run], seeds: Sequence[int]
     """Return the lead of the mean over the first cases over the best of the others, the least of all seeds; None if one diverged."""
     if (sign := _sign(*runs, *others)) is None:
         return None
-    ends = [
-        [[sign * each["curve"]["mean"][-1] for each in side if each["seed"] == seed] for side in (runs, others)]
-        for seed in seeds
-    ]
+    ends = [[[sign * each["curve"]["mean"][-1] for each in side if each["seed"] == seed] for side in (runs, others)] for seed in seeds]
     return min(fmean(swarms) - max(best) for swarms, best in ends)
 
 
@@ -195,9 +194,7 @@ def transient(curves: Sequence[Curve], others: Sequence[Curve]) -> float | None:
     """Return the round after the last evaluation at which the median of `curves` is above twice that of `others`; None if that is the
     end.
     """
-    curve, other = (
-        [median(values) for values in zip(*(c["mean"] for c in each), strict=False)] for each in (curves, others)
-    )
+    curve, other = ([median(values) for values in zip(*(c["mean"] for c in each), strict=False)] for each in (curves, others))
     behind = [at for at, (a, b) in enumerate(zip(curve, other, strict=False)) if a > 2.0 * b]
     first = behind[-1] + 1 if behind else 0
     return float(curves[0]["round"][first]) if first < min(len(curve), len(other)) else None

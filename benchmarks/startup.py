@@ -77,9 +77,7 @@ def figures(runs: Sequence[Run]) -> dict[str, float]:
 def time_help() -> Run:
     """`starling --help`, once."""
     began = time.monotonic()
-    process = subprocess.Popen(
-        [Path(sys.executable).with_name("starling"), "--help"], stdout=subprocess.DEVNULL, env=facts.environment()
-    )
+    process = subprocess.Popen([Path(sys.executable).with_name("starling"), "--help"], stdout=subprocess.DEVNULL, env=facts.environment())
     _, code, usage = os.wait4(process.pid, 0)
     wall_s = time.monotonic() - began
     process.returncode = os.waitstatus_to_exitcode(code)  # reaped above, for its processor time
@@ -99,19 +97,18 @@ def time_node(folder: Path) -> Run:
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "starling.node.cli.main", "run", "--dir", str(folder), "--until-stdin-closes"],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=facts.environment(), cwd=facts.ROOT,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=facts.environment(),
+        cwd=facts.ROOT,
+    )
     with process:  # closes its standard input, upon which it ends, and waits
         _wait(process, folder, lambda status: bool(status.addresses))
         listening_s = time.monotonic() - began
         used = psutil.Process(process.pid).cpu_times()
         _wait(process, folder, lambda status: status.parameters is not None)
         opened_s = time.monotonic() - began
-    return {
-        "listening_s": round(listening_s, 4),
-        "listening_cpu_s": round(used.user + used.system, 4),
-        "opened_s": round(opened_s, 4),
-    }
+    return {"listening_s": round(listening_s, 4), "listening_cpu_s": round(used.user + used.system, 4), "opened_s": round(opened_s, 4)}
 
 
 def _wait(process: subprocess.Popen[bytes], folder: Path, there: Callable[[StatusSnapshot], bool]) -> None:

@@ -74,10 +74,7 @@ def _tables(result: Result) -> Iterator[str]:
         yield from map(_grid, _grouped(rest))
     elif isinstance(result.recipe, NeverWorseRecipe):
         names = {never_worse.name(run) for run in result.runs}
-        yield from map(
-            _grid,
-            _grouped({key: value for key, value in result.figures.items() if key.rpartition(".")[0] not in names}),
-        )
+        yield from map(_grid, _grouped({key: value for key, value in result.figures.items() if key.rpartition(".")[0] not in names}))
         yield _worse(result)
     else:
         yield from map(_grid, _grouped(result.figures))
@@ -85,17 +82,7 @@ def _tables(result: Result) -> Iterator[str]:
 
 def _worse(result: Result) -> str:
     """Cells in which the default is worse than plain averages at some evaluation, the worst first of each metric."""
-    rows = [
-        [
-            "worse",
-            "metric",
-            "least difference",
-            "after rounds",
-            "evaluations below",
-            "difference at the end",
-            "plain averages",
-        ]
-    ]
+    rows = [["worse", "metric", "least difference", "after rounds", "evaluations below", "difference at the end", "plain averages"]]
     worse = [run for run in result.runs if run["worse"]]
     for run in sorted(worse, key=lambda run: (run["metric"], run["worst"] is not None, run["worst"] or 0.0)):
         shown = [f"`{never_worse.name(run)}`", run["metric"].replace("_", " "), _uncertain(run, "worst")]
@@ -122,9 +109,7 @@ def _cells(result: Result, recipe: TrackingRecipe) -> str:
             own = "diverged" if value is None else _number(value)
             if deviation is not None:
                 own += f" ± {deviation:.2g}"
-            sign = tracking.mark(
-                recipe, result.runs[0]["higher_is_better"], result.figures, result.spread, cell, method
-            )
+            sign = tracking.mark(recipe, result.runs[0]["higher_is_better"], result.figures, result.spread, cell, method)
             shown.append(f"{own} {sign}".rstrip())
         rows.append(shown)
     return _grid(rows)
@@ -133,10 +118,7 @@ def _cells(result: Result, recipe: TrackingRecipe) -> str:
 def _changed(result: Result) -> str:
     """Return what is said of a result whose recipe is another today; "" for the same, and for one that is not among the recipes."""
     path = recipes.FOLDER / f"{result.name}.toml"
-    if (
-        not path.is_file()
-        or msgspec.structs.replace(recipes.load(path), measures=result.recipe.measures) == result.recipe
-    ):
+    if not path.is_file() or msgspec.structs.replace(recipes.load(path), measures=result.recipe.measures) == result.recipe:
         return ""
     return "Measured by an earlier form of this recipe, with the rules of then; not yet measured anew."
 
@@ -172,9 +154,7 @@ def page(text: str, shown: Sequence[Result], marks: Mapping[str, str] = MappingP
     if not begin or not end:
         raise ValueError(f"no {BEGIN} … {END}")
     tables = "\n\n".join(
-        show(each).replace(circumstances(each), f"{circumstances(each)}\n\n{marks[each.name]}")
-        if marks.get(each.name)
-        else show(each)
+        show(each).replace(circumstances(each), f"{circumstances(each)}\n\n{marks[each.name]}") if marks.get(each.name) else show(each)
         for each in shown
     )
     return f"{head}{BEGIN}\n\n{tables}\n\n{END}{tail}"

@@ -75,11 +75,7 @@ def speech(path: Path) -> Splits:
     """Spoken digits as (n, 384) features of mean 0 and variance 1, 24 times by 16 bands; the speaker is the owner of a sample."""
     arrays = read_npz(path, ("logmel", "digit", "speaker", "take"))
     sound = arrays["logmel"].astype(np.float32)
-    x = (
-        sound.reshape(len(sound), sound.shape[1] // 2, 2, sound.shape[2] // 2, 2)
-        .mean(axis=(2, 4))
-        .reshape(len(sound), -1)
-    )
+    x = sound.reshape(len(sound), sound.shape[1] // 2, 2, sound.shape[2] // 2, 2).mean(axis=(2, 4)).reshape(len(sound), -1)
     test = arrays["take"] < TAKES
     x = (x - x[~test].mean(axis=0)) / (x[~test].std(axis=0) + 1e-6)
     whole = Examples(x, arrays["digit"].astype(np.int64), arrays["speaker"])
@@ -182,10 +178,17 @@ class Speakers(_Files):
 
     def model(self, generator: Generator) -> nn.Module:
         layers = nn.Sequential(
-            nn.Unflatten(1, (1, FRAMES, BANDS)), nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU(),
-            nn.Conv2d(16, 32, 5, stride=2, padding=2), nn.ReLU(), nn.AdaptiveMaxPool2d((3, 4)), nn.Flatten(),
-            nn.Linear(32 * 12, self.hidden), nn.ReLU(), nn.Linear(self.hidden, self.classes),
-        )  # fmt: skip
+            nn.Unflatten(1, (1, FRAMES, BANDS)),
+            nn.Conv2d(1, 16, 5, stride=2, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 5, stride=2, padding=2),
+            nn.ReLU(),
+            nn.AdaptiveMaxPool2d((3, 4)),
+            nn.Flatten(),
+            nn.Linear(32 * 12, self.hidden),
+            nn.ReLU(),
+            nn.Linear(self.hidden, self.classes),
+        )
         return he_init(layers, generator)
 
     def data(self, source: Source, device: str) -> Moved:

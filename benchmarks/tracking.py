@@ -63,11 +63,7 @@ def assignments(recipe: TrackingRecipe, cell: tuple[str, str, str], method: str,
     share = 2 if method in recipe.halved else 1
     rounds = recipe.rounds // share
     given = [*recipe.set, *recipe.splits[split], *recipe.optimizers[optimizer], *recipe.methods[method]]
-    given += [
-        f"pace.rounds={rounds}",
-        f"pace.local_steps={recipe.local_steps * share}",
-        f"pace.evaluate_every={rounds}",
-    ]
+    given += [f"pace.rounds={rounds}", f"pace.local_steps={recipe.local_steps * share}", f"pace.evaluate_every={rounds}"]
     if faults != FAULTS[0]:
         given += [f"faults.loss={recipe.loss}", "faults.tries=1"]
         if recipe.crashes:
@@ -99,11 +95,19 @@ def _run(recipe: TrackingRecipe, cell: tuple[str, str, str], method: str, files:
     ends = [float(f"{row['mean']:.5g}") for row in last]
     print(f"{'-'.join(cell)}.{method}: {ends}, {diverged} diverged", file=sys.stderr)
     return {
-        "cell": "-".join(cell), "optimizer": cell[1], "faults": cell[2], "method": method, "load": [before, facts.load()],
-        "metric": outcomes[0]["metric"], "higher_is_better": outcomes[0]["higher_is_better"],
-        "ends": ends, "diverged": diverged, "bytes": [row["bytes_per_node"] for row in last],
-        "rounds": last[0]["round"], "wall_s": round(sum(outcome["wall"]["seconds"] for outcome in outcomes), 2),
-    }  # fmt: skip
+        "cell": "-".join(cell),
+        "optimizer": cell[1],
+        "faults": cell[2],
+        "method": method,
+        "load": [before, facts.load()],
+        "metric": outcomes[0]["metric"],
+        "higher_is_better": outcomes[0]["higher_is_better"],
+        "ends": ends,
+        "diverged": diverged,
+        "bytes": [row["bytes_per_node"] for row in last],
+        "rounds": last[0]["round"],
+        "wall_s": round(sum(outcome["wall"]["seconds"] for outcome in outcomes), 2),
+    }
 
 
 def figures(recipe: TrackingRecipe, runs: Sequence[Run]) -> Figures:
@@ -125,16 +129,14 @@ def figures(recipe: TrackingRecipe, runs: Sequence[Run]) -> Figures:
                 f"{optimizer}-{method}.better": float(marks.count(BETTER)),
                 f"{optimizer}-{method}.worse": float(marks.count(WORSE)),
             }
-    sent = {
-        method: [run for run in runs if run["method"] == method and run["faults"] == FAULTS[0]]
-        for method in recipe.methods
-    }
+    sent = {method: [run for run in runs if run["method"] == method and run["faults"] == FAULTS[0]] for method in recipe.methods}
     mean_bytes = {method: fmean(fmean(run["bytes"]) for run in calm) for method, calm in sent.items()}
     for method, calm in sent.items():
         table |= {
-            f"{method}.bytes": mean_bytes[method], f"{method}.rounds": float(calm[0]["rounds"]),
+            f"{method}.bytes": mean_bytes[method],
+            f"{method}.rounds": float(calm[0]["rounds"]),
             f"{method}.bytes_ratio": mean_bytes[method] / mean_bytes[first],
-        }  # fmt: skip
+        }
     return table
 
 
@@ -145,9 +147,7 @@ def spread(recipe: TrackingRecipe, runs: Sequence[Run]) -> dict[str, float]:
     return {f"{run['cell']}.{run['method']}": stdev(run["ends"]) for run in runs if not run["diverged"]}
 
 
-def mark(
-    recipe: TrackingRecipe, higher_is_better: bool, table: Figures, deviations: Mapping[str, float], cell: str, method: str,
-) -> str:  # fmt: skip
+def mark(recipe: TrackingRecipe, higher_is_better: bool, table: Figures, deviations: Mapping[str, float], cell: str, method: str) -> str:
     """BETTER or WORSE than the first method by more than noise, else NEITHER. What diverged is worse, unless both did."""
     own, base = (f"{cell}.{each}" for each in (method, next(iter(recipe.methods))))
     if table[own] is None or table[base] is None:

@@ -197,9 +197,15 @@ class Rule(Protocol):
         """Return (…, s), memory before the first round; s may be 0."""
 
     def combine(
-        self, kept: Tensor, own: Tensor, received: Tensor, present: Tensor, before: Tensor, losses: Losses | None,
+        self,
+        kept: Tensor,
+        own: Tensor,
+        received: Tensor,
+        present: Tensor,
+        before: Tensor,
+        losses: Losses | None,
         slots: Tensor | None = None,
-    ) -> Combined:  # fmt: skip
+    ) -> Combined:
         """Combine the vectors of a round.
 
         Args:
@@ -243,7 +249,7 @@ class Broadcasting(Protocol):
 
     def advance(
         self, state: Any, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
-    ) -> tuple[Any, Tensor]:  # fmt: skip
+    ) -> tuple[Any, Tensor]:
         """Return the step of a round -> the new state, and (…, n) bool whose messages were shortened. `absorb` follows.
 
         `shared` (…, D); `sent` (…, D) our own message as all decode it, 0 if none went out; `messages` (…, n, D) of all members in order of

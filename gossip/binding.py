@@ -189,9 +189,7 @@ class Mastered:
     def gather(self) -> None:
         """Add the gradients there are, and delete them."""
         self.gradient()
-        present = [
-            (into, each.grad) for into, each in zip(self._into, self._parameters, strict=True) if each.grad is not None
-        ]
+        present = [(into, each.grad) for into, each in zip(self._into, self._parameters, strict=True) if each.grad is not None]
         if present:
             torch._foreach_add_([into for into, _ in present], [_dense(grad) for _, grad in present])
         release_gradients(self._module)

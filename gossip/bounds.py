@@ -9,18 +9,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeVar,
-    Union,
-    cast,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from msgspec import Meta
 
@@ -73,9 +62,7 @@ def _check(name: str, hint: Any, value: Any) -> None:
     right = type(value) is not bool and isinstance(value, wanted) and math.isfinite(value)
     if not (right and all(holds(value, bound) for _, holds, bound in bounds)):
         finite = "finite and " if arguments[0] is float else ""
-        raise ValueError(
-            f"{name} must be {finite}{' and '.join(f'{sign} {bound:.12g}' for sign, _, bound in bounds)}, got {value!r}"
-        )
+        raise ValueError(f"{name} must be {finite}{' and '.join(f'{sign} {bound:.12g}' for sign, _, bound in bounds)}, got {value!r}")
     return None
 
 

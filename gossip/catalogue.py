@@ -125,9 +125,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         if ":" not in name:
             return self[name]
         if not trusted:
-            raise ConfigError(
-                f"{self.key}: {name!r} names code on this machine; `--set trust=true` if you agree to run it"
-            )
+            raise ConfigError(f"{self.key}: {name!r} names code on this machine; `--set trust=true` if you agree to run it")
         return cast("Callable[..., T]", _load_named(self.key, name, self.members))
 
     def check(self, name: str, key: str = "") -> None:
@@ -176,16 +174,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
     def extended(self, entries: Mapping[str, Entry[F]]) -> Catalogue[T, F]:
         """This catalogue with more built-in parts."""
         merged = {**self._entries, **entries}
-        return Catalogue(
-            self.key,
-            self.group,
-            merged,
-            self._default,
-            self.members,
-            self.supplied,
-            heavy=self._heavy,
-            sparse=self._sparse,
-        )
+        return Catalogue(self.key, self.group, merged, self._default, self.members, self.supplied, heavy=self._heavy, sparse=self._sparse)
 
     def keys_of(self, name: str, *, trusted: bool = False) -> tuple[Key, ...] | None:
         """Return a part's keys in the configuration, ConfigError as `load`; None: not known without importing torch, or code without
@@ -236,9 +225,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
                 f"its author must rename it: until then `pip uninstall {packages[0]}`"
             )
         if len(packages) > 1:
-            raise ConfigError(
-                f"{self.group}: {name!r} is offered by {' and '.join(packages)}; keep one: `pip uninstall {packages[-1]}`"
-            )
+            raise ConfigError(f"{self.group}: {name!r} is offered by {' and '.join(packages)}; keep one: `pip uninstall {packages[-1]}`")
 
 
 def parameters(constructor: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -254,9 +241,7 @@ def parameters(constructor: Callable[..., Any]) -> Mapping[str, inspect.Paramete
 @cache
 def _keys(constructor: Callable[..., Any], supplied: tuple[str, ...]) -> tuple[Key, ...]:
     meanings = _meanings(constructor)
-    keys = [
-        (name, it, _names_at(constructor, name)) for name, it in parameters(constructor).items() if name not in supplied
-    ]
+    keys = [(name, it, _names_at(constructor, name)) for name, it in parameters(constructor).items() if name not in supplied]
     return tuple(
         Key(name, _hint(at, it.annotation), NODEFAULT if it.default is it.empty else it.default, meanings.get(name, ""))
         for name, it, at in keys
@@ -350,13 +335,9 @@ def _load_installed(group: str, entry: EntryPoint) -> Any:
 def _load_named(key: str, name: str, members: tuple[str, ...]) -> Any:
     """Return the constructor at "module:Class". os.system is importable too: only what declares the members of the kind is ever called."""
     module, _, attribute = name.partition(":")
-    found = _imported(
-        lambda: getattr(importlib.import_module(module), attribute), f"{key}: {name!r} is not installed here"
-    )
+    found = _imported(lambda: getattr(importlib.import_module(module), attribute), f"{key}: {name!r} is not installed here")
     if not _declares(found, members):
-        raise ConfigError(
-            f"{key}: {name!r} must be a class with {', '.join(members)}, or a function annotated as returning one"
-        )
+        raise ConfigError(f"{key}: {name!r} must be a class with {', '.join(members)}, or a function annotated as returning one")
     return found
 
 

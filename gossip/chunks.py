@@ -115,9 +115,10 @@ class Download:
         else:  # what is late is asked of another as well, so that a slow peer does not hold up the end
             usual_s = self._usual_s()
             late = [
-                (since, index) for index, asked in self._asked.items()
+                (since, index)
+                for index, asked in self._asked.items()
                 if peer not in asked and len(asked) < MOST_ASKED and now - (since := min(asked.values())) > usual_s
-            ]  # fmt: skip
+            ]
             if not late:
                 return None
             index = min(late)[1]
@@ -142,9 +143,7 @@ class Download:
     def late_s(self, peer: str, index: int) -> float:
         """After how many seconds this chunk is late if it comes from this peer, by how long its last ones took."""
         took = self._took.get(peer)
-        return max(
-            self.least_s, late_after(took, SPREADS, SLACK) if took else self.length(index) / self.slow_bytes_per_s
-        )
+        return max(self.least_s, late_after(took, SPREADS, SLACK) if took else self.length(index) / self.slow_bytes_per_s)
 
     def failed(self, peer: str, index: int) -> None:
         """A peer sent nothing usable for a chunk in time; after TRIES in a row it is asked for nothing more."""

@@ -12,13 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from starling.gossip.api import Effect, Losses, Mixer, Phase, Swapped
-from starling.gossip.edge_memory import (
-    MEMORIES,
-    Committed,
-    EdgeMemory,
-    Edges,
-    RuleMemory,
-)
+from starling.gossip.edge_memory import MEMORIES, Committed, EdgeMemory, Edges, RuleMemory
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.encoded_effects import EncodedEffect
@@ -92,9 +86,16 @@ class Replica:
     """
 
     def __init__(
-        self, x: Tensor, mixer: Mixer, layout: Layout, beginning: Callable[[], Tensor], *, settled_edges: int,
-        keep_origin: bool = False, adjust: Adjust | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        x: Tensor,
+        mixer: Mixer,
+        layout: Layout,
+        beginning: Callable[[], Tensor],
+        *,
+        settled_edges: int,
+        keep_origin: bool = False,
+        adjust: Adjust | None = None,
+    ) -> None:
         """`beginning` makes the model (d,) that all nodes began with; `keep_origin`: exchanges compare with it often.
 
         `settled_edges` as of `Flows`. `adjust`: what a node makes of each effect before it is added; None: nothing.
@@ -181,9 +182,8 @@ class Replica:
         return remains
 
     def gather(
-        self, asked: Sequence[str], received: Tensor, present: Tensor, losses: Losses | None, phase: Phase,
-        own: Tensor | None = None,
-    ) -> Tensor | None:  # fmt: skip
+        self, asked: Sequence[str], received: Tensor, present: Tensor, losses: Losses | None, phase: Phase, own: Tensor | None = None
+    ) -> Tensor | None:
         """Combine our vector with those of peers (k, D) where present (k,) -> (k,) bool: excluded by the rule; None: unknown.
 
         `own` (D,): instead of our vector.
@@ -201,9 +201,7 @@ class Replica:
         self._absorb(shared, phase)
         return excluded
 
-    def advance(
-        self, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], phase: Phase
-    ) -> Tensor:  # fmt: skip
+    def advance(self, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], phase: Phase) -> Tensor:
         """Make the step of a round in which all nodes broadcast, with the arguments of `Broadcasting.advance` -> (n,) bool: shortened."""
         edge: Any = self.mixer.edge
         state, shortened = edge.advance(self.state, shared, sent, messages, present, members, phase.round)
@@ -212,9 +210,7 @@ class Replica:
         found: Tensor = shortened
         return found
 
-    def again(
-        self, anchor: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
-    ) -> Tensor:  # fmt: skip
+    def again(self, anchor: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int) -> Tensor:
         """Return the anchor (d,) after a round in which all nodes broadcast, from that before it; nothing here changes."""
         edge: Any = self.mixer.edge
         silent = torch.zeros_like(messages[0])

@@ -18,9 +18,7 @@ from itertools import accumulate
 
 from starling.gossip.lazy_torch import Tensor, nn, torch
 
-_WIDE = {
-    "float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32", "complex64": "float32",
-}  # fmt: skip
+_WIDE = {"float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32", "complex64": "float32"}
 """Of each dtype that is trained the real one that holds its numbers."""
 
 SAMPLED = 1 << 16

@@ -228,9 +228,7 @@ class Attached:
             except OSError as error:
                 raise GossipError(f"export: cannot write {page}: {error.strerror}") from error
 
-    def write(
-        self, prompt: str, *, tokens: int = TOKENS, temperature: float = TEMPERATURE, seed: int = 0, best: bool = False
-    ) -> Written:
+    def write(self, prompt: str, *, tokens: int = TOKENS, temperature: float = TEMPERATURE, seed: int = 0, best: bool = False) -> Written:
         """Let a model of text go on from a prompt. Its program takes seconds to start; training goes on meanwhile.
 
         Args:
@@ -258,9 +256,7 @@ class Attached:
             status = None
         swarm = manifests.swarm_id(manifest)
         if best and status is not None:
-            status = msgspec.structs.replace(
-                status, round=status.best_round or 0, value=status.best, value_round=status.best_round
-            )
+            status = msgspec.structs.replace(status, round=status.best_round or 0, value=status.best, value_round=status.best_round)
         return cards.card(name, swarm=swarm, task=manifest.task.kind, form=form, status=status)
 
     def _exported(self, target: Path, *, best: bool = False) -> bool:
@@ -340,9 +336,7 @@ class Attached:
             time.sleep(0.05)
 
 
-def make_invite(
-    place: RunDir, swarm: str, addresses: tuple[str, ...], *, days: float = DAYS, peer: str = ""
-) -> Invited:
+def make_invite(place: RunDir, swarm: str, addresses: tuple[str, ...], *, days: float = DAYS, peer: str = "") -> Invited:
     """Return the line to join by, with an invitation of so many days where the swarm asks for one, numbered in the inviter's directory.
 
     The inviter and others can be dialled at `addresses`; the first eight are used. `peer` is the only one that can use the invitation; "":
@@ -355,19 +349,28 @@ def make_invite(
     manifest = place.read_manifest()
     if manifest is None or manifest.admission.kind != "invite":
         if peer or (manifest is not None and days != DAYS):
-            raise ConfigError(
-                f"--{'for' if peer else 'days'}: this swarm takes members without invitation; `starling invite` is enough"
-            )
+            raise ConfigError(f"--{'for' if peer else 'days'}: this swarm takes members without invitation; `starling invite` is enough")
         return Invited(invite=invites.encode(invites.Invite(swarm, bootstrap)), swarm=swarm, bootstrap=bootstrap)
     me = Identity.load_or_create(place.key)
     issued = issue.give(
-        place.issued, terms_of(manifest, swarm), me, issue.take_up(place.read_invite(), me), bootstrap, days=days,
-        now_s=time.time(), peer=peer,
-    )  # fmt: skip
+        place.issued,
+        terms_of(manifest, swarm),
+        me,
+        issue.take_up(place.read_invite(), me),
+        bootstrap,
+        days=days,
+        now_s=time.time(),
+        peer=peer,
+    )
     return Invited(
-        invite=invites.encode(issued.invite), swarm=swarm, bootstrap=bootstrap, number=issued.number,
-        until=f"{issued.until:%Y-%m-%d}", peer=peer or None, left=issued.left,
-    )  # fmt: skip
+        invite=invites.encode(issued.invite),
+        swarm=swarm,
+        bootstrap=bootstrap,
+        number=issued.number,
+        until=f"{issued.until:%Y-%m-%d}",
+        peer=peer or None,
+        left=issued.left,
+    )
 
 
 def _offline(op: str, *paths: str | Path) -> str:

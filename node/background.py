@@ -82,9 +82,7 @@ class Node(Attached):
         """
         place = RunDir.existing(self.run_dir)
         if self.running:
-            raise ConfigError(
-                f"run_dir: a node is running in {self.run_dir}; use starling.attach({str(self.run_dir)!r})"
-            )
+            raise ConfigError(f"run_dir: a node is running in {self.run_dir}; use starling.attach({str(self.run_dir)!r})")
         self.process = operate.start(place, self.forks)
         return self
 
@@ -116,9 +114,7 @@ class Node(Attached):
             if status is not None and status.addresses:
                 return status
             time.sleep(POLL_S)
-        raise GossipError(
-            f"the node in {self.run_dir} does not listen after {timeout_s:.0f} s; see {self.run_dir}/output.log"
-        )
+        raise GossipError(f"the node in {self.run_dir} does not listen after {timeout_s:.0f} s; see {self.run_dir}/output.log")
 
     def wait_until_finished(self, timeout_s: float = GRACE_S) -> None:
         """Wait until the node says that its rounds are done, or that it goes: its engine has known that a moment before."""
@@ -162,11 +158,21 @@ class Node(Attached):
 
 
 def create(
-    run_dir: str | Path, manifest: Manifest | str | Path | None = None, *, task: str | None = None, mix: str | None = None,
-    overlay: str | None = None, rounds: int | None = None, preset: str | None = None, set: Mapping[str, Any] | None = None,
-    data: str | Path | None = None, device: str = "auto", shard: int = -1, listen: str | Sequence[str] | None = None,
+    run_dir: str | Path,
+    manifest: Manifest | str | Path | None = None,
+    *,
+    task: str | None = None,
+    mix: str | None = None,
+    overlay: str | None = None,
+    rounds: int | None = None,
+    preset: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    device: str = "auto",
+    shard: int = -1,
+    listen: str | Sequence[str] | None = None,
     config: Mapping[str, Any] | None = None,
-) -> Node:  # fmt: skip
+) -> Node:
     """Create a swarm: sign a manifest in a new directory and return its first node, not started yet.
 
     Args:
@@ -201,9 +207,15 @@ def create(
 
 
 def join(
-    run_dir: str | Path, invite: str, *, data: str | Path | None = None, device: str = "auto", shard: int = -1,
-    listen: str | Sequence[str] | None = None, config: Mapping[str, Any] | None = None,
-) -> Node:  # fmt: skip
+    run_dir: str | Path,
+    invite: str,
+    *,
+    data: str | Path | None = None,
+    device: str = "auto",
+    shard: int = -1,
+    listen: str | Sequence[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Node:
     """Prepare a member of a swarm and return its node, not started yet.
 
     Args:
@@ -244,9 +256,8 @@ def attach(run_dir: str | Path) -> Attached:
 
 
 def _config(
-    config: NodeConfig, data: str | Path | None, device: str, shard: int, listen: str | Sequence[str] | None,
-    more: Mapping[str, Any] | None,
-) -> NodeConfig:  # fmt: skip
+    config: NodeConfig, data: str | Path | None, device: str, shard: int, listen: str | Sequence[str] | None, more: Mapping[str, Any] | None
+) -> NodeConfig:
     given: dict[str, Any] = {"device": device, "shard": shard}
     if data is not None:
         path = Path(data).expanduser().resolve()

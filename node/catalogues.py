@@ -248,8 +248,7 @@ OPTIMIZERS: Catalogue[Optimizer, Any] = Catalogue(
 PARTITIONS: Catalogue[Any, None] = Catalogue(
     "partition.kind",
     "",
-    {kind: Entry("builtins:object") for kind in ("iid", "by_label", "by_file", "by_key")}
-    | {"dirichlet": Entry(f"{_HERE}:Dirichlet")},
+    {kind: Entry("builtins:object") for kind in ("iid", "by_label", "by_file", "by_key")} | {"dirichlet": Entry(f"{_HERE}:Dirichlet")},
 )
 PACES: Catalogue[Pace, None] = Catalogue(
     "pace.kind",
@@ -257,9 +256,7 @@ PACES: Catalogue[Pace, None] = Catalogue(
     {
         "steps": Entry("starling.node.daemon.training.paces:steps", keys=f"{_HERE}:Steps"),
         "sampled": Entry(
-            "starling.node.extras.sampled.pace:sampled",
-            keys="starling.node.extras.sampled.keys:Sampled",
-            maturity="experimental",
+            "starling.node.extras.sampled.pace:sampled", keys="starling.node.extras.sampled.keys:Sampled", maturity="experimental"
         ),
         "clock": Entry("starling.node.daemon.training.paces:clock", keys="builtins:object"),
     },
@@ -304,9 +301,7 @@ TRAINERS: Catalogue[TaskTrainer, AskedFor] = Catalogue(
             maturity="experimental",
         ),
         "island": Entry(
-            "starling.node.extras.islands.trainer:trainer_of",
-            AskedFor("ranks", lambda opening: opening.ranks > 1),
-            maturity="experimental",
+            "starling.node.extras.islands.trainer:trainer_of", AskedFor("ranks", lambda opening: opening.ranks > 1), maturity="experimental"
         ),
         "gradients": Entry("starling.node.engine.local.opening:trainer_of", AskedFor("", lambda _opening: True)),
     },

@@ -58,9 +58,14 @@ class Forked:
     """
 
     def __init__(
-        self, kind: Kind, folder: Path, arguments: Sequence[str], stdio: tuple[int, int, int], keep: Sequence[int] = (),
+        self,
+        kind: Kind,
+        folder: Path,
+        arguments: Sequence[str],
+        stdio: tuple[int, int, int],
+        keep: Sequence[int] = (),
         stdin: IO[bytes] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.stdin = stdin
         self.returncode: int | None = None
         with ExitStack() as failed:
@@ -115,8 +120,11 @@ class Servers:
         """Return once both listen, which is before they have imported anything."""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "starling.node.forks", str(self.folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env={**os.environ, FOLDER: str(self.folder)},
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, FOLDER: str(self.folder)},
+        )
         assert self._process.stdout is not None
         self._process.stdout.readline()
         return self

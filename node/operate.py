@@ -49,9 +49,7 @@ def create(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, 
     """
     manifests.check_shard(manifest, config.shard)
     if holds_node(path):
-        raise ConfigError(
-            f"--dir: {path} holds a node already; go on with `starling run --dir {typed(path)}`, or name another directory"
-        )
+        raise ConfigError(f"--dir: {path} holds a node already; go on with `starling run --dir {typed(path)}`, or name another directory")
     manifest, config = start_of.sealed(manifest, _placed(config))
     manifest = large.sealed(fingerprint.sealed(manifest, str(Path.cwd()) if config.trust else ""))
     place = RunDir.create(path)
@@ -146,23 +144,13 @@ class Seconds:
         place = RunDir.create(self._first.path / f"stage-{stage}")
         listen = tuple(re.sub(r"/(tcp|udp)/\d+", r"/\1/0", address) for address in config.listen)
         place.write_config(
-            structs.replace(
-                config,
-                stage=stage,
-                bootstrap=bootstrap,
-                listen=listen,
-                announce=(),
-                map_port=False,
-                metrics=MetricsSection(),
-            )
+            structs.replace(config, stage=stage, bootstrap=bootstrap, listen=listen, announce=(), map_port=False, metrics=MetricsSection())
         )
         place.write_manifest(manifest)
         if manifest.admission.kind == "invite" and place.read_invite() is None:
             me, second = (Identity.load_or_create(each.key) for each in (self._first, place))
             terms, above = terms_of(manifest, self._first.swarm()), take_up(self._first.read_invite(), me)
-            given = give(
-                self._first.issued, terms, me, above, bootstrap, days=DAYS, now_s=time.time(), peer=second.peer_id
-            )
+            given = give(self._first.issued, terms, me, above, bootstrap, days=DAYS, now_s=time.time(), peer=second.peer_id)
             place.write_invite(given.invite)
         self._running[stage] = start(place, self._servers)
         return True
@@ -179,8 +167,11 @@ def start(place: RunDir, forks: Servers | None = None) -> subprocess.Popen[bytes
             return forks.node(arguments, output.fileno())
         return subprocess.Popen(
             [sys.executable, "-m", "starling.node.cli.main", *arguments],
-            stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 @contextmanager

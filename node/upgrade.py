@@ -49,19 +49,12 @@ def of_directory(path: Path) -> Iterator[Check]:
     check_holds_node(path, "DIR|MANIFEST")
     run_dir = RunDir(path)
     if run_dir.format not in RUN_DIRECTORY:
-        yield Check(
-            "run directory",
-            "fail",
-            unreadable(f"{path} is", run_dir.format, RUN_DIRECTORY, "it was damaged"),
-            f"`{UPGRADE}`",
-        )
+        yield Check("run directory", "fail", unreadable(f"{path} is", run_dir.format, RUN_DIRECTORY, "it was damaged"), f"`{UPGRADE}`")
         return
     yield Check("run directory", "ok", f"format {run_dir.format}")
     yield _tried("settings", run_dir.read_config, "node.toml is read as it is", path)
     if run_dir.key.exists():
-        yield _tried(
-            "identity", lambda: Identity.load_or_create(run_dir.key), "the key, and so the peer id, stays", path
-        )
+        yield _tried("identity", lambda: Identity.load_or_create(run_dir.key), "the key, and so the peer id, stays", path)
     if run_dir.manifest_file.exists():
         yield of_manifest(run_dir.manifest_file)
     if run_dir.invite_file.exists():
@@ -83,19 +76,18 @@ def of_tensors(path: Path) -> Check:
         version = _format_of(path)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return Check(
-            name,
-            "fail",
-            "cut short, or not written by Starling",
-            f"move it away: `mv {path} {path}.bad`; the node goes on without",
+            name, "fail", "cut short, or not written by Starling", f"move it away: `mv {path} {path}.bad`; the node goes on without"
         )
     if version in CHECKPOINT:
         return Check(name, "ok", f"format {version}; training goes on from it")
     if isinstance(version, int) and version > CHECKPOINT.newest:
         return Check(name, "fail", unreadable("is", version, CHECKPOINT, ""), f"`{UPGRADE}`")
     return Check(
-        name, "fail", unreadable("is", version, CHECKPOINT, "a later version than that wrote it"),
+        name,
+        "fail",
+        unreadable("is", version, CHECKPOINT, "a later version than that wrote it"),
         "with the version that wrote it: `starling export`; then begin from that file, `start=FILE`",
-    )  # fmt: skip
+    )
 
 
 def summary(checks: tuple[Check, ...], *, running: bool) -> Check:
@@ -106,21 +98,14 @@ def summary(checks: tuple[Check, ...], *, running: bool) -> Check:
     if "warn" in worst:
         return Check("upgrade", "warn", "something cannot be read and is not needed; nothing was changed", "see above")
     again = "; restart the node, which still runs the version it was started with" if running else ""
-    return Check(
-        "upgrade",
-        "ok",
-        f"all of it is read as it is, and nothing is rewritten{again}",
-        "`starling run`, docs/upgrade.md",
-    )
+    return Check("upgrade", "ok", f"all of it is read as it is, and nothing is rewritten{again}", "`starling run`, docs/upgrade.md")
 
 
 def _tried(name: str, read: Callable[[], object], fine: str, path: Path) -> Check:
     try:
         read()
     except (ConfigError, ValueError) as error:
-        return Check(
-            name, "fail", str(error), _WRONG.format(path=path) if UPGRADE not in str(error) else f"`{UPGRADE}`"
-        )
+        return Check(name, "fail", str(error), _WRONG.format(path=path) if UPGRADE not in str(error) else f"`{UPGRADE}`")
     return Check(name, "ok", fine)
 
 

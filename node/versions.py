@@ -66,7 +66,7 @@ TABLE: Final[tuple[Versioned, ...]] = (
     Versioned("snapshot", "record.jsonl, final.json", SNAPSHOT, "look at it with the version that wrote it"),
     Versioned("run directory", "format", RUN_DIRECTORY, "none is older"),
     Versioned("identity", "identity.key", IDENTITY, "none is older"),
-)  # fmt: skip
+)
 
 
 def ids(lane: str, known: Range) -> list[str]:

@@ -46,9 +46,7 @@ class Agreement:
     outside: tuple[int, ...]  # indices of models that no honest member can have
 
 
-def agree(
-    models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int], after_part: Callable[[], None] = lambda: None
-) -> Agreement:
+def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int], after_part: Callable[[], None] = lambda: None) -> Agreement:
     """Find the majority among m >= 1 models (d,), finite, of these claimed rounds; `origin` (d,) is the initial one.
 
     A model s − r <= LEAD rounds ahead may have travelled s/r times as far, at most twice; a larger claimed difference allows nothing.
@@ -101,10 +99,7 @@ class _Spread:
         typical = APART * median(self.travelled[i] for i in cluster)
         wide = WIDE * max(self.apart[i][j] for i in cluster for j in cluster)
         others = [i for i in range(len(self.apart)) if i not in cluster]
-        return tuple(
-            i for i in others
-            if min(self.apart[i][j] for j in cluster) > max(wide, typical * _stretch(rounds[i], reached))
-        )  # fmt: skip
+        return tuple(i for i in others if min(self.apart[i][j] for j in cluster) > max(wide, typical * _stretch(rounds[i], reached)))
 
 
 def _stretch(one: float, other: float) -> float:
@@ -113,9 +108,7 @@ def _stretch(one: float, other: float) -> float:
     return min(2.0, last / first) if last - first <= LEAD else 1.0
 
 
-def _distances(
-    models: Sequence[Tensor], origin: Tensor, after_part: Callable[[], None]
-) -> tuple[list[list[float]], list[float], float]:
+def _distances(models: Sequence[Tensor], origin: Tensor, after_part: Callable[[], None]) -> tuple[list[list[float]], list[float], float]:
     """Return each model's distances to the others and to the origin, and the origin's length, in float64; inf where squares overflow."""
     count, length = len(models), 0.0
     total = [[0.0] * (count + 1) for _ in models]

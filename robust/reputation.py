@@ -34,9 +34,20 @@ HARD = 10.0
 PROOF = 100.0
 
 _HEALTHY = (
-    "not_a_member", "stale", "late", "too_many_frames", "duplicate_reply", "unknown_swarm", "foreign_swarm",
-    "invitation_overused", "too_much_evidence", "late_contradicted", "state_outlier", "crew_mute", "model_far",
-)  # fmt: skip
+    "not_a_member",
+    "stale",
+    "late",
+    "too_many_frames",
+    "duplicate_reply",
+    "unknown_swarm",
+    "foreign_swarm",
+    "invitation_overused",
+    "too_much_evidence",
+    "late_contradicted",
+    "state_outlier",
+    "crew_mute",
+    "model_far",
+)
 _PROVEN = ("equivocation", "state_poisoned")
 WEIGHTS = MappingProxyType(dict.fromkeys(_HEALTHY, SOFT) | dict.fromkeys(_PROVEN, PROOF))
 """Weights of faults that a healthy peer can cause (behind, restarted, overloaded, its invitation stolen, its model far from two that are
@@ -48,9 +59,7 @@ LATE_COSTS = 0.5
 MOST = 20.0
 ACTIVE = 2.0
 INVITER_SHARE = 0.25  # share of a guest's fault that its inviter is charged
-GUEST_MOST = (
-    5.0  # of an inviter's score by one guest: three bad guests quarantine their host, seven ban it, one does neither
-)
+GUEST_MOST = 5.0  # of an inviter's score by one guest: three bad guests quarantine their host, seven ban it, one does neither
 MAX_GUESTS = 64  # a host has as many invitations at most
 NEWEST = 0.1  # weight of the newest exchange in moving averages
 UNUSUAL = 0.25  # difference to the median peer's share of clipped exchanges from which on a peer loses contribution
@@ -118,9 +127,7 @@ class Reputation:
     ban: float = 35.0  # score at which it is banned
     quarantine_s: float = 120.0  # seconds of a quarantine
     ban_s: float = 3600.0  # seconds of a first ban
-    remembered: int = (
-        4096  # most peers stored; those of least score and contribution are evicted first, banned ones last
-    )
+    remembered: int = 4096  # most peers stored; those of least score and contribution are evicted first, banned ones last
     memory_s: float = 3600.0  # seconds in which a contribution halves
     turns: int = 20  # exchanges after which a peer is no longer on probation
     _entries: dict[str, _Entry] = field(default_factory=dict)
@@ -211,9 +218,15 @@ class Reputation:
         known = entry.turns >= self.turns and contribution >= ACTIVE
         state = verdict.state if verdict.state != "ok" else "active" if known else "probation"
         return Standing(
-            state, verdict.until, self._decayed(entry, now), contribution, entry.stale, entry.clipped, entry.trusted,
+            state,
+            verdict.until,
+            self._decayed(entry, now),
+            contribution,
+            entry.stale,
+            entry.clipped,
+            entry.trusted,
             entry.why if verdict.state == "ban" else "",
-        )  # fmt: skip
+        )
 
     # --- inside -------------------------------------------------------------------------------------------
 

@@ -18,10 +18,7 @@ from itertools import count
 _WORD = 8  # bytes of a draw, so that the remainder is almost uniform
 _V4_BITS, _V6_BITS = 24, 48  # address block that one network customer usually gets
 _NAMED = "named"  # host names are free and may resolve to anything, so all of them count as one prefix
-_RELAYED, _CIRCUIT = (
-    "relayed",
-    "/p2p-circuit",
-)  # an address at a relay says nothing of where its peer is: one prefix likewise
+_RELAYED, _CIRCUIT = ("relayed", "/p2p-circuit")  # an address at a relay says nothing of where its peer is: one prefix likewise
 
 Source = Callable[[int], int]  # bound -> a uniform integer in [0, bound), independent of earlier ones
 

@@ -12,9 +12,7 @@ HOLDERS = {"keep", "Shares", "Turns", "open_memory_channel", "deque", "CapacityL
 """Calls that bound what they hold by an argument."""
 NAMED = r"MAX_[A-Z_]+|QUEUED_FRAMES|TRANSFER_PEERS"
 """What such an argument is called; windows over a node's own measurements are not."""
-NO_CONTAINERS = {
-    "MAX_STRETCH", "MAX_LINKS", "MAX_OPERATOR", "MAX_ADDRESSES", "MAX_TEXT", "MAX_DRAWN", "MAX_CLAIMS",
-}  # fmt: skip
+NO_CONTAINERS = {"MAX_STRETCH", "MAX_LINKS", "MAX_OPERATOR", "MAX_ADDRESSES", "MAX_TEXT", "MAX_DRAWN", "MAX_CLAIMS"}
 """Lengths of one message, text or picture."""
 
 
@@ -39,11 +37,7 @@ def bounds(node: ast.AST) -> Iterator[str]:
 
 
 def constants(node: ast.AST, pattern: str) -> Iterator[str]:
-    return (
-        it.id
-        for it in ast.walk(node)
-        if isinstance(it, ast.Name) and re.fullmatch(pattern, it.id) and "BYTES" not in it.id
-    )
+    return (it.id for it in ast.walk(node) if isinstance(it, ast.Name) and re.fullmatch(pattern, it.id) and "BYTES" not in it.id)
 
 
 def rows(first: str) -> list[list[str]]:

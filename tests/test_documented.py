@@ -33,9 +33,7 @@ PROGRAMS = "starling|python|pytest|pip|make|docker|docker-compose|kubectl|git|cu
 INLINE = re.compile(r"`(starling [^`]+)`")
 QUICK = re.compile(r"starling (?:config show|manifest (?:show|check)|overlay \w+|examples|help|\w+ --help)\b")
 GIVEN = {"KIND": "torus", "MANIFEST.toml": "examples/digits.toml", "…": "ring,base_k"}  # what a reader puts there
-NOT_ALONE = re.compile(
-    r"^starling (?:overlay|manifest|manifest check|overlay show)$|--dir"
-)  # these need more than is shown
+NOT_ALONE = re.compile(r"^starling (?:overlay|manifest|manifest check|overlay show)$|--dir")  # these need more than is shown
 
 
 def to_run() -> Iterator[tuple[str, str]]:
@@ -130,21 +128,7 @@ def test_a_command_runs_as_it_stands(line, options, tmp_path, monkeypatch, capsy
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize(
-    "target",
-    [
-        "check",
-        "test",
-        "acceptance",
-        "bench",
-        "fuzz",
-        "demo",
-        "mutants",
-        "dist",
-        "libraries",
-        "docs",
-        "gallery",
-        "changelog",
-    ],
+    "target", ["check", "test", "acceptance", "bench", "fuzz", "demo", "mutants", "dist", "libraries", "docs", "gallery", "changelog"]
 )
 def test_make_knows_how(target):
     """Dry: what it would do, with programs of the virtual environment that are there."""

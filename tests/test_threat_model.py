@@ -14,7 +14,7 @@ def test_every_test_that_a_page_names_is_there():
     named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
     written = {
         name for path in HERE.rglob("test_*.py") for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
-    }  # fmt: skip
+    }
     assert len(named) > 60
     assert named - written == set()
 

@@ -87,10 +87,7 @@ def test_every_constant_of_a_deadline_is_on_the_page_with_its_value_and_none_tha
     listed = {(name.strip("`"), float(seconds)) for name, seconds, _of in rows("Each constant of a deadline")}
     assert in_code - listed == set()
     there = {
-        it
-        for shell in SHELLS + MACHINES
-        for path in (ROOT / shell).rglob("*.py")
-        for it in constants(ast.parse(path.read_text())).items()
+        it for shell in SHELLS + MACHINES for path in (ROOT / shell).rglob("*.py") for it in constants(ast.parse(path.read_text())).items()
     }
     assert listed - there == set()
 
@@ -98,12 +95,7 @@ def test_every_constant_of_a_deadline_is_on_the_page_with_its_value_and_none_tha
 def test_every_key_of_a_wait_is_on_the_page_with_its_default():
     manifest, node = Manifest(), NodeConfig()
     sections = {"pace": manifest.pace, "membership": manifest.membership}
-    keys = {
-        f"{name}.{key}": value
-        for name, it in sections.items()
-        for key, value in structs.asdict(it).items()
-        if key.endswith("_s")
-    }
+    keys = {f"{name}.{key}": value for name, it in sections.items() for key, value in structs.asdict(it).items() if key.endswith("_s")}
     keys |= {name: getattr(node, name) for name in ("engine_timeout_s", "checkpoint_s", "linger_s")}
     for key, default in keys.items():
         lines = [line for line in TEXT.splitlines() if f"`{key}`" in line]

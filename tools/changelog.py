@@ -25,9 +25,7 @@ def section(title: str, fragments: Mapping[str, str]) -> str:
     for file, text in sorted(fragments.items()):
         match, said = _NAME.fullmatch(file), " ".join(text.split())
         if match is None or match["kind"] not in KINDS or not said:
-            raise ValueError(
-                f"newsfragments/{file}: must be NAME.KIND.md with a sentence, KIND one of {', '.join(KINDS)}"
-            )
+            raise ValueError(f"newsfragments/{file}: must be NAME.KIND.md with a sentence, KIND one of {', '.join(KINDS)}")
         entries[match["kind"]].append(f"- {said}")
     blocks = [f"### {KINDS[kind]}\n\n" + "\n".join(lines) for kind, lines in entries.items() if lines]
     return "\n\n".join([f"## {title}", *blocks]) + "\n"

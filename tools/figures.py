@@ -30,15 +30,36 @@ from types import MappingProxyType
 
 ROOT = Path(__file__).parents[1]
 CORE = (
-    "gossip/replica.py", "gossip/edge_memory.py", "gossip/mix/kinds.py", "node/engine/worker.py", "node/engine/task_driver.py",
+    "gossip/replica.py",
+    "gossip/edge_memory.py",
+    "gossip/mix/kinds.py",
+    "node/engine/worker.py",
+    "node/engine/task_driver.py",
     "node/engine/gossip_session.py",
-    "node/engine/rounds.py", "node/engine/clock_rounds.py", "node/engine/vectors.py", "node/engine/late_join.py", "node/engine/store.py",
-    "node/engine/exchange/[!ab]*.py", "node/engine/exchange/broadcasts.py", "node/engine/local/*.py", "node/engine/process.py",
-    "node/engine/optimizers.py", "node/engine/flat_optimizer.py", "node/engine/pieces.py", "node/engine/forward.py",
-    "node/engine/schedules.py", "node/engine/corrections.py", "node/engine/stretches.py", "node/engine/numerics.py",
-    "node/daemon/training/*.py", "node/daemon/exchange/pairwise.py", "node/daemon/exchange/rounds.py",
-    "node/daemon/exchange/visits.py", "node/daemon/exchange/budget.py", "node/daemon/exchange/durations.py",
-)  # fmt: skip
+    "node/engine/rounds.py",
+    "node/engine/clock_rounds.py",
+    "node/engine/vectors.py",
+    "node/engine/late_join.py",
+    "node/engine/store.py",
+    "node/engine/exchange/[!ab]*.py",
+    "node/engine/exchange/broadcasts.py",
+    "node/engine/local/*.py",
+    "node/engine/process.py",
+    "node/engine/optimizers.py",
+    "node/engine/flat_optimizer.py",
+    "node/engine/pieces.py",
+    "node/engine/forward.py",
+    "node/engine/schedules.py",
+    "node/engine/corrections.py",
+    "node/engine/stretches.py",
+    "node/engine/numerics.py",
+    "node/daemon/training/*.py",
+    "node/daemon/exchange/pairwise.py",
+    "node/daemon/exchange/rounds.py",
+    "node/daemon/exchange/visits.py",
+    "node/daemon/exchange/budget.py",
+    "node/daemon/exchange/durations.py",
+)
 """Files, or patterns of such, with what the engine and its daemon do in a round: the ten most edited of node/engine and node/daemon, and
 what they became."""
 SHELLS = ("node/engine", "node/daemon")
@@ -84,9 +105,7 @@ def parsed(path: Path) -> ast.Module:
 def branches(tree: ast.AST) -> int:
     """Return the branches of a file."""
     kinds = (ast.If, ast.IfExp, ast.match_case, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler)
-    return sum(
-        len(node.ifs) if isinstance(node, ast.comprehension) else isinstance(node, kinds) for node in ast.walk(tree)
-    )
+    return sum(len(node.ifs) if isinstance(node, ast.comprehension) else isinstance(node, kinds) for node in ast.walk(tree))
 
 
 def core() -> list[Path]:
@@ -134,9 +153,7 @@ def _declared(of: ast.ClassDef) -> dict[str, ast.AnnAssign]:
     return {
         each.target.id: each
         for each in of.body
-        if isinstance(each, ast.AnnAssign)
-        and isinstance(each.target, ast.Name)
-        and "ClassVar" not in ast.unparse(each.annotation)
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and "ClassVar" not in ast.unparse(each.annotation)
     }
 
 
@@ -158,9 +175,7 @@ def arguments(of: ast.ClassDef) -> int:
             return len(taken.posonlyargs) + len(taken.args) + len(taken.kwonlyargs) - 1
     if not any("dataclass" in ast.unparse(each) for each in of.decorator_list):
         return 0
-    return sum(
-        not name.startswith("_") and "init=False" not in ast.unparse(each) for name, each in _declared(of).items()
-    )
+    return sum(not name.startswith("_") and "init=False" not in ast.unparse(each) for name, each in _declared(of).items())
 
 
 def complexity(node: ast.AST) -> int:
@@ -191,18 +206,7 @@ def functions(tree: ast.AST) -> Iterator[ast.AST]:
 
 def ruff(rule: str, folders: tuple[str, ...], *options: str) -> list[str]:
     """Return the messages of a rule, without our own exceptions."""
-    words = [
-        "ruff",
-        "check",
-        "--isolated",
-        "--no-cache",
-        "--select",
-        rule,
-        "--output-format",
-        "json",
-        *options,
-        *folders,
-    ]
+    words = ["ruff", "check", "--isolated", "--no-cache", "--select", rule, "--output-format", "json", *options, *folders]
     done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return [each["message"] for each in json.loads(done.stdout)]
 

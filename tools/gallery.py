@@ -29,9 +29,7 @@ ENGINE = "a Docker engine"
 _COMMAND = re.compile(r"^```bash gallery\n(?P<line>[^\n]+)\n```$", re.MULTILINE)
 _NEEDS = re.compile(r"^Needs: (?P<what>.+)$", re.MULTILINE)
 _NO_NEED = re.compile(r"STARLING_DATA|pip install .*")
-_ROW = re.compile(
-    r"^\| `(?P<where>[^`]+)` \| (?P<was>[\d.]+) \| (?P<least>[\d.]+) to (?P<most>[\d.]+) \|$", re.MULTILINE
-)
+_ROW = re.compile(r"^\| `(?P<where>[^`]+)` \| (?P<was>[\d.]+) \| (?P<least>[\d.]+) to (?P<most>[\d.]+) \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +104,7 @@ def looked_up(printed: Mapping[str, Any], where: str) -> float:
         for key in where.split("."):
             found = found[key]
         return float(found)
-    runs = [
-        run
-        for run in printed["runs"]
-        if where == "last" or where in {f"{key}={value}" for key, value in run["labels"].items()}
-    ]
+    runs = [run for run in printed["runs"] if where == "last" or where in {f"{key}={value}" for key, value in run["labels"].items()}]
     if len(runs) != 1:
         raise LookupError(f"{len(runs)} runs are {where}")
     return float(runs[0]["rows"][-1]["mean"])
@@ -128,17 +122,21 @@ def run(example: Example) -> bool:
     print(f"{example.name}: {example.command}", flush=True)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(  # noqa: S602 - lines of this repository, which begin with `cd`
-        f"{example.command} --json", cwd=ROOT, shell=True, env=environment, stdout=subprocess.PIPE, text=True, check=False,
+        f"{example.command} --json",
+        cwd=ROOT,
+        shell=True,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
         timeout=LONGEST_S,
-    )  # fmt: skip
+    )
     if done.returncode:
         print(f"  exit code {done.returncode}")
         return False
     fine = True
     for figure, value, accepted in judged(example, json.loads(done.stdout)):
-        print(
-            f"  {figure.where}: {value:.4g}, was {figure.was:g}; {'ok' if accepted else f'NOT in {figure.least:g} to {figure.most:g}'}"
-        )
+        print(f"  {figure.where}: {value:.4g}, was {figure.was:g}; {'ok' if accepted else f'NOT in {figure.least:g} to {figure.most:g}'}")
         fine &= accepted
     return fine
 

@@ -43,21 +43,21 @@ MUTANTS = (
     Mutant("gossip/mix/edge_ledger.py", "effect.gain * change[part]", "-effect.gain * change[part]", ("**/test_pet.py",)),
     Mutant("node/engine/exchange/differences.py", "s = min(ours, remote)", "s = ours", ("**/exchange/test_contract.py",)),
     Mutant(
-        "node/engine/exchange/differences.py", "0.0 <= remote <= 1.0 if self._bears else remote == 1.0", "True",
+        "node/engine/exchange/differences.py",
+        "0.0 <= remote <= 1.0 if self._bears else remote == 1.0",
+        "True",
         ("**/exchange/test_contract.py",),
     ),
     Mutant("node/engine/exchange/besides.py", "replace(effect, memory=learned)", "effect", ("**/exchange/test_contract.py",)),
     Mutant("gossip/mix/pet.py", "            if given:", "            if False:", ("**/config/test_manifest.py",)),
     Mutant(
-        "gossip/mix/edge_ledger.py", "(effect.theta * change[part]).add_(", "(1.0 * change[part]).add_(",
+        "gossip/mix/edge_ledger.py",
+        "(effect.theta * change[part]).add_(",
+        "(1.0 * change[part]).add_(",
         ("**/test_edge_ledger.py", "**/test_pet.py"),
     ),
-    Mutant(
-        "gossip/compress/select/low_rank.py", 'self.start(derive(seed, "turn", turn))', "self.start(seed)", ("**/test_low_rank.py",)
-    ),
-    Mutant(
-        "gossip/exchange/edge_rules.py", "it.seq <= it.committed or ", "", ("**/test_edge.py",)
-    ),
+    Mutant("gossip/compress/select/low_rank.py", 'self.start(derive(seed, "turn", turn))', "self.start(seed)", ("**/test_low_rank.py",)),
+    Mutant("gossip/exchange/edge_rules.py", "it.seq <= it.committed or ", "", ("**/test_edge.py",)),
     Mutant("gossip/exchange/edge_rules.py", "seq > self.provable else", "seq > self.provable + 1 else", ("**/test_edge.py",)),
     Mutant("gossip/exchange/pairwise.py", "if age & -age == age > 0 and", "if age > 0 and", ("**/test_pairwise.py",)),
     Mutant("gossip/exchange/pairwise.py", "self._attempts[peer] < MAX_ATTEMPTS:", "True:", ("**/test_pairwise.py",)),
@@ -100,21 +100,24 @@ MUTANTS = (
     Mutant("gossip/exchange/progress.py", "return within[1] if", "return within[0] if", ("**/test_held_up.py",)),
     Mutant("gossip/exchange/held_up.py", "own_s = elapsed_s - waited_s", "own_s = elapsed_s", ("**/test_held_up.py",)),
     Mutant("gossip/overlay/weights.py", "degree = max(mine, theirs)", "degree = min(mine, theirs)", ("gossip/overlay/test_graphs.py",)),
+    Mutant("node/engine/exchange/shares.py", "requested <= most * (", "requested <= 100.0 * most * (", ("**/test_pairwise_exchange.py",)),
     Mutant(
-        "node/engine/exchange/shares.py", "requested <= most * (", "requested <= 100.0 * most * (",
-        ("**/test_pairwise_exchange.py",),
-    ),
-    Mutant(
-        "node/engine/exchange/known_peers.py", "mine + (1.0 - done.theta) * decoded(done).value", "mine",
+        "node/engine/exchange/known_peers.py",
+        "mine + (1.0 - done.theta) * decoded(done).value",
+        "mine",
         ("**/exchange/test_differences.py",),
     ),
     Mutant(
-        "node/engine/exchange/shares.py", "min(max(round, vectors.round - _APART), vectors.round + _APART)", "round",
+        "node/engine/exchange/shares.py",
+        "min(max(round, vectors.round - _APART), vectors.round + _APART)",
+        "round",
         ("**/test_pairwise_exchange.py",),
     ),
     Mutant("node/engine/exchange/transactions.py", "exchanged(self._work() - began)", "exchanged(0.0)", ("**/test_large.py",)),
     Mutant(
-        "node/engine/task_driver.py", "self.window.open and not self.session.rounds.waiting and", "self.window.open and",
+        "node/engine/task_driver.py",
+        "self.window.open and not self.session.rounds.waiting and",
+        "self.window.open and",
         ("**/test_beside.py",),
     ),
     Mutant("node/engine/task_driver.py", "return self.window.open and", "return", ("**/test_beside.py",)),
@@ -127,8 +130,7 @@ MUTANTS = (
     Mutant("gossip/exchange/patience.py", " or self._unlinked_s)", ")", ("**/test_patience.py",)),
     Mutant("gossip/exchange/patience.py", " - self._unlinked_s\n", "\n", ("**/test_patience.py",)),
     Mutant(
-        "node/simulate/matrix/clocks.py", " + MAX_FACTOR * np.minimum(self._alone, MAX_UNLINKED_ROUNDS)[ends]", "",
-        ("**/test_clocks.py",),
+        "node/simulate/matrix/clocks.py", " + MAX_FACTOR * np.minimum(self._alone, MAX_UNLINKED_ROUNDS)[ends]", "", ("**/test_clocks.py",)
     ),
     Mutant("gossip/mix/flows.py", "phase.climb * ratio", "phase.climb", ("**/test_pet.py",)),
     Mutant("robust/clip.py", "norm <= tau:", "norm <= 2 * tau:", ("robust/test_clip.py",)),
@@ -142,14 +144,14 @@ MUTANTS = (
     Mutant("node/net/libp2p/reservations.py", "missing = WANTED - len(self._held) -", "missing = WANTED -", ("**/test_reservations.py",)),
     Mutant("node/net/libp2p/punch.py", "max(now - self._asked_at, 0.0) / 2", "max(now - self._asked_at, 0.0)", ("**/test_punch.py",)),
     Mutant("node/net/libp2p/punch.py", 'self.opens or self.state != "answered"', "self.opens", ("**/test_punch.py",)),
-)  # fmt: skip
+)
 
 
 def copied(folder: Path) -> Path:
     """Return a copy of what git knows or would add, links as links."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
-    )  # fmt: skip
+    )
     for name in filter(None, listed.stdout.decode().split("\0")):
         source, target = ROOT / name, folder / name
         if source.is_symlink() or source.is_file():
@@ -168,9 +170,7 @@ def fails(tree: Path, tests: Sequence[Path]) -> bool:
     """Tell if a test fails. Raises RuntimeError if pytest could not run them."""
     environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, tests)]
-    done = subprocess.run(
-        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode > 1:
         raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
     return done.returncode == 1
@@ -212,8 +212,7 @@ def run(mutants: Iterable[Mutant]) -> int:
             what = outcome(mutant, tree)
             survived += not what.startswith("killed")
             print(
-                f"{what:<10} {time.monotonic() - began:5.1f} s  {mutant.file}: {mutant.text} -> {mutant.broken or '(nothing)'}",
-                flush=True,
+                f"{what:<10} {time.monotonic() - began:5.1f} s  {mutant.file}: {mutant.text} -> {mutant.broken or '(nothing)'}", flush=True
             )
     print(f"{survived} not killed")
     return int(survived > 0)

@@ -21,11 +21,7 @@ def notebook(page: str) -> str:
     """JSON of a notebook, format 4.5, without outputs."""
     made: list[dict[str, object]] = []
     for number, (code, text) in enumerate(_pieces(page)):
-        cell: dict[str, object] = {
-            "id": f"cell-{number}",
-            "metadata": {},
-            "source": text.strip().splitlines(keepends=True),
-        }
+        cell: dict[str, object] = {"id": f"cell-{number}", "metadata": {}, "source": text.strip().splitlines(keepends=True)}
         only_code: dict[str, object] = {"execution_count": None, "outputs": []} if code else {}
         made.append({"cell_type": "code" if code else "markdown", **cell, **only_code})
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}

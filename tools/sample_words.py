@@ -30,9 +30,7 @@ def of_code(path: Path, source: str) -> Iterator[Text]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             for argument in node.exc.args:
-                if isinstance(argument, ast.JoinedStr) or (
-                    isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-                ):
+                if isinstance(argument, ast.JoinedStr) or (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
                     yield "message", f"{path}:{node.lineno}", ast.unparse(argument)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             name, line = getattr(node, "name", ""), getattr(node, "lineno", 1)
@@ -78,11 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print as many texts as the arguments say, 40 by default."""
     count = int(arguments[0]) if arguments else 40
     command = ["git", "rev-parse", "HEAD"]
-    seed = (
-        arguments[1]
-        if len(arguments) > 1
-        else subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    )
+    seed = arguments[1] if len(arguments) > 1 else subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for kind, place, text in drawn(texts(ROOT), count, seed.strip()):
         print(f"[{kind}] {place}\n    " + text.replace("\n", "\n    ") + "\n")
     return 0

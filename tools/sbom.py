@@ -28,20 +28,12 @@ def bom(project: dict[str, Any], version: str, lock: str) -> dict[str, Any]:
     Returns:
         What `json.dumps` takes; a package that only some machines get has their environment marker as the property `marker`.
     """
-    own = _component(project["name"], version) | {
-        "type": "application", "licenses": [{"license": {"id": project["license"]}}],
-    }  # fmt: skip
+    own = _component(project["name"], version) | {"type": "application", "licenses": [{"license": {"id": project["license"]}}]}
     parts = [_component(pin["name"], pin["version"], pin["marker"]) for pin in PIN.finditer(lock)]
     root, refs = own["bom-ref"], [part["bom-ref"] for part in parts]
     content = {"metadata": {"component": own}, "components": parts, "dependencies": [{"ref": root, "dependsOn": refs}]}
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(content, sort_keys=True))
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{serial}",
-        "version": 1,
-        **content,
-    }
+    return {"bomFormat": "CycloneDX", "specVersion": "1.6", "serialNumber": f"urn:uuid:{serial}", "version": 1, **content}
 
 
 def _component(name: str, version: str, marker: str | None = None) -> dict[str, Any]:

@@ -63,11 +63,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for source, path in ELSEWHERE.items():
         if source.endswith(".md"):
             files.append(File.generated(config, path, abs_src_path=str(ROOT / source)))
-    linked = {
-        target
-        for file in files.documentation_pages()
-        for target in _outside(_source(file.src_uri), file.content_string)
-    }
+    linked = {target for file in files.documentation_pages() for target in _outside(_source(file.src_uri), file.content_string)}
     for target in sorted(linked):
         files.append(File.generated(config, f"files/{target}", abs_src_path=str(ROOT / target)))
     for file in list(files.documentation_pages()):
@@ -86,13 +82,9 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     source = _source(page.file.src_uri)
     here = posixpath.dirname(page.file.src_uri)
     if notebook.cells(markdown):
-        markdown += (
-            f"\n[This page as a Jupyter notebook]({posixpath.basename(page.file.src_uri).replace('.md', '.ipynb')})\n"
-        )
+        markdown += f"\n[This page as a Jupyter notebook]({posixpath.basename(page.file.src_uri).replace('.md', '.ipynb')})\n"
     return "".join(
-        INFO.sub(r"```\1", MATH.sub(formula, piece))
-        if fenced
-        else LINK.sub(lambda match: _turned(match, source, here), piece)
+        INFO.sub(r"```\1", MATH.sub(formula, piece)) if fenced else LINK.sub(lambda match: _turned(match, source, here), piece)
         for fenced, piece in _pieces(markdown)
     )
 
@@ -147,11 +139,7 @@ def _target(link: str | None, source: str) -> str | None:
 
 def _example(target: str) -> str | None:
     """Return the place of an example file on the page that shows them all."""
-    if (
-        target.startswith("examples/")
-        and target.endswith((".py", ".toml"))
-        and target != "examples/parts/pyproject.toml"
-    ):
+    if target.startswith("examples/") and target.endswith((".py", ".toml")) and target != "examples/parts/pyproject.toml":
         return f"#{site_reference.anchor(target.removeprefix('examples/'))}"
     return None
 

@@ -46,12 +46,7 @@ def pages() -> Mapping[str, str]:
 
 def cli() -> str:
     """Every command with its help, grouped as `starling --help` does."""
-    lines = [
-        "# Commands",
-        "",
-        "What `--help` of each command prints. [Operating a node](../operating.md) explains them.",
-        "",
-    ]
+    lines = ["# Commands", "", "What `--help` of each command prints. [Operating a node](../operating.md) explains them.", ""]
     for group, commands in GROUPS.items():
         lines += [f"## {group}", ""]
         for name in commands:
@@ -60,13 +55,7 @@ def cli() -> str:
             for words, each in _commands(command, f"starling {name}"):
                 context = click.Context(each, info_name=words, terminal_width=88, max_content_width=88)
                 lines += [f"### `{words}`", "", "```text", each.get_help(context), "```", ""]
-    lines += [
-        "## Exit codes",
-        "",
-        "| code | means |",
-        "|---|---|",
-        *(f"| {code} | {text} |" for code, text in EXIT_CODES.items()),
-    ]
+    lines += ["## Exit codes", "", "| code | means |", "|---|---|", *(f"| {code} | {text} |" for code, text in EXIT_CODES.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -161,12 +150,7 @@ def parts() -> str:
         takes_keys = part in getattr(manifest, where).PARTS
         names = ", ".join(f"`{name}`" for name in catalogue.built_in)
         rows = [
-            _row(
-                f"`{name}` | `{each.name}`" if not position else f" | `{each.name}`",
-                each.type,
-                each.default,
-                each.meaning,
-            )
+            _row(f"`{name}` | `{each.name}`" if not position else f" | `{each.name}`", each.type, each.default, each.meaning)
             for name in catalogue.built_in
             if takes_keys
             for position, each in enumerate(catalogue.keys_of(name) or ())
@@ -229,12 +213,7 @@ def metrics() -> str:
 def python() -> str:
     """Public names, by mkdocstrings from the docstrings. Nothing is imported for it."""
     where = starling._WHERE  # noqa: SLF001
-    lines = [
-        "# Python API",
-        "",
-        "From the docstrings; [the Python API by examples](../api.md) is the place to begin.",
-        "",
-    ]
+    lines = ["# Python API", "", "From the docstrings; [the Python API by examples](../api.md) is the place to begin.", ""]
     for name in starling.__all__:
         if name == "adapters":
             lines += ["## starling.adapters", "", "::: starling.node.tasks.adapters", ""]
@@ -246,12 +225,7 @@ def python() -> str:
 def schemas() -> str:
     """Return a list of docs/schemas."""
     names = sorted(path.name for path in (ROOT / "docs/schemas").glob("*.json"))
-    lines = [
-        "# JSON Schemas",
-        "",
-        "Of what each command prints with `--json`; made by `python tools/schemas.py docs/schemas`.",
-        "",
-    ]
+    lines = ["# JSON Schemas", "", "Of what each command prints with `--json`; made by `python tools/schemas.py docs/schemas`.", ""]
     lines += [f"- [{name.removesuffix('.json')}](../schemas/{name})" for name in names]
     return "\n".join(lines) + "\n"
 
@@ -273,9 +247,25 @@ def anchor(name: str) -> str:
 
 
 TOPICS = (
-    "architecture", "exchange", "overlays", "waiting", "corrections", "compression", "robustness", "membership", "networks", "wire",
-    "state", "models", "local steps", "large models", "configuration", "observing", "packaging", "evidence",
-)  # fmt: skip
+    "architecture",
+    "exchange",
+    "overlays",
+    "waiting",
+    "corrections",
+    "compression",
+    "robustness",
+    "membership",
+    "networks",
+    "wire",
+    "state",
+    "models",
+    "local steps",
+    "large models",
+    "configuration",
+    "observing",
+    "packaging",
+    "evidence",
+)
 """Of decisions, in the order of their page."""
 STATUS = re.compile(r"\*\*Topic:\*\* ([a-z ]+)\. \*\*Status:\*\* ((?:holds|superseded).*)\.")
 """The third line of a decision."""
@@ -292,13 +282,9 @@ def decisions() -> str:
         title, _, line, *_ = path.read_text().split("\n", 3)
         parsed = STATUS.fullmatch(line)
         if parsed is None or parsed[1] not in rows:
-            raise ValueError(
-                f"{path.name}: line 3 must be '**Topic:** TOPIC. **Status:** holds.' with a topic of {', '.join(TOPICS)}"
-            )
+            raise ValueError(f"{path.name}: line 3 must be '**Topic:** TOPIC. **Status:** holds.' with a topic of {', '.join(TOPICS)}")
         number, _, title = title.removeprefix("# ").partition(" ")
-        rows[parsed[1]].append(
-            (parsed[2].startswith("superseded"), f"| {number} | [{title}]({path.name}) | {parsed[2]} |")
-        )
+        rows[parsed[1]].append((parsed[2].startswith("superseded"), f"| {number} | [{title}]({path.name}) | {parsed[2]} |"))
     lines = ["# Decisions", "", "Choices between alternatives, with what was measured."]
     for topic, entries in rows.items():
         lines += ["", f"## {topic.capitalize()}", "", "| number | decision | status |", "|---|---|---|"]

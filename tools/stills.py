@@ -13,14 +13,7 @@ from starling.tui.app import StarlingApp
 from starling.tui.replay import Playback
 from starling.tui.source import RecordSource, StatusSource, open_sources
 
-STILLS = {
-    "node": ("1",),
-    "swarm": ("2",),
-    "peers": ("3",),
-    "events": ("4", "a"),
-    "edge": ("5", "down", "down"),
-    "light": ("1", "t"),
-}
+STILLS = {"node": ("1",), "swarm": ("2",), "peers": ("3",), "events": ("4", "a"), "edge": ("5", "down", "down"), "light": ("1", "t")}
 """Names of pictures and the keys that lead to them."""
 
 
@@ -85,9 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not 0 <= options.at <= 1:
         parser.error(f"--at: must be in [0, 1], got {options.at:g}; try --at 0.9")
     try:
-        for path in take(
-            options.records, options.to, at=options.at, size=(int(columns), int(lines)), chosen=options.node
-        ):
+        for path in take(options.records, options.to, at=options.at, size=(int(columns), int(lines)), chosen=options.node):
             sys.stdout.write(f"{path}\n")
     except (ValueError, OSError) as error:
         sys.stderr.write(f"starling: {error}\n")

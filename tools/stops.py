@@ -111,9 +111,7 @@ class Update:
         """Note what was made of it, with the bytes and tensors that it holds."""
         if not isinstance(made, SAYS_NOTHING) and not _is_shared(made):
             self._parts[id(made)] = made
-            self._parts |= {
-                id(each): each for each in _leaves(made) if isinstance(each, NUMBERS) and not _is_shared(each)
-            }
+            self._parts |= {id(each): each for each in _leaves(made) if isinstance(each, NUMBERS) and not _is_shared(each)}
 
     def within(self, given: object) -> bool:
         """Return whether something is a part, or holds one."""

@@ -47,11 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [path.resolve().parent.name for path in paths]
     try:
         for path, name in zip(paths, names, strict=True):
-            folder = (
-                options.logdir / name
-                if names.count(name) == 1
-                else options.logdir / path.resolve().parent.as_posix().strip("/")
-            )
+            folder = options.logdir / name if names.count(name) == 1 else options.logdir / path.resolve().parent.as_posix().strip("/")
             print(f"{path}: {write(load(path), folder)} points in {folder}")
     except ConfigError as error:
         return _fail(1, str(error))

@@ -35,8 +35,13 @@ POLL_S = 1.0  # a node publishes once a second, and drawing is most of what the 
 REPLAY_S = 0.25
 DARK, LIGHT = "textual-dark", "textual-light"
 REPLAY_KEYS = (
-    ("space", "'toggle'"), ("x", "'faster'"), ("left", "'step', -1"), ("right", "'step', 1"), ("home", "'seek', 0"), ("end", "'seek', 1"),
-)  # fmt: skip
+    ("space", "'toggle'"),
+    ("x", "'faster'"),
+    ("left", "'step', -1"),
+    ("right", "'step', 1"),
+    ("home", "'seek', 0"),
+    ("end", "'seek', 1"),
+)
 
 
 class StarlingApp(App[None]):
@@ -51,8 +56,12 @@ class StarlingApp(App[None]):
     CSS_PATH = "style.tcss"
     COMMANDS = {StarlingCommands}  # noqa: RUF012 - Textual declares it without ClassVar
     MODES = {  # noqa: RUF012
-        "node": NodeScreen, "swarm": SwarmScreen, "peers": PeersScreen, "events": EventsScreen, "edge": EdgeScreen,
-    }  # fmt: skip
+        "node": NodeScreen,
+        "swarm": SwarmScreen,
+        "peers": PeersScreen,
+        "events": EventsScreen,
+        "edge": EdgeScreen,
+    }
     DEFAULT_MODE = "node"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (120, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high"), (32, "-tall")]  # noqa: RUF012
@@ -158,9 +167,7 @@ class StarlingApp(App[None]):
 
     async def _tour(self, number: int) -> None:
         if STOPS[number].page != self.current_mode:
-            await self.switch_mode(
-                STOPS[number].page
-            )  # or the stop could land on the page before, and be hidden with it
+            await self.switch_mode(STOPS[number].page)  # or the stop could land on the page before, and be hidden with it
         await self.push_screen(TourScreen(number, self.action_tour))
 
     def action_toggle_theme(self) -> None:

@@ -64,11 +64,7 @@ def curves_csv(snapshot: StatusSnapshot) -> str:
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("curve", "round", "time_s", "value"))
-    curves = {
-        "loss": snapshot.loss_curve,
-        snapshot.metric or "value": snapshot.value_curve,
-        "distance": snapshot.distance_curve,
-    }
+    curves = {"loss": snapshot.loss_curve, snapshot.metric or "value": snapshot.value_curve, "distance": snapshot.distance_curve}
     for name, points in curves.items():
         table.writerows((name, point.round, point.time_s, point.value) for point in points)
     return text.getvalue()

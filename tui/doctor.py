@@ -24,11 +24,7 @@ class _Diagnosis(msgspec.Struct, frozen=True):
 async def examine(run_dir: Path, command: Sequence[str] = COMMAND) -> tuple[Check, ...]:
     """Return the checks, problems first. Raises ValueError: the command gave none; the reason in one line."""
     process = await asyncio.create_subprocess_exec(
-        *command,
-        str(run_dir),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        stdin=asyncio.subprocess.DEVNULL,
+        *command, str(run_dir), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
     )
     try:
         async with asyncio.timeout(PATIENCE_S):

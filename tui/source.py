@@ -153,9 +153,7 @@ class RecordSource:
     def close(self) -> None: ...
 
 
-def open_sources(
-    paths: Sequence[Path], clock: Callable[[], float] = time.monotonic
-) -> tuple[list[StatusSource], Playback | None]:
+def open_sources(paths: Sequence[Path], clock: Callable[[], float] = time.monotonic) -> tuple[list[StatusSource], Playback | None]:
     """Sources of directories (which need not exist yet) or files written by a node, and the time axis of these; >= 1 paths.
 
     Raises ValueError: a file is no record; one line that names it.
@@ -184,8 +182,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     """Return the name of each on the screen: its directory, with as many parent directories as make it unique."""
     places = [path.resolve() for path in paths]
     places = [
-        place.parent if place.name == RECORD_NAME else place.with_suffix("") if place.suffix == ".jsonl" else place
-        for place in places
+        place.parent if place.name == RECORD_NAME else place.with_suffix("") if place.suffix == ".jsonl" else place for place in places
     ]
     names: list[str] = []
     for number, place in enumerate(places):

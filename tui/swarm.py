@@ -139,9 +139,7 @@ def _links(chosen: StatusSnapshot, snapshots: Iterable[StatusSnapshot]) -> tuple
     return tuple(sorted(pairs))
 
 
-def _member(
-    peer: str, chosen: str, label: str, own: StatusSnapshot | None, rows: Sequence[PeerStatus], edges: int
-) -> Member:
+def _member(peer: str, chosen: str, label: str, own: StatusSnapshot | None, rows: Sequence[PeerStatus], edges: int) -> Member:
     known = len(rows) + (own is not None)
     if own is not None:
         sign, role = NODE_SIGNS[own.state]

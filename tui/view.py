@@ -59,9 +59,12 @@ def labels_of(readings: Sequence[Reading]) -> Mapping[str, str]:
         texts.setdefault(snapshot.peer, name or snapshot.peer)
     for _, snapshot in snapshots:
         mentioned = (
-            *(peer.peer for peer in snapshot.peers), *(peer.inviter for peer in snapshot.peers), *snapshot.ranks,
-            *(each.peer for each in snapshot.transactions), *(each.peer for each in snapshot.transfers),
-        )  # fmt: skip
+            *(peer.peer for peer in snapshot.peers),
+            *(peer.inviter for peer in snapshot.peers),
+            *snapshot.ranks,
+            *(each.peer for each in snapshot.transactions),
+            *(each.peer for each in snapshot.transfers),
+        )
         texts.update({peer: peer for peer in mentioned if peer and peer not in texts})
     return _labels(tuple(texts.items()))
 

@@ -114,13 +114,19 @@ def measure(name: str, dim: int, repeat: int, device: str, beside: int = 0) -> C
             beside_s = median(sum(_round_trip(timed, x, seq)) for seq in range(repeat))
     bits, gigabytes = timed.index_bits(x), 4 * dim / 1e9
     return Case(
-        codec=name, d=dim, encode_gb_s=gigabytes / encode_s, decode_gb_s=gigabytes / decode_s,
-        round_trip_gb_s=gigabytes / (encode_s + decode_s), bytes_per_parameter=len(data) / dim,
+        codec=name,
+        d=dim,
+        encode_gb_s=gigabytes / encode_s,
+        decode_gb_s=gigabytes / decode_s,
+        round_trip_gb_s=gigabytes / (encode_s + decode_s),
+        bytes_per_parameter=len(data) / dim,
         index_bits_over_entropy=None if bits is None else bits[0] / entropy_bits(dim, bits[1]),
         peak_extra_bytes=max((extra for extra in (encode_extra, decode_extra) if extra is not None), default=None),
-        memcpy_gb_s=gigabytes / copy_s, beside=beside, beside_gb_s=None if beside_s is None else gigabytes / beside_s,
+        memcpy_gb_s=gigabytes / copy_s,
+        beside=beside,
+        beside_gb_s=None if beside_s is None else gigabytes / beside_s,
         beside_over_quiet=None if beside_s is None else median(map(sum, times)) / beside_s,
-    )  # fmt: skip
+    )
 
 
 def coder(name: str, dim: int, device: str) -> Product | Baseline:

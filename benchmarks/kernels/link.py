@@ -154,10 +154,7 @@ async def _serve(lines: Lines, stream: trio.SocketStream) -> None:
 @asynccontextmanager
 async def _nodes(host: str, peer: str, count: Count) -> AsyncIterator[str]:
     listen = f"/ip{6 if ':' in host else 4}/{host}/tcp/0"
-    async with (
-        open_network(os.urandom(32), [listen], [], _LIMITS, _Silence()) as network,
-        trio.open_nursery() as nursery,
-    ):
+    async with open_network(os.urandom(32), [listen], [], _LIMITS, _Silence()) as network, trio.open_nursery() as nursery:
         network.learn(peer, [])  # a member, as in a swarm
 
         async def read() -> None:
@@ -198,9 +195,7 @@ def _certified() -> ssl.SSLContext:
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     with tempfile.TemporaryDirectory() as folder:
@@ -229,9 +224,7 @@ async def send(host: str, port: int, transport: str, message_bytes: int, seconds
     try:
         stream = await trio.open_tcp_stream(host, port)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"--connect: {where}: nobody answers; start `starling bench link --listen {where}` there"
-        ) from error
+        raise ConfigError(f"--connect: {where}: nobody answers; start `starling bench link --listen {where}` there") from error
     lines = Lines(stream)
     try:
         rtt_s = median([await _echo(lines) for _ in range(ECHOES)])
@@ -249,9 +242,14 @@ async def send(host: str, port: int, transport: str, message_bytes: int, seconds
         raise GossipError(f"{transport}, {message_bytes} bytes: the connection to {where} broke: {error}") from error
     sent = total - before
     return LinkCase(
-        message_bytes=message_bytes, rtt_ms=round(1e3 * rtt_s), rate_mbit=rate_mbit, transport=transport, mb_s=sent / took_s / 1e6,
-        tx_cpu_s_per_gib=cpu_s * GIB / sent, rx_cpu_s_per_gib=(after - receiver_s) * GIB / sent,
-    )  # fmt: skip
+        message_bytes=message_bytes,
+        rtt_ms=round(1e3 * rtt_s),
+        rate_mbit=rate_mbit,
+        transport=transport,
+        mb_s=sent / took_s / 1e6,
+        tx_cpu_s_per_gib=cpu_s * GIB / sent,
+        rx_cpu_s_per_gib=(after - receiver_s) * GIB / sent,
+    )
 
 
 async def _echo(lines: Lines) -> float:
@@ -327,9 +325,7 @@ def main(arguments: list[str]) -> int:
             return 130
         return 0
     transport, message_bytes, seconds, rate_mbit = rest
-    return answer(
-        lambda: trio.run(send, host, int(port), transport, int(message_bytes), float(seconds), float(rate_mbit))
-    )
+    return answer(lambda: trio.run(send, host, int(port), transport, int(message_bytes), float(seconds), float(rate_mbit)))
 
 
 if __name__ == "__main__":

@@ -44,9 +44,15 @@ def measure(model: str, optimizer: str, mix: str, driver: str, repeat: int, seco
     pairs.sort(key=lambda pair: pair[0] / pair[1])
     one, other = pairs[(repeat - 1) // 2]
     return LoopCase(
-        model=model, d=ours.parameters, optimizer=optimizer, mix=mix, driver=driver,
-        plain_ms=round(1e3 * one, 4), ours_ms=round(1e3 * other, 4), kept=round(one / other, 4),
-    )  # fmt: skip
+        model=model,
+        d=ours.parameters,
+        optimizer=optimizer,
+        mix=mix,
+        driver=driver,
+        plain_ms=round(1e3 * one, 4),
+        ours_ms=round(1e3 * other, 4),
+        kept=round(one / other, 4),
+    )
 
 
 def _step(of: Child, steps: int) -> float:
@@ -60,9 +66,14 @@ def keys(model: str, optimizer: str, mix: str, folder: Path) -> dict[str, Any]:
     Those of the two nodes differ, so that exchanges leave a correction.
     """
     agreed: dict[str, Any] = {
-        "optimizer": optimizer, "optimizer.lr": RATES[optimizer], "partition.shards": 2,
-        "pace.kind": "steps", "pace.local_steps": STEPS, "pace.rounds": EVER, "pace.evaluate_every": EVER,
-    }  # fmt: skip
+        "optimizer": optimizer,
+        "optimizer.lr": RATES[optimizer],
+        "partition.shards": 2,
+        "pace.kind": "steps",
+        "pace.local_steps": STEPS,
+        "pace.rounds": EVER,
+        "pace.evaluate_every": EVER,
+    }
     agreed |= _MODELS[model](folder)
     return agreed | {"mix": "dsgd" if mix == "dsgd" else "pet"}
 

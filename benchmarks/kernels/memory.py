@@ -71,8 +71,7 @@ class Engine:
         child_end.close()
         self._socket, self._calls = parent_end, 0
         self.opened = cast(
-            "calls.Opened",
-            self.done(calls.Open(manifest, "", int(label == "peer"), "cpu", 1, checkpoint, label, numerics=numerics)),
+            "calls.Opened", self.done(calls.Open(manifest, "", int(label == "peer"), "cpu", 1, checkpoint, label, numerics=numerics))
         )
 
     def done(self, call: calls.Request) -> calls.Reply:
@@ -136,9 +135,11 @@ def manifest(name: Layout, d: int, folder: Path) -> Manifest:
         seed=5,
         task=TaskSection(**task),
         partition=PartitionSection(kind="by_file", shards=2),
-        optimizer=OptimizerSection(kind=optimizer, lr=1e-6), mix=MixSection(kind="pet"),
-        compress=CompressSection(**compress), pace=PaceSection(kind="steps", local_steps=STEPS, rounds=50),
-    )  # fmt: skip
+        optimizer=OptimizerSection(kind=optimizer, lr=1e-6),
+        mix=MixSection(kind="pet"),
+        compress=CompressSection(**compress),
+        pace=PaceSection(kind="steps", local_steps=STEPS, rounds=50),
+    )
     return large.sealed(agreed)
 
 
@@ -204,9 +205,7 @@ def served(engine: Engine, file: Path) -> Path:
     snapshot = cast("calls.Held", engine.done(calls.Snapshot()))
     with file.open("wb") as into:
         for at in range(0, snapshot.size, MAX_CHUNK_BYTES):
-            into.write(
-                cast("calls.ChunkRead", engine.done(calls.ReadChunk(snapshot.snapshot, at, MAX_CHUNK_BYTES))).data
-            )
+            into.write(cast("calls.ChunkRead", engine.done(calls.ReadChunk(snapshot.snapshot, at, MAX_CHUNK_BYTES))).data)
     return file
 
 
@@ -231,10 +230,14 @@ def measure(name: str, d: int, degree: int) -> MemoryCase:
     true, peaks, resident = phases(layout, d, degree)
     each = {phase: round((peaks[phase] - least[phase]) / true, 2) for phase in peaks}
     return MemoryCase(
-        layout=name, d=true, degree=degree, held=round((resident - held_least) / true, 2),
-        peak=max(each.values()), phases=each,
+        layout=name,
+        d=true,
+        degree=degree,
+        held=round((resident - held_least) / true, 2),
+        peak=max(each.values()),
+        phases=each,
         torch_bytes=held_least,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -72,9 +72,14 @@ class _Split(NamedTuple):
 
 
 _TEXT = {
-    "task": "text", "task.batch_size": 8, "task.context": 16, "task.width": 32, "task.layers": 1, "task.heads": 2,
+    "task": "text",
+    "task.batch_size": 8,
+    "task.context": 16,
+    "task.width": 32,
+    "task.layers": 1,
+    "task.heads": 2,
     "partition": "by_file",
-}  # fmt: skip
+}
 _SPLITS: Mapping[str, _Split] = MappingProxyType(
     {
         "by_label": _Split(8, {"task": "digits", "partition": "by_label"}, _CLASSIFIED),
@@ -110,10 +115,17 @@ def keys(cell: Cell, rounds: int, path: Path | None) -> dict[str, Any]:
     split = _SPLITS[cell.split]
     rate = split.rates[cell.optimizer] * (FASTER if cell.rate == "twentyfold" else 1.0)
     given = {
-        "simulate.salt": "never-worse", "simulate.nodes": split.nodes, "simulate.sample": 0, **split.keys,
-        "optimizer": cell.optimizer, "optimizer.lr": rate, "optimizer.schedule": cell.schedule, "pace.rounds": rounds,
-        "pace.local_steps": LOCAL_STEPS, "pace.evaluate_every": max(1, rounds // LOOKS),
-    }  # fmt: skip
+        "simulate.salt": "never-worse",
+        "simulate.nodes": split.nodes,
+        "simulate.sample": 0,
+        **split.keys,
+        "optimizer": cell.optimizer,
+        "optimizer.lr": rate,
+        "optimizer.schedule": cell.schedule,
+        "pace.rounds": rounds,
+        "pace.local_steps": LOCAL_STEPS,
+        "pace.evaluate_every": max(1, rounds // LOOKS),
+    }
     if path is not None:
         given["task.path"] = path
     if cell.faults == "faults":
@@ -184,8 +196,9 @@ class Bench:
             both = scenarios(cell, self.rounds, text.path, self.default)
             runs = [
                 Run({"seed": seed, "mix": arm}, toml.apply_set(scenario, [f"simulate.seed={seed}"]))
-                for seed in missing for arm, scenario in zip(ARMS, both, strict=True)
-            ]  # fmt: skip
+                for seed in missing
+                for arm, scenario in zip(ARMS, both, strict=True)
+            ]
             under_way = Sweep(runs, executor, show)
             try:
                 under_way.check()
@@ -207,9 +220,7 @@ class Bench:
         return self.texts.get(_SPLITS[cell.split].text, Text("digits"))
 
 
-def measured(
-    bench: Bench, chosen: Sequence[Cell], executor: Executor, show: Show
-) -> Iterator[NeverWorseCase | GossipError]:
+def measured(bench: Bench, chosen: Sequence[Cell], executor: Executor, show: Show) -> Iterator[NeverWorseCase | GossipError]:
     """Measure cell after cell; one that fails is its error, and the others go on."""
     for number, cell in enumerate(chosen):
 

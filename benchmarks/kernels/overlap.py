@@ -63,9 +63,7 @@ class Watched:
     node: Node
     script: int = 0  # the process that does its local steps; 0: its engine
     status: StatusSnapshot | None = None
-    counts: list[tuple[float, int, float]] = field(
-        default_factory=list
-    )  # when, how many, seconds lost to others until then
+    counts: list[tuple[float, int, float]] = field(default_factory=list)  # when, how many, seconds lost to others until then
     peak: int = 0
 
     def look(self) -> None:
@@ -127,18 +125,27 @@ def measure(model: str, d: int, mbit: float, pace: str, driver: str, seconds: fl
     before = psutil.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="starling-overlap-") as folder:
         least = _least(Path(folder))
-        repetitions = [
-            _repetition(Path(folder) / str(number), model, d, mbit, pace, driver, seconds) for number in range(repeat)
-        ]
+        repetitions = [_repetition(Path(folder) / str(number), model, d, mbit, pace, driver, seconds) for number in range(repeat)]
     of = sorted(repetitions, key=lambda each: each.swarm.steps_s / each.alone.steps_s)[(repeat - 1) // 2]
     return OverlapCase(
-        model=model, d=of.parameters, link=mbit, pace=pace, driver=driver,
-        plain_steps_s=round(of.plain.steps_s, 4), alone_steps_s=round(of.alone.steps_s, 4), swarm_steps_s=round(of.swarm.steps_s, 4),
-        kept=round(of.swarm.steps_s / of.plain.steps_s, 4), kept_undisturbed=_known(of.swarm.undisturbed / of.plain.undisturbed),
-        ratio=round(of.swarm.steps_s / of.alone.steps_s, 4), undisturbed=_known(of.swarm.undisturbed / of.alone.undisturbed),
-        peak_bytes_per_parameter=round((of.peak - least) / of.parameters, 1), cores=len(_cores(0) or ()),
-        exchanges=of.exchanges, payload_bytes=round(of.payload), load=(round(before, 2), round(psutil.getloadavg()[0], 2)),
-    )  # fmt: skip
+        model=model,
+        d=of.parameters,
+        link=mbit,
+        pace=pace,
+        driver=driver,
+        plain_steps_s=round(of.plain.steps_s, 4),
+        alone_steps_s=round(of.alone.steps_s, 4),
+        swarm_steps_s=round(of.swarm.steps_s, 4),
+        kept=round(of.swarm.steps_s / of.plain.steps_s, 4),
+        kept_undisturbed=_known(of.swarm.undisturbed / of.plain.undisturbed),
+        ratio=round(of.swarm.steps_s / of.alone.steps_s, 4),
+        undisturbed=_known(of.swarm.undisturbed / of.alone.undisturbed),
+        peak_bytes_per_parameter=round((of.peak - least) / of.parameters, 1),
+        cores=len(_cores(0) or ()),
+        exchanges=of.exchanges,
+        payload_bytes=round(of.payload),
+        load=(round(before, 2), round(psutil.getloadavg()[0], 2)),
+    )
 
 
 def _known(share: float) -> float | None:
@@ -201,9 +208,7 @@ def _plain(chosen: Mapping[str, Any], seconds: float) -> _Speed:
 
 
 @contextmanager
-def _nodes(
-    folder: Path, chosen: Mapping[str, Any], *, mbit: float, script: bool, together: bool
-) -> Iterator[list[Watched]]:
+def _nodes(folder: Path, chosen: Mapping[str, Any], *, mbit: float, script: bool, together: bool) -> Iterator[list[Watched]]:
     """Two nodes of one swarm, or each of its own, with their scripts if they have such; stopped at the end."""
     nodes: list[Watched] = []
     invite = ""
@@ -211,9 +216,14 @@ def _nodes(
         for number in range(2):
             cores, cap = _cores(number), int(mbit * 1e6 / 8)
             own = {
-                "up_bytes_per_s": cap, "down_bytes_per_s": cap, "threads": max(1, len(cores or ())), "trust": True,
-                "linger_s": 0.0, "checkpoint_s": 3600.0, "script": script,
-            }  # fmt: skip
+                "up_bytes_per_s": cap,
+                "down_bytes_per_s": cap,
+                "threads": max(1, len(cores or ())),
+                "trust": True,
+                "linger_s": 0.0,
+                "checkpoint_s": 3600.0,
+                "script": script,
+            }
             given: dict[str, Any] = {"shard": number, "listen": LISTEN, "device": "cpu", "config": own}
             where = folder / f"node-{number}"
             node = background.join(where, invite, **given) if invite else background.create(where, set=chosen, **given)
@@ -228,9 +238,7 @@ def _nodes(
             for number, each in enumerate(nodes if script else ()):
                 each.node.wait_until_up()
                 keys, cores = {**chosen, FOLDER: str(each.node.run_dir)}, _cores(number)
-                (loop,) = scripts.enter_context(
-                    children("member_steps", keys=keys, threads=max(1, len(cores or ())), cores=[cores])
-                )
+                (loop,) = scripts.enter_context(children("member_steps", keys=keys, threads=max(1, len(cores or ())), cores=[cores]))
                 loop.tell(f"steps {EVER}")
                 each.script = loop.process.pid
             yield nodes
@@ -274,9 +282,13 @@ def _task(model: str, d: int, folder: Path) -> dict[str, Any]:
         np.savez(folder / "images.npz", x=images, y=labels)
         hidden = min(max(1, round((d - CNN_FIXED) / CNN_EACH)), 1 << 16)
         return {
-            "task": "images", "task.model": "cnn", "task.path": str(folder / "images.npz"), "task.hidden": hidden,
-            "partition": "iid", "partition.shards": 2,
-        }  # fmt: skip
+            "task": "images",
+            "task.model": "cnn",
+            "task.path": str(folder / "images.npz"),
+            "task.hidden": hidden,
+            "partition": "iid",
+            "partition.shards": 2,
+        }
     words = [bytes(chance.integers(97, 123, length, np.uint8)) for length in chance.integers(2, 9, 500)]
     text = b" ".join(words[word] for word in chance.integers(0, len(words), TEXT // 6))
     (folder / "text.txt").write_bytes(text)
@@ -284,10 +296,19 @@ def _task(model: str, d: int, folder: Path) -> dict[str, Any]:
     width = (math.sqrt(rows**2 + 4 * layers * d) - rows) / (2 * layers)
     width = max(1, round(width / GPT_HEAD)) * GPT_HEAD
     return {
-        "task": "text", "task.path": str(folder / "text.txt"), "task.context": CONTEXT, "task.width": width, "task.layers": GPT_LAYERS,
-        "task.heads": width // GPT_HEAD, "task.batch_size": 4, "optimizer": "adamw", "optimizer.lr": 3e-4, "partition": "iid",
-        "partition.shards": 2, "pace.local_steps": 5,
-    }  # fmt: skip
+        "task": "text",
+        "task.path": str(folder / "text.txt"),
+        "task.context": CONTEXT,
+        "task.width": width,
+        "task.layers": GPT_LAYERS,
+        "task.heads": width // GPT_HEAD,
+        "task.batch_size": 4,
+        "optimizer": "adamw",
+        "optimizer.lr": 3e-4,
+        "partition": "iid",
+        "partition.shards": 2,
+        "pace.local_steps": 5,
+    }
 
 
 def _cores(number: int) -> set[int] | None:

@@ -46,10 +46,15 @@ def pair(seed: int, default: Outcome, plain: Outcome) -> Pair:
     both = (default, plain)
     longer = max(both, key=lambda run: len(run.rows))
     return Pair(
-        seed=seed, metric=plain.metric, higher_is_better=plain.higher_is_better, rounds=tuple(row.round for row in longer.rows[1:]),
-        default=tuple(row.mean for row in default.rows[1:]), plain=tuple(row.mean for row in plain.rows[1:]),
-        diverged=(default.diverged is not None, plain.diverged is not None), committed=(_committed(default), _committed(plain)),
-    )  # fmt: skip
+        seed=seed,
+        metric=plain.metric,
+        higher_is_better=plain.higher_is_better,
+        rounds=tuple(row.round for row in longer.rows[1:]),
+        default=tuple(row.mean for row in default.rows[1:]),
+        plain=tuple(row.mean for row in plain.rows[1:]),
+        diverged=(default.diverged is not None, plain.diverged is not None),
+        committed=(_committed(default), _committed(plain)),
+    )
 
 
 def _committed(run: Outcome) -> float:
@@ -72,16 +77,27 @@ def compare(cell: str, data: str, pairs: Sequence[Pair]) -> NeverWorseCase:
     ends = [_short(fmean(curve[last] for curve in curves)) if last is not None else None for curves in _curves(pairs)]
     default, plain = (sum(each.diverged[arm] for each in pairs) for arm in range(len(ARMS)))
     return NeverWorseCase(
-        cell=cell, data=data, metric=first.metric, higher_is_better=first.higher_is_better,
-        seeds=tuple(each.seed for each in pairs), rounds=first.rounds[:lasts], difference=tuple(map(_short, means)),
+        cell=cell,
+        data=data,
+        metric=first.metric,
+        higher_is_better=first.higher_is_better,
+        seeds=tuple(each.seed for each in pairs),
+        rounds=first.rounds[:lasts],
+        difference=tuple(map(_short, means)),
         error=tuple(None if error is None else _short(error) for error in errors),
-        worst=None if worst is None else _short(means[worst]), worst_error=_at(errors, worst),
+        worst=None if worst is None else _short(means[worst]),
+        worst_error=_at(errors, worst),
         worst_round=None if worst is None else first.rounds[worst],
-        end=None if last is None else _short(means[last]), end_error=_at(errors, last), default_end=ends[0], plain_end=ends[1],
-        below=below, above=above, diverged=(default, plain),
+        end=None if last is None else _short(means[last]),
+        end_error=_at(errors, last),
+        default_end=ends[0],
+        plain_end=ends[1],
+        below=below,
+        above=above,
+        diverged=(default, plain),
         committed=(fmean(each.committed[0] for each in pairs), fmean(each.committed[1] for each in pairs)),
         worse=below > 0 or default > plain,
-    )  # fmt: skip
+    )
 
 
 def _curves(pairs: Sequence[Pair]) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
@@ -123,9 +139,7 @@ class Results:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
-            raise ConfigError(
-                f"--keep: {path} is no file of results ({error}); remove it or name another folder"
-            ) from error
+            raise ConfigError(f"--keep: {path} is no file of results ({error}); remove it or name another folder") from error
         for key in dict.fromkeys((*asked, *stored.asked)):
             then, now = stored.asked.get(key, "nothing"), asked.get(key, "nothing")
             if then != now:

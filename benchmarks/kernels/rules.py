@@ -64,9 +64,14 @@ def measure(name: str, dim: int, count: int, repeat: int, peers: Mapping[str, Ca
     if name in IN_DOUBLE:
         expected = torch.from_numpy(peer(x.double().numpy()))
     return RuleCase(
-        rule=name, n=count, d=dim, ours_cpu_s=ours_s, peer_cpu_s=peer_s, ratio=peer_s / ours_s,
+        rule=name,
+        n=count,
+        d=dim,
+        ours_cpu_s=ours_s,
+        peer_cpu_s=peer_s,
+        ratio=peer_s / ours_s,
         max_error=float((result - expected).abs().max()),
-    )  # fmt: skip
+    )
 
 
 def bad(count: int) -> int:
@@ -99,9 +104,7 @@ def byzfl() -> Mapping[str, Callable[[int], Combine]]:
     """Return the other library's rules. Raises ConfigError: it is not installed."""
     spec = importlib.util.find_spec(PEER)
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            f"bench rules compares with {PEER}, which is not installed; try `pip install 'starling-swarm[{PEER_EXTRA}]'`"
-        )
+        raise ConfigError(f"bench rules compares with {PEER}, which is not installed; try `pip install 'starling-swarm[{PEER_EXTRA}]'`")
     package = types.ModuleType(PEER)
     package.__path__ = list(spec.submodule_search_locations)
     sys.modules[PEER] = package

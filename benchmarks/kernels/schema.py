@@ -147,9 +147,7 @@ LOOP_OPTIMIZERS = ("sgd", "adamw", "muon")
 LOOP_MIXES = ("dsgd", "default")
 """Plain averages, and as `starling create` chooses."""
 LOOP_CASES = tuple(
-    case
-    for case in product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, DRIVERS)
-    if case[:2] != ("cnn", "muon") or case[3] == "task"
+    case for case in product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, DRIVERS) if case[:2] != ("cnn", "muon") or case[3] == "task"
 )
 """All but scripts with torch's Muon and a convolution: its filters are no matrices, and a task shows them to it as such."""
 

@@ -77,9 +77,7 @@ class Child:
 
 
 @contextmanager
-def children(
-    *kernels: str, keys: Mapping[str, Any], threads: int = 1, cores: Sequence[set[int] | None] = ()
-) -> Iterator[list[Child]]:
+def children(*kernels: str, keys: Mapping[str, Any], threads: int = 1, cores: Sequence[set[int] | None] = ()) -> Iterator[list[Child]]:
     """Start a process of each module of `starling.kernels`; all are ready then, and ended on the way out, also after Ctrl-C.
 
     `cores`: of each, to which it is pinned; None, or left out: any.
@@ -93,9 +91,8 @@ def children(
         for kernel, own in zip_longest(kernels, cores):
             words = [sys.executable, "-m", f"starling.kernels.{kernel}", given]
             process = subprocess.Popen(
-                words, env=environment, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )  # fmt: skip
+                words, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
             started.append(Child(process))
             if own:
                 platform.keep_to(process.pid, own)  # before it has threads, which inherit it

@@ -58,9 +58,7 @@ def find(data: Path | None, environment: Mapping[str, str] = os.environ) -> Path
     """
     if data is not None:
         if not data.expanduser().is_dir():
-            raise ConfigError(
-                f"--data: {data} is no folder; name one with text/languages and text/authors, or leave it out"
-            )
+            raise ConfigError(f"--data: {data} is no folder; name one with text/languages and text/authors, or leave it out")
         return data.expanduser()
     usual = (environment.get("STARLING_DATA"), "../shared/data")
     return next((Path(each) for each in usual if each and (Path(each) / "text").is_dir()), None)
@@ -102,6 +100,4 @@ def _text(words: Sequence[bytes], chance: np.random.Generator) -> bytes:
     return b" ".join(words[place] for place in chance.choice(len(words), SIZE // 6, p=shares / shares.sum()))
 
 
-_MADE_UP: Mapping[str, Callable[[int], Iterator[tuple[str, bytes]]]] = MappingProxyType(
-    {"languages": _languages, "authors": _authors}
-)
+_MADE_UP: Mapping[str, Callable[[int], Iterator[tuple[str, bytes]]]] = MappingProxyType({"languages": _languages, "authors": _authors})

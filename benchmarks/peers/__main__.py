@@ -64,9 +64,7 @@ PEERS = {
     # alone: torchvision, which only its own data sets need, would bring a second torch of gigabytes
     "byzfl": Peer(package="byzfl==0.0.11", script="byzfl_.py", others=("--no-deps", "scipy==1.17.1")),
     # its `datasets` is of 2023, and does not say that it needs libraries of that time; without opendp nothing of it can be imported
-    "p2pfl": Peer(
-        package="p2pfl[dp]==0.4.4", script="p2pfl_.py", others=("pyarrow==17.0.0", "huggingface_hub==0.25.2")
-    ),
+    "p2pfl": Peer(package="p2pfl[dp]==0.4.4", script="p2pfl_.py", others=("pyarrow==17.0.0", "huggingface_hub==0.25.2")),
 }
 RULES = ("median", "trimmed_mean", "geometric_median", "multi_krum", "nnm")
 RULES_DIM = 1_000_000
@@ -105,9 +103,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("peers", nargs="*", metavar="NAME", help=f"of {', '.join(PEERS)}; default: all")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="runs of each; default: 0 1 2"
-    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="runs of each; default: 0 1 2")
     parser.add_argument("--out", type=Path, help="folder for a result, YYYY-MM-DD-peers.json")
     given = parser.parse_args(words)
     if unknown := sorted({*given.peers} - {*PEERS}):
@@ -171,22 +167,42 @@ def run(name: str, world: World) -> Outcome:
     spent = after.children_user + after.children_system - used.children_user - used.children_system
     version = peer.package.partition("==")[2] or facts.gather().commit[:10]
     return Outcome(
-        peer=name, seed=world.seed, version=version, mean=sum(values) / len(values), least=min(values),
-        bytes_per_node=None if sent is None else sent / world.nodes, seconds=seconds, cpu_s=spent, load=(before, facts.load()),
-    )  # fmt: skip
+        peer=name,
+        seed=world.seed,
+        version=version,
+        mean=sum(values) / len(values),
+        least=min(values),
+        bytes_per_node=None if sent is None else sent / world.nodes,
+        seconds=seconds,
+        cpu_s=spent,
+        load=(before, facts.load()),
+    )
 
 
 def demo(world: World) -> list[str]:
     """Run the same with this project and its defaults: difference tracking, a few percent of the coordinates in four bits."""
     settings = {
-        "partition.kind": "dirichlet", "partition.alpha": world.alpha, "pace.local_steps": world.local_steps, "optimizer.lr": world.lr,
-        "optimizer.momentum": world.momentum, "task.batch_size": world.batch,
-    }  # fmt: skip
+        "partition.kind": "dirichlet",
+        "partition.alpha": world.alpha,
+        "pace.local_steps": world.local_steps,
+        "optimizer.lr": world.lr,
+        "optimizer.momentum": world.momentum,
+        "task.batch_size": world.batch,
+    }
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     return [
-        "demo", "--json", "--no-tui", "--no-alone", "--nodes", str(world.nodes), "--rounds", str(world.rounds),
-        "--seed", str(world.seed), *sets,
-    ]  # fmt: skip
+        "demo",
+        "--json",
+        "--no-tui",
+        "--no-alone",
+        "--nodes",
+        str(world.nodes),
+        "--rounds",
+        str(world.rounds),
+        "--seed",
+        str(world.seed),
+        *sets,
+    ]
 
 
 def values_of(name: str, output: str) -> Sequence[float]:
@@ -209,9 +225,14 @@ def counted(command: Sequence[str], scratch: Path) -> tuple[str, int | None]:
     telling = {"COUNTED": str(file), "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "OMP_NUM_THREADS": "1"}
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [*alone, *command], stdout=subprocess.PIPE, stderr=errors, text=True, env=facts.environment() | telling, cwd=scratch,
+            [*alone, *command],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=facts.environment() | telling,
+            cwd=scratch,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             output, _ = process.communicate(timeout=LONGEST_S)
         finally:  # some leave a daemon or a worker behind, which the next run would have beside it
@@ -227,10 +248,7 @@ def counted(command: Sequence[str], scratch: Path) -> tuple[str, int | None]:
 def _may_be_alone() -> bool:
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         return False
-    return (
-        subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True, check=False).returncode
-        == 0
-    )
+    return subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True, check=False).returncode == 0
 
 
 def rules() -> list[dict[str, Any]]:
@@ -241,8 +259,12 @@ def rules() -> list[dict[str, Any]]:
     environ["PYTHONPATH"] += f"{os.pathsep}{site}"
     done = subprocess.run(
         [sys.executable, "-m", "starling", "bench", "rules", "--d", str(RULES_DIM), *chosen, "--json"],
-        capture_output=True, text=True, check=False, timeout=LONGEST_S, env=environ,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONGEST_S,
+        env=environ,
+    )
     if done.returncode != 0:
         raise RuntimeError(f"`starling bench rules` ended with {done.returncode}: {done.stderr[-500:]}")
     return json.loads(done.stdout)["cases"]  # type: ignore[no-any-return]
@@ -257,9 +279,7 @@ def environment(name: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         (site,) = folder.glob("lib/python*/site-packages")
-        (site / "after.pth").write_text(
-            sysconfig.get_path("purelib") + "\n"
-        )  # this project's torch and NumPy, behind its own
+        (site / "after.pth").write_text(sysconfig.get_path("purelib") + "\n")  # this project's torch and NumPy, behind its own
         done = subprocess.run(
             [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *words],
             capture_output=True,

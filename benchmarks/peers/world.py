@@ -41,17 +41,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     def write(self, path: Path) -> None:
         """Write an .npz: x0, y0, x1 …, the test split, the six arrays of a 64-64-10 network, and the numbers above as JSON."""
         train, test = built_in()
-        parts = cut(
-            PartitionSection(kind="dirichlet", alpha=self.alpha, shards=self.nodes),
-            len(train.y),
-            self.seed,
-            labels=train.y,
-        )
-        shards = {
-            f"{name}{shard}": array[rows]
-            for shard, rows in enumerate(parts)
-            for name, array in (("x", train.x), ("y", train.y))
-        }
+        parts = cut(PartitionSection(kind="dirichlet", alpha=self.alpha, shards=self.nodes), len(train.y), self.seed, labels=train.y)
+        shards = {f"{name}{shard}": array[rows] for shard, rows in enumerate(parts) for name, array in (("x", train.x), ("y", train.y))}
         model = Digits().model(generator(self.seed, "init"))
         first = {f"w{number}": weight.detach().numpy() for number, weight in enumerate(model.parameters())}
         settings = np.frombuffer(msgspec.json.encode(self), dtype=np.uint8)

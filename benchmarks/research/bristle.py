@@ -51,10 +51,7 @@ def prioritised(own: Tensor, received: Tensor, generator: Generator, alpha: floa
     """
     distance = torch.linalg.vector_norm((received - own).flatten(1).double(), dim=1)
     thirds = torch.sort(distance, stable=True).indices.tensor_split(3)
-    drawn = [
-        third[torch.randperm(len(third), generator=generator)[:quota]]
-        for third, quota in zip(thirds, quotas(alpha, q), strict=True)
-    ]
+    drawn = [third[torch.randperm(len(third), generator=generator)[:quota]] for third, quota in zip(thirds, quotas(alpha, q), strict=True)]
     return torch.cat(drawn).sort().values
 
 

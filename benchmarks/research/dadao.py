@@ -38,9 +38,15 @@ def resistances(n: int, edges: Sequence[tuple[int, int]], rate: float = 1.0) -> 
 
 
 def dadao(
-    gradient: Callable[[int, Numbers], Numbers], x: Numbers, edges: Sequence[tuple[int, int]], *, smooth: float, convex: float,
-    seed: int, rate: float | None = None,
-) -> Iterator[Point]:  # fmt: skip
+    gradient: Callable[[int, Numbers], Numbers],
+    x: Numbers,
+    edges: Sequence[tuple[int, int]],
+    *,
+    smooth: float,
+    convex: float,
+    seed: int,
+    rate: float | None = None,
+) -> Iterator[Point]:
     """Run without end, an event at a time: gradients at rate 1 a node, meetings at `rate` an edge.
 
     Six vectors a node follow a linear flow between its events, (x, x̃, y, ỹ, z, z̃)' = M (…), s = √(ν/L), ν = μ/2:
@@ -72,9 +78,16 @@ def dadao(
 
 
 def _events(
-    gradient: Callable[[int, Numbers], Numbers], x: Numbers, edges: Sequence[tuple[int, int]], smooth: float, nu: float, chi: float,
-    rate: float, chance: np.random.Generator, n: int,
-) -> Iterator[Point]:  # fmt: skip
+    gradient: Callable[[int, Numbers], Numbers],
+    x: Numbers,
+    edges: Sequence[tuple[int, int]],
+    smooth: float,
+    nu: float,
+    chi: float,
+    rate: float,
+    chance: np.random.Generator,
+    n: int,
+) -> Iterator[Point]:
     s = float(np.sqrt(nu / smooth))
     flow, state, last = _flow(s, nu), np.zeros((6, *x.shape)), np.zeros(n)
     state[0] = state[1] = x

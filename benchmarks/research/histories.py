@@ -83,9 +83,7 @@ def observe(known: Histories, peer: str, update: Tensor, round: int) -> Historie
     """Add the sketch (s,) of an update observed in a round; `known` is not modified."""
     before = known.observed.get(peer)
     total = update if before is None else before.sketch + update
-    records = {
-        subject: received for subject, received in known.records.items() if subject != peer or received.source == peer
-    }
+    records = {subject: received for subject, received in known.records.items() if subject != peer or received.source == peer}
     return Histories(_newest({**known.observed, peer: Observed(total, round)}), records)
 
 
@@ -132,9 +130,7 @@ def draw_record(known: Histories, receiver: str, draw: float) -> Received | None
 
 def unobserved(known: Histories) -> Tensor:
     """Return (K, s), sketches of subjects known from records only, sorted by subject; used in comparisons, never averaged."""
-    rows = [
-        decode(kept.record.sketch) for subject, kept in sorted(known.records.items()) if subject not in known.observed
-    ]
+    rows = [decode(kept.record.sketch) for subject, kept in sorted(known.records.items()) if subject not in known.observed]
     return torch.stack(rows) if rows else torch.zeros(0, BUCKETS)
 
 
@@ -161,13 +157,7 @@ def decode(raw: bytes) -> Tensor:
 def statement(swarm: str, round: int, sketch: bytes) -> bytes:
     """Return the message that a subject signs. `round` is in [0, 2^63)."""
     name = swarm.encode()
-    return (
-        _DOMAIN
-        + len(name).to_bytes(4, "little")
-        + name
-        + round.to_bytes(8, "little")
-        + hashlib.blake2b(sketch, digest_size=32).digest()
-    )
+    return _DOMAIN + len(name).to_bytes(4, "little") + name + round.to_bytes(8, "little") + hashlib.blake2b(sketch, digest_size=32).digest()
 
 
 def _agrees(seen: Observed | None, record: Record) -> bool:

@@ -23,9 +23,15 @@ class Step:
 
 
 def one_bit_adam(
-    gradient: Callable[[int, Tensor], Tensor], x: Tensor, n: int, *, lr: Callable[[int], float], warm_up: int,
-    betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8,
-) -> Iterator[Step]:  # fmt: skip
+    gradient: Callable[[int, Tensor], Tensor],
+    x: Tensor,
+    n: int,
+    *,
+    lr: Callable[[int], float],
+    warm_up: int,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+) -> Iterator[Step]:
     """Steps without end, of n nodes that hold one model:
 
         t < warm_up   g = mean of all g_i, by a ring all-reduce of float32;   Adam
@@ -48,9 +54,14 @@ def one_bit_adam(
 
 
 def _steps(
-    gradient: Callable[[int, Tensor], Tensor], x: Tensor, n: int, lr: Callable[[int], float], warm_up: int,
-    betas: tuple[float, float], epsilon: float,
-) -> Iterator[Step]:  # fmt: skip
+    gradient: Callable[[int, Tensor], Tensor],
+    x: Tensor,
+    n: int,
+    lr: Callable[[int], float],
+    warm_up: int,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> Iterator[Step]:
     sign, feedback = quantizer("sign", x.dtype), ErrorFeedback()
     chance = generator(0, "unused")  # the sign draws nothing
     m, v, sent, (first, second) = torch.zeros_like(x), torch.zeros_like(x), 0.0, betas

@@ -23,9 +23,19 @@ class Round:
 
 
 def controlled(
-    kind: Literal["scaffold", "scallion", "scafcom"], gradient: Callable[[int, Numbers], Numbers], x: Numbers, n: int, *, lr: float,
-    steps: int, kept: int, seed: int, mean_of: float = 0.2, server_lr: float = 1.0, share: float = 1.0,
-) -> Iterator[Round]:  # fmt: skip
+    kind: Literal["scaffold", "scallion", "scafcom"],
+    gradient: Callable[[int, Numbers], Numbers],
+    x: Numbers,
+    n: int,
+    *,
+    lr: float,
+    steps: int,
+    kept: int,
+    seed: int,
+    mean_of: float = 0.2,
+    server_lr: float = 1.0,
+    share: float = 1.0,
+) -> Iterator[Round]:
     """Rounds without end. Of node i, v_i is the mean gradient of K local steps along g − c_i + c:
 
         scaffold   c_i <- v_i                                     sent whole
@@ -46,15 +56,17 @@ def controlled(
     d = len(x)
     if not 1 <= kept <= d:
         raise ValueError(f"kept must be in [1, d = {d}], got {kept}")
-    return _rounds(
-        kind, gradient, x.copy(), n, (lr, steps, kept, mean_of, server_lr, share), np.random.default_rng(seed)
-    )
+    return _rounds(kind, gradient, x.copy(), n, (lr, steps, kept, mean_of, server_lr, share), np.random.default_rng(seed))
 
 
 def _rounds(
-    kind: str, gradient: Callable[[int, Numbers], Numbers], x: Numbers, n: int,
-    settings: tuple[float, int, int, float, float, float], chance: np.random.Generator,
-) -> Iterator[Round]:  # fmt: skip
+    kind: str,
+    gradient: Callable[[int, Numbers], Numbers],
+    x: Numbers,
+    n: int,
+    settings: tuple[float, int, int, float, float, float],
+    chance: np.random.Generator,
+) -> Iterator[Round]:
     lr, steps, kept, mean_of, server_lr, share = settings
     d, up, down = len(x), 0, 0
     control, own, mean = np.zeros(d), np.zeros((n, d)), np.zeros((n, d))

@@ -55,9 +55,19 @@ class Taught:
 
 
 def teaching(
-    models: Sequence[nn.Module], loss: Callable[[int, nn.Module], Tensor], probes: Tensor, *, lr: float, steps: int, peers: int,
-    seed: int, temperature: float = 2.0, alpha: float = 1.0, batch: int = 32, weighted: bool = True,
-) -> Iterator[Taught]:  # fmt: skip
+    models: Sequence[nn.Module],
+    loss: Callable[[int, nn.Module], Tensor],
+    probes: Tensor,
+    *,
+    lr: float,
+    steps: int,
+    peers: int,
+    seed: int,
+    temperature: float = 2.0,
+    alpha: float = 1.0,
+    batch: int = 32,
+    weighted: bool = True,
+) -> Iterator[Taught]:
     """Rounds without end. In each a node does K local steps along its own loss and
 
         α T² KL(M_i ‖ softmax(f_i(z)/T))   on `batch` of the shared inputs z, T the temperature
@@ -81,9 +91,14 @@ def teaching(
 
 
 def _rounds(
-    models: Sequence[nn.Module], loss: Callable[[int, nn.Module], Tensor], probes: Tensor,
-    settings: tuple[float, int, int, float, float, int], seed: int, *, weighted: bool,
-) -> Iterator[Taught]:  # fmt: skip
+    models: Sequence[nn.Module],
+    loss: Callable[[int, nn.Module], Tensor],
+    probes: Tensor,
+    settings: tuple[float, int, int, float, float, int],
+    seed: int,
+    *,
+    weighted: bool,
+) -> Iterator[Taught]:
     lr, steps, peers, temperature, alpha, batch = settings
     chance, received = generator(seed, "teaching"), 0
     targets: list[Tensor | None] = [None] * len(models)

@@ -24,10 +24,15 @@ def split(name: str, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 def net() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 8, 5, stride=2), nn.BatchNorm2d(8), nn.ReLU(),
-        nn.Conv2d(8, 16, 5, stride=2), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.Flatten(), nn.Linear(16 * 16, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 5, stride=2),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 5, stride=2),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * 16, 10),
+    )
 
 
 def digits() -> starling.Task:

@@ -10,12 +10,7 @@ from collections.abc import Callable
 
 from starling.node.simulate.api import simulate
 
-EXACT = {
-    "compress.select": "full",
-    "compress.request": "identity",
-    "compress.response": "identity",
-    "mix.clip_norm": 0.0,
-}
+EXACT = {"compress.select": "full", "compress.request": "identity", "compress.response": "identity", "mix.clip_norm": 0.0}
 PLAIN = EXACT | {"optimizer.momentum": 0, "optimizer.schedule": "constant", "pace.local_steps": 1}
 
 
@@ -35,13 +30,7 @@ def average_consensus(nodes: int = 16, rounds: int = 100) -> dict[str, float]:
     """A random number each, averaged: Ξ² over what it was. Exact after log2 n rounds of a one-peer exponential graph, slow on a ring."""
     return {
         overlay: last(
-            simulate(
-                overlay=overlay,
-                mix="dsgd",
-                nodes=nodes,
-                rounds=rounds,
-                set={"simulate.model": False, "pace.evaluate_every": rounds},
-            )
+            simulate(overlay=overlay, mix="dsgd", nodes=nodes, rounds=rounds, set={"simulate.model": False, "pace.evaluate_every": rounds})
         )
         for overlay in ("ring", "static_exponential", "one_peer_exponential")
     }
@@ -64,14 +53,7 @@ def exact_diffusion(nodes: int = 16, rounds: int = 600) -> dict[str, float]:
 
 def logistic_regression(nodes: int = 8, rounds: int = 600) -> dict[str, float]:
     """Labels unevenly among nodes: squared relative error of the weights."""
-    keys = PLAIN | {
-        "task.dim": 10,
-        "task.mu": 0.1,
-        "task.samples": 50,
-        "task.dtype": "float64",
-        "task.batch_size": 64,
-        "optimizer.lr": 0.5,
-    }
+    keys = PLAIN | {"task.dim": 10, "task.mu": 0.1, "task.samples": 50, "task.dtype": "float64", "task.batch_size": 64, "optimizer.lr": 0.5}
     keys |= {"pace.evaluate_every": rounds}
     return {
         mix: last(simulate(task="logistic", mix=mix, overlay="ring", nodes=nodes, rounds=rounds, set=keys))
@@ -81,24 +63,21 @@ def logistic_regression(nodes: int = 8, rounds: int = 600) -> dict[str, float]:
 
 def deep_learning(nodes: int = 8, rounds: int = 60) -> dict[str, float]:
     """A small network on digits, labels in unequal shares: accuracy."""
-    keys = {
-        "task.hidden": 32,
-        "pace.local_steps": 5,
-        "optimizer.lr": 0.05,
-        "pace.evaluate_every": rounds,
-        "partition.alpha": 0.3,
-    }
+    keys = {"task.hidden": 32, "pace.local_steps": 5, "optimizer.lr": 0.05, "pace.evaluate_every": rounds, "partition.alpha": 0.3}
     return {
-        mix: last(
-            simulate(task="digits", mix=mix, overlay="one_peer_exponential", nodes=nodes, rounds=rounds, set=keys)
-        )
+        mix: last(simulate(task="digits", mix=mix, overlay="one_peer_exponential", nodes=nodes, rounds=rounds, set=keys))
         for mix in ("dsgd", "gradient_tracking", "pet")
     }
 
 
 TUTORIALS: tuple[Callable[..., dict[str, float]], ...] = (
-    average_consensus, push_sum, gradient_tracking, exact_diffusion, logistic_regression, deep_learning,
-)  # fmt: skip
+    average_consensus,
+    push_sum,
+    gradient_tracking,
+    exact_diffusion,
+    logistic_regression,
+    deep_learning,
+)
 
 if __name__ == "__main__":
     for tutorial in TUTORIALS:

@@ -18,9 +18,7 @@ def trained(activation: str) -> dict[str, float]:
             seed=1,
             partition=PartitionSection(kind="iid", shards=1),
             optimizer=OptimizerSection(kind="adamw", lr=3e-3, schedule="constant"),
-            task=TaskSection(
-                kind="text", path=str(TEXT), batch_size=8, context=64, width=64, layers=4, heads=4, tied=False
-            ),
+            task=TaskSection(kind="text", path=str(TEXT), batch_size=8, context=64, width=64, layers=4, heads=4, tied=False),
             crew=CrewSection(stages=3, micro_batches=4, activation=activation, gradient=activation),
         )
     )

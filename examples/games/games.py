@@ -75,9 +75,7 @@ class Bilinear:
         other = _normal(chance, n, p, p) / p**0.5
         M = common + self.spread * 0.3 * (other - other.mean(0))
         a, b = (_normal(chance, p) + self.spread * _normal(chance, n, p) for _ in range(2))
-        field = torch.cat(
-            [torch.cat([self.mu * torch.eye(p), M.mean(0)], 1), torch.cat([-M.mean(0).T, self.mu * torch.eye(p)], 1)]
-        )
+        field = torch.cat([torch.cat([self.mu * torch.eye(p), M.mean(0)], 1), torch.cat([-M.mean(0).T, self.mu * torch.eye(p)], 1)])
         saddle = torch.linalg.solve(field.double(), -torch.cat([a.mean(0), b.mean(0)]))
         return Play(M[source.shard], a[source.shard], b[source.shard], self.mu, saddle)
 

@@ -28,9 +28,7 @@ def points(clumps: list[int], count: int) -> Tensor:
 
 def net(inputs: int, outputs: int) -> nn.Module:
     """Return one of three layers."""
-    return nn.Sequential(
-        nn.Linear(inputs, 64), nn.LeakyReLU(0.2), nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Linear(64, outputs)
-    )
+    return nn.Sequential(nn.Linear(inputs, 64), nn.LeakyReLU(0.2), nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Linear(64, outputs))
 
 
 def shares(made: Tensor) -> Tensor:

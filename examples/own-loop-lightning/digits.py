@@ -26,9 +26,14 @@ class Digits(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Flatten(),
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
             nn.Linear(512, 10),
-        )  # fmt: skip
+        )
 
     def training_step(self, batch: list[torch.Tensor], _number: int) -> torch.Tensor:
         """Return the loss of a batch."""
@@ -60,9 +65,15 @@ def main(folder: str, part: int, invite: Path | None) -> None:
         return swarm
 
     trainer = lightning.Trainer(
-        max_epochs=-1, gradient_clip_val=1.0, callbacks=[SwarmCallback(join)], accelerator="cpu", logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+        max_epochs=-1,
+        gradient_clip_val=1.0,
+        callbacks=[SwarmCallback(join)],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
     trainer.fit(module, loader)
     with torch.no_grad():
         accuracy = float((module.net(held_out[0]).argmax(1) == held_out[1]).float().mean())

@@ -30,9 +30,7 @@ def text(package: str) -> torch.Tensor:
 def adapted() -> torch.nn.Module:
     """Return a GPT-2 of random values that are the same for all, with adapters of rank 8 and a head that are trained."""
     torch.manual_seed(0)
-    base = GPT2LMHeadModel(
-        GPT2Config(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
-    )
+    base = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0))
     lora = LoraConfig(r=8, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True, modules_to_save=["lm_head"])
     return get_peft_model(base, lora)
 
@@ -53,9 +51,7 @@ class Joining:
         local = {"listen": "/ip4/127.0.0.1/tcp/0", "config": {"lan": False, "linger_s": 2}}
         if self._invite is not None:
             return starling.Swarm(self._folder, self._invite.read_text(), **given, **local)
-        swarm = starling.Swarm.create(
-            self._folder, rounds=ROUNDS, local_steps=STEPS, quorum=len(PACKAGES), **given, **local
-        )
+        swarm = starling.Swarm.create(self._folder, rounds=ROUNDS, local_steps=STEPS, quorum=len(PACKAGES), **given, **local)
         waiting = Path(f"{self._folder}.invite.new")
         waiting.write_text(swarm.invite())
         waiting.rename(f"{self._folder}.invite")
@@ -78,13 +74,20 @@ def main(folder: str, part: int, invite: Path | None) -> None:
     own = texts[part][:-HELD_OUT]
     rows = own[: len(own) // CONTEXT * CONTEXT].view(-1, CONTEXT)
     arguments = TrainingArguments(
-        f"{folder}.out", max_steps=ROUNDS * STEPS, per_device_train_batch_size=8, learning_rate=5e-3, lr_scheduler_type="cosine",
-        warmup_steps=20, use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False,
-    )  # fmt: skip
-    callbacks: list[TrainerCallback] = [SwarmCallback(Joining(folder, invite))]
-    trainer = Trainer(
-        adapted(), arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows], callbacks=callbacks
+        f"{folder}.out",
+        max_steps=ROUNDS * STEPS,
+        per_device_train_batch_size=8,
+        learning_rate=5e-3,
+        lr_scheduler_type="cosine",
+        warmup_steps=20,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
     )
+    callbacks: list[TrainerCallback] = [SwarmCallback(Joining(folder, invite))]
+    trainer = Trainer(adapted(), arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows], callbacks=callbacks)
     trainer.train()
     print(json.dumps({"bits": bits(trainer.model, held_out)}))
 

@@ -43,9 +43,7 @@ def main(folder: str, part: int, invite: Path | None) -> None:
     given = {"model": model, "optimizer": optimizer, "evaluate": accuracy}
     local = {"listen": "/ip4/127.0.0.1/tcp/0", "config": {"lan": False, "linger_s": 2}}
     if invite is None:
-        swarm = starling.Swarm.create(
-            folder, rounds=ROUNDS, local_steps=STEPS, quorum=PARTS, metric="accuracy", **given, **local
-        )
+        swarm = starling.Swarm.create(folder, rounds=ROUNDS, local_steps=STEPS, quorum=PARTS, metric="accuracy", **given, **local)
         waiting = Path(f"{folder}.invite.new")
         waiting.write_text(swarm.invite())
         waiting.rename(f"{folder}.invite")

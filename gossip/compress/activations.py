@@ -116,9 +116,7 @@ def encode(
     return header + listed + new + change, _restored(shape, known, new, change, codec, cache, samples)
 
 
-def decode(
-    data: bytes | memoryview, codec: Codec, count: int, cache: Cache | None = None
-) -> tuple[Tensor, tuple[int, ...]]:
+def decode(data: bytes | memoryview, codec: Codec, count: int, cache: Cache | None = None) -> tuple[Tensor, tuple[int, ...]]:
     """Return the activation or gradient in a payload of `count` samples -> (count, …) float32 and, of deltas, the samples' numbers.
 
     Raises ValueError: a snake_case reason; nothing is kept of it.
@@ -163,9 +161,14 @@ def decode(
 
 
 def _restored(
-    shape: Sequence[int], known: Sequence[Tensor | None], new: bytes | memoryview, change: bytes | memoryview, codec: Codec, cache: Cache,
+    shape: Sequence[int],
+    known: Sequence[Tensor | None],
+    new: bytes | memoryview,
+    change: bytes | memoryview,
+    codec: Codec,
+    cache: Cache,
     samples: Sequence[int],
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Return the activations that both ends make of the same bytes, and cache them."""
     each, fresh = math.prod(shape[1:]), sum(seen is None for seen in known)
     first = iter(Fp16().decode(new, fresh * each).view(fresh, each))

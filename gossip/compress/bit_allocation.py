@@ -49,9 +49,7 @@ def least_error(errors: Table, sizes: Table, byte_budget: float, buckets: int = 
             chosen[layer, unit:][better] = option
         best = following
     if not np.isfinite(best[buckets]):
-        raise ValueError(
-            f"budget must hold at least one option of each layer, {sizes.min(1).sum():g} in all, got {byte_budget:g}"
-        )
+        raise ValueError(f"budget must hold at least one option of each layer, {sizes.min(1).sum():g} in all, got {byte_budget:g}")
     left, choice = buckets, []
     for layer in reversed(range(layers)):
         option = int(chosen[layer, left])

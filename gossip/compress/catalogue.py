@@ -55,9 +55,7 @@ SELECTORS: Catalogue[Selector, SelectorFacts] = Catalogue(
         "drift_top_k": Entry("starling.gossip.compress.select.coordinates:TopK", SelectorFacts(wishes=True)),
         "low_rank": Entry("starling.gossip.compress.select.low_rank:LowRank", _RANDOM),
         "layered": Entry(
-            "starling.gossip.compress.select.layers:Layered",
-            SelectorFacts(),
-            keys="starling.gossip.compress.budget:LayeredBudget",
+            "starling.gossip.compress.select.layers:Layered", SelectorFacts(), keys="starling.gossip.compress.budget:LayeredBudget"
         ),
         "dct_top_k": Entry("starling.gossip.compress.select.dct:DctTopK", SelectorFacts()),
     },
@@ -67,11 +65,7 @@ SELECTORS: Catalogue[Selector, SelectorFacts] = Catalogue(
 )
 BUDGET = "budget"  # of compress.select: no selector but a rule that chooses one, `node.engine.compression`
 SELECTIONS: Catalogue[Selector, SelectorFacts] = SELECTORS.extended(
-    {
-        BUDGET: Entry(
-            "starling.gossip.compress.select.coordinates:Mask", _BLIND, keys="starling.gossip.compress.budget:Budget"
-        )
-    }
+    {BUDGET: Entry("starling.gossip.compress.select.coordinates:Mask", _BLIND, keys="starling.gossip.compress.budget:Budget")}
 )
 """What compress.select may name."""
 QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
@@ -83,23 +77,17 @@ QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
         "bf16": Entry(f"{_CODECS}.floats:Bf16", QuantizerFacts(bits=16), maturity="experimental"),
         **{
             f"int{bits}": Entry(
-                f"{_CODECS}.kinds:integer",
-                QuantizerFacts(True, _INSTEAD.get(f"int{bits}", ""), bits + _SCALE),
-                {"bits": bits},
+                f"{_CODECS}.kinds:integer", QuantizerFacts(True, _INSTEAD.get(f"int{bits}", ""), bits + _SCALE), {"bits": bits}
             )
             for bits in (8, 6, 5, 4, 3, 2)
         },
         **{
-            f"int{bits}_nearest": Entry(
-                f"{_CODECS}.kinds:integer", QuantizerFacts(bits=bits + _SCALE), {"bits": bits, "nearest": True}
-            )
+            f"int{bits}_nearest": Entry(f"{_CODECS}.kinds:integer", QuantizerFacts(bits=bits + _SCALE), {"bits": bits, "nearest": True})
             for bits in (8, 6, 5, 4, 3, 2)
         },
         **{
             f"qsgd{levels}": Entry(
-                f"{_CODECS}.kinds:qsgd",
-                QuantizerFacts(True, _INSTEAD.get(f"qsgd{levels}", ""), bits + _SCALE),
-                {"levels": levels},
+                f"{_CODECS}.kinds:qsgd", QuantizerFacts(True, _INSTEAD.get(f"qsgd{levels}", ""), bits + _SCALE), {"levels": levels}
             )
             for levels, bits in _LEVELS.items()
         },
@@ -117,12 +105,7 @@ QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
                 {"of": name, "steps": steps},
                 maturity="experimental",
             )
-            for name, random, bits in (
-                ("sign", False, 1),
-                ("int2_nearest", False, 2),
-                ("int3", True, 3),
-                ("int4", True, 4),
-            )
+            for name, random, bits in (("sign", False, 1), ("int2_nearest", False, 2), ("int3", True, 3), ("int4", True, 4))
             for steps in (2, 3)
         },
     },
@@ -155,7 +138,5 @@ def quantizer(name: str, dtype: torch.dtype, *, trusted: bool = False) -> Quanti
     asks = "dtype" in QUANTIZERS.parameters(name, trusted=trusted)
     made = QUANTIZERS.build("compress", name, {"dtype": dtype} if asks else {}, trusted=trusted)
     if name not in QUANTIZERS.built_in and made.code not in PLUGIN_CODES:
-        raise ConfigError(
-            f"compress: code of {name!r} must be in [128, 255], got {made.code}; its package must choose another"
-        )
+        raise ConfigError(f"compress: code of {name!r} must be in [128, 255], got {made.code}; its package must choose another")
     return made

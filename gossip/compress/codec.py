@@ -198,9 +198,7 @@ def _wish(data: memoryview, dim: int, limit: int) -> Indices:
     return Indices(torch.from_numpy(coding.decode(bytes(body), count, dim)))
 
 
-def _values(
-    data: memoryview, count: int, quantizer: Quantizer, dtype: torch.dtype, device: torch.device | str
-) -> Tensor:
+def _values(data: memoryview, count: int, quantizer: Quantizer, dtype: torch.dtype, device: torch.device | str) -> Tensor:
     if len(data) != quantizer.size(count):
         raise ValueError("bad_length")
     there = (device,) if isinstance(quantizer, Bucketed | Float) else ()  # the others' bytes are unpacked on the CPU

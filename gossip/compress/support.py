@@ -154,9 +154,7 @@ class Blocks(Support):
         if self.start >= blocks or self.count > blocks:
             raise ValueError(f"start {self.start} and count {self.count} do not fit {blocks} blocks")
         order, end = permutation(self.seed, blocks), self.start + self.count
-        return (
-            order[self.start : end] if end <= blocks else np.concatenate((order[self.start :], order[: end - blocks]))
-        )
+        return order[self.start : end] if end <= blocks else np.concatenate((order[self.start :], order[: end - blocks]))
 
 
 @dataclass(frozen=True, slots=True)

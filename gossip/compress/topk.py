@@ -71,9 +71,7 @@ class Magnitudes:
         """How many are not below."""
         return sum(int((chunk >= limit).sum()) for _, chunk in self.chunks())
 
-    def above(
-        self, limit: float, most: int, compare: Callable[[Any, float], Any] = operator.gt
-    ) -> tuple[Tensor, Tensor] | None:
+    def above(self, limit: float, most: int, compare: Callable[[Any, float], Any] = operator.gt) -> tuple[Tensor, Tensor] | None:
         """Places, ascending, and magnitudes of those above the limit, in the sense of `compare`; None if more than `most`."""
         places: list[Tensor] = []
         values: list[Tensor] = []

@@ -47,29 +47,9 @@ from typing import Any, ClassVar
 
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.exchange.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered, Revoke, Settle
-from starling.gossip.exchange.commands import (
-    EdgeCommand,
-    Ended,
-    Outcome,
-    Outstanding,
-    Pending,
-    Refusal,
-    Role,
-    SendMessage,
-)
+from starling.gossip.exchange.commands import EdgeCommand, Ended, Outcome, Outstanding, Pending, Refusal, Role, SendMessage
 from starling.gossip.exchange.edge_rules import BROKEN, MAX_INC, End
-from starling.gossip.wire.schema import (
-    Ack,
-    Busy,
-    Check,
-    Close,
-    Closed,
-    PairwiseMessage,
-    Request,
-    Reset,
-    Response,
-    Solicit,
-)
+from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, PairwiseMessage, Request, Reset, Response, Solicit
 
 MAX_COPIES = 4  # of one vector: a small Check may ask for no more of what is large
 
@@ -131,9 +111,15 @@ class Edge:
         return not (self.unresolved or self.initiator or self.closing)
 
     def begin(
-        self, round: int, view: bytes, theta: float, budget_bytes: int = 0, give: float | None = None, take: float | None = None,
+        self,
+        round: int,
+        view: bytes,
+        theta: float,
+        budget_bytes: int = 0,
+        give: float | None = None,
+        take: float | None = None,
         members: int = 1,
-    ) -> list[EdgeCommand]:  # fmt: skip
+    ) -> list[EdgeCommand]:
         """Initiator: start a transaction if `ready`, else LocalProtocolError; arguments as in `calls.Offer` and the wire's `Request`."""
         if not self.ready:
             raise LocalProtocolError(f"edge to {self.peer}: cannot begin now")
@@ -147,9 +133,7 @@ class Edge:
         self.solicited = round
         return self._close() if self.closing else [SendMessage(self.peer, Solicit(self.inc, round, view))]
 
-    def accept(
-        self, inc: int, seq: int, give: float | None = None, take: float | None = None, members: int = 1
-    ) -> list[EdgeCommand]:
+    def accept(self, inc: int, seq: int, give: float | None = None, take: float | None = None, members: int = 1) -> list[EdgeCommand]:
         """Responder: have the request answered, with the weights of `calls.Answer`."""
         pending = self._pending(inc, seq, "asked")
         if pending is None:
@@ -157,11 +141,7 @@ class Edge:
         it = pending.request
         assert it is not None
         self.pending = replace(pending, phase="answering", request=None)
-        return [
-            Answer(
-                self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take, it.borne, members, it.reference
-            )
-        ]  # fmt: skip
+        return [Answer(self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take, it.borne, members, it.reference)]
 
     def refuse(self, inc: int, seq: int, reason: Refusal, round: int) -> list[EdgeCommand]:
         """Responder: reject the request. `round` is ours."""
@@ -169,10 +149,7 @@ class Edge:
         if pending is None:
             return []
         self.pending = None
-        return [
-            SendMessage(self.peer, Busy(inc, seq, reason, round)),
-            self._ended(pending.round, seq, "busy", reason, "responder"),
-        ]
+        return [SendMessage(self.peer, Busy(inc, seq, reason, round)), self._ended(pending.round, seq, "busy", reason, "responder")]
 
     def refuse_solicit(self, reason: Refusal, round: int) -> list[EdgeCommand]:
         """Initiator: reject a solicited exchange."""
@@ -228,9 +205,7 @@ class Edge:
         out = self._outstanding(inc, seq, "offering")
         if out is None:
             return []
-        request = Request(
-            inc, seq, self.committed, out.round, out.view, out.theta, made.gain, made.payload, made.borne, made.reference
-        )  # fmt: skip
+        request = Request(inc, seq, self.committed, out.round, out.view, out.theta, made.gain, made.payload, made.borne, made.reference)
         self.outstanding = replace(out, phase="asking", request=request)
         return [SendMessage(self.peer, request)]
 
@@ -335,11 +310,7 @@ class Edge:
         """Initiator: the responder lacks our request, or has answered it and lacks the proof."""
         out = self._outstanding(self.inc, check.seq, "asking")
         if out is None:
-            return (
-                [SendMessage(self.peer, Ack(self.inc, check.seq))]
-                if check.seq == self.committed and not check.lost
-                else []
-            )
+            return [SendMessage(self.peer, Ack(self.inc, check.seq))] if check.seq == self.committed and not check.lost else []
         if not check.lost:
             return [SendMessage(self.peer, Check(self.inc, check.seq, check.copy, lost=True))]
         assert out.request is not None
@@ -353,11 +324,7 @@ class Edge:
         pending = self._pending(self.inc, check.seq)
         if pending is None:
             unseen = check.seq > max(self.last_seen, self.pending.seq if self.pending is not None else 0)
-            return (
-                [SendMessage(self.peer, Check(self.inc, check.seq, check.copy, lost=True))]
-                if unseen and not self.closing
-                else []
-            )
+            return [SendMessage(self.peer, Check(self.inc, check.seq, check.copy, lost=True))] if unseen and not self.closing else []
         if pending.response is None:
             return []
         if not check.lost:
@@ -399,9 +366,7 @@ class Edge:
         assert self.outstanding is not None
         out = self.outstanding = replace(self.outstanding, seq=self.next_seq, phase="offering")
         self.next_seq += 1
-        return [
-            Offer(self.peer, self.inc, out.seq, out.round, out.theta, out.budget_bytes, out.give, out.take, out.members)
-        ]
+        return [Offer(self.peer, self.inc, out.seq, out.round, out.theta, out.budget_bytes, out.give, out.take, out.members)]
 
     def _close(self) -> list[EdgeCommand]:
         """Close, if we are closing and know all that we committed."""
@@ -414,10 +379,7 @@ class Edge:
         assert pending.response is not None
         self.committed = pending.seq
         size = len(pending.response.payload)
-        return [
-            Commit(self.peer, self.inc, pending.seq),
-            self._ended(pending.round, pending.seq, "committed", "", "responder", size),
-        ]
+        return [Commit(self.peer, self.inc, pending.seq), self._ended(pending.round, pending.seq, "committed", "", "responder", size)]
 
     def _drop(self, reason: str) -> list[EdgeCommand]:
         pending, self.pending = self.pending, None
@@ -459,8 +421,15 @@ class Edge:
 
     _TAKE: ClassVar[Mapping[type[PairwiseMessage], Callable[["Edge", Any], list[EdgeCommand]]]] = MappingProxyType(
         {
-            Request: _take_request, Response: _take_response, Ack: _take_ack, Busy: _take_busy, Solicit: _take_solicit,
-            Reset: _take_reset, Close: _take_close, Closed: _take_closed, Check: _take_check,
+            Request: _take_request,
+            Response: _take_response,
+            Ack: _take_ack,
+            Busy: _take_busy,
+            Solicit: _take_solicit,
+            Reset: _take_reset,
+            Close: _take_close,
+            Closed: _take_closed,
+            Check: _take_check,
         }
-    )  # fmt: skip
+    )
     """What takes a message of the edge's own incarnation."""

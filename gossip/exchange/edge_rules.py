@@ -9,18 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from starling.gossip.wire.schema import (
-    Ack,
-    Busy,
-    Check,
-    Close,
-    Closed,
-    PairwiseMessage,
-    Request,
-    Reset,
-    Response,
-    Solicit,
-)
+from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, PairwiseMessage, Request, Reset, Response, Solicit
 
 MAX_INC = 2**61  # half of what the wire carries: there is always a larger one to reset to
 
@@ -97,8 +86,15 @@ def _check(it: Check, end: End) -> str:
 
 BROKEN: Mapping[type[PairwiseMessage], Callable[[Any, End], str]] = MappingProxyType(
     {
-        Request: _request, Response: _response, Ack: _ack, Busy: _busy, Solicit: _solicit, Reset: _reset,
-        Close: _close, Closed: _closed, Check: _check,
+        Request: _request,
+        Response: _response,
+        Ack: _ack,
+        Busy: _busy,
+        Solicit: _solicit,
+        Reset: _reset,
+        Close: _close,
+        Closed: _closed,
+        Check: _check,
     }
-)  # fmt: skip
+)
 """Returns how a message breaks a rule; "" if it breaks none."""

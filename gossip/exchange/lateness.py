@@ -82,9 +82,7 @@ class Withdrawals:
     def next_round(self, lag_s: float) -> None:
         """Begin a round whose local steps and exchange take `lag_s`."""
         self._round += 1
-        self._delays_s = {
-            peer: seconds / 2.0 for peer, seconds in self._delays_s.items() if seconds > MIN_DELAY / 16.0 * lag_s
-        }
+        self._delays_s = {peer: seconds / 2.0 for peer, seconds in self._delays_s.items() if seconds > MIN_DELAY / 16.0 * lag_s}
 
     def active(self, peer: str) -> bool:
         """Return whether the extended deadline of a peer is withdrawn in this round."""

@@ -32,24 +32,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from starling.gossip.exchange.commands import (
-    MAX_SERVED,
-    Accept,
-    Decision,
-    Defer,
-    DeferredDecision,
-    ExchangeRequest,
-    Outcome,
-    Reject,
-)
+from starling.gossip.exchange.commands import MAX_SERVED, Accept, Decision, Defer, DeferredDecision, ExchangeRequest, Outcome, Reject
 from starling.gossip.exchange.patience import MAX_STRETCH, Patience
 from starling.gossip.exchange.progress import PeerProgress
 from starling.gossip.exchange.wait_rules import Position
 from starling.gossip.wire.schema import Request, Solicit
 
-MAX_DEFERRED = (
-    64  # peers with a deferred request; a neighbor takes the place of one that is none, others are rejected as "full"
-)
+MAX_DEFERRED = 64  # peers with a deferred request; a neighbor takes the place of one that is none, others are rejected as "full"
 
 
 @dataclass(slots=True)
@@ -155,9 +144,7 @@ class Rounds(Pace):
         self.patience.end()
         return self._enter(round, links, view, 0.0)
 
-    def open(
-        self, round: int, links: Mapping[str, float], view: bytes, now: float, steps_s: float = 0.0
-    ) -> list[DeferredDecision]:
+    def open(self, round: int, links: Mapping[str, float], view: bytes, now: float, steps_s: float = 0.0) -> list[DeferredDecision]:
         """Local steps are done, which took `steps_s`; exchanges begin. -> decisions on what was deferred"""
         self.phase = "exchanging"
         self.patience.begin(now, steps_s, self.patience.exchange_s, self._unlinked)

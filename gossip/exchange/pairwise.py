@@ -80,9 +80,7 @@ class Pairwise:
     _directions: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # (give, take) of this round's links
     _early: set[str] = field(default_factory=set)  # rejected us as early: tried again at the next retry, not at once
     _clipped: set[str] = field(default_factory=set)  # since `take_clipped`
-    _refused: dict[str, int] = field(
-        default_factory=dict
-    )  # peer -> the round (slot) before which there are no exchanges with it
+    _refused: dict[str, int] = field(default_factory=dict)  # peer -> the round (slot) before which there are no exchanges with it
     _renewing: dict[str, calls.Revoke] = field(default_factory=dict)  # all edges start anew: calls not replied to yet
     _computing_since: float = math.inf
     _attempts: Counter[str] = field(default_factory=Counter)  # of this round or visit
@@ -122,9 +120,8 @@ class Pairwise:
         return self._flush()
 
     def begin_round(
-        self, round: int, links: Mapping[str, float], view: bytes, now: float,
-        directions: Mapping[str, tuple[float, float]] | None = None,
-    ) -> list[Command]:  # fmt: skip
+        self, round: int, links: Mapping[str, float], view: bytes, now: float, directions: Mapping[str, tuple[float, float]] | None = None
+    ) -> list[Command]:
         """Steps pace: local steps of `round` are done, its exchanges begin. Then `tick` until `done`, and `end`. Arguments as in `compute`.
 
         `directions`: peer -> (give, take) where weights are not the same both ways, as in `calls.Offer`.
@@ -470,10 +467,7 @@ class Pairwise:
     def _failed(self, edge: Edge, call: calls.ExchangeCall, reply: calls.Call | None, now: float) -> None:
         """A call was refused or lost, unless it was a Commit or Settle that is done, or a Drop, which makes no difference."""
         match call, reply:
-            case (calls.Offer(inc=inc, seq=seq) | calls.Answer(inc=inc, seq=seq), _) | (
-                calls.Apply(inc=inc, seq=seq),
-                calls.Refused(),
-            ):
+            case (calls.Offer(inc=inc, seq=seq) | calls.Answer(inc=inc, seq=seq), _) | (calls.Apply(inc=inc, seq=seq), calls.Refused()):
                 self._do(edge.peer, edge.failed(inc, seq, self._why(edge.peer, reply)), now)
             case (calls.Apply(inc=inc) | calls.Commit(inc=inc), None) | (calls.Commit(inc=inc), calls.Refused()):
                 if edge.inc == inc or edge.settled is not None:

@@ -165,14 +165,24 @@ class Patience:
 
     def _facts(self, peer: str) -> PeerFacts:
         return PeerFacts(
-            usual_s=self.usual_s(peer), silent=self.silent(peer), lately_gone=self.lately_gone(peer),
-            withdrawn=self._withdrawals.active(peer), late=peer in self._lateness.last, needs_s=self._lateness.needs_s(peer),
+            usual_s=self.usual_s(peer),
+            silent=self.silent(peer),
+            lately_gone=self.lately_gone(peer),
+            withdrawn=self._withdrawals.active(peer),
+            late=peer in self._lateness.last,
+            needs_s=self._lateness.needs_s(peer),
             quickest_s=self._answers.quickest_s.get(peer, 0.0),
-        )  # fmt: skip
+        )
 
     def _context(self, position: Position) -> Context:
         return Context(
-            learned_s=self._learned_s, lag_s=self._lag_s, unlinked_s=self._unlinked_s, shortest_s=self.deadline.min_wait_s,
-            longest_s=self.longest_s, payload_s=self._payload_s, exchange_s=self.exchange_s, position=position,
+            learned_s=self._learned_s,
+            lag_s=self._lag_s,
+            unlinked_s=self._unlinked_s,
+            shortest_s=self.deadline.min_wait_s,
+            longest_s=self.longest_s,
+            payload_s=self._payload_s,
+            exchange_s=self.exchange_s,
+            position=position,
             out_of_phase=self.out_of_phase,
-        )  # fmt: skip
+        )

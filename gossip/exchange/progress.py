@@ -57,9 +57,7 @@ class PeerProgress:
         Claims beyond round + reach count for nothing here.
         """
         lately = [(peer, passed) for peer, (at, passed) in self._met.items() if round - WINDOW < at]
-        return credible(
-            self.of(peer) if passed and self.of(peer) <= round + reach else round for peer, passed in lately
-        )
+        return credible(self.of(peer) if passed and self.of(peer) <= round + reach else round for peer, passed in lately)
 
     def claimed(self, round: int, reach: int) -> int:
         """Return the furthest round up to round + reach that two peers claim, else `round`: for a node that knows that it was away for

@@ -332,9 +332,7 @@ class Pulls:
         it = self._published.get(pull.round, self._published[self._newest])
         if it.round > pull.round + self.max_lead or (self.exact and it.round != pull.round):
             return NotNow(pull.nonce, self.round, "late")
-        if self._answered.get(peer, 0) >= MAX_ANSWERS * (self.kept if self.exact else 1) or not self.afford(
-            len(it.payload), now
-        ):
+        if self._answered.get(peer, 0) >= MAX_ANSWERS * (self.kept if self.exact else 1) or not self.afford(len(it.payload), now):
             return NotNow(pull.nonce, self.round, "busy")
         self._answered[peer] = self._answered.get(peer, 0) + 1
         heard = self.relays.digest(pull.round) if pull.lacks else b""

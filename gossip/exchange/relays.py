@@ -71,9 +71,7 @@ class Relays:
     depth: int = 0
     waits_until: float = inf
     """When the round no longer waits for answers; infinite while it waits for none."""
-    rounds: dict[int, Round] = field(
-        default_factory=dict
-    )  # those for which messages are taken, and the present one; they rise
+    rounds: dict[int, Round] = field(default_factory=dict)  # those for which messages are taken, and the present one; they rise
     open: dict[int, Question] = field(default_factory=dict)  # questions by nonce
     _current: int = -1
     _pending: dict[str, Relayed] = field(default_factory=dict)  # direct messages that the engine verifies

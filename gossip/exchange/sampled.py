@@ -40,10 +40,7 @@ from starling.gossip.wire.schema import MAX_WITNESSES, Claim, Wake
 VOICES = 2  # signers for a turn, or the one before it, before it is believed
 ANSWERS = 32  # times to an answer that are remembered, for each kind of turn
 ENOUGH = 5  # fewest for an estimate
-SPREADS, SLACK = (
-    4.0,
-    0.25,
-)  # an answer is late after the median and so many spreads, each at least this share of the median
+SPREADS, SLACK = (4.0, 0.25)  # an answer is late after the median and so many spreads, each at least this share of the median
 STRETCH = 16.0  # the longest wait for an answer, in `max_wait_s`
 GUARD = 4.0
 """In `max_wait_s`: how long a hand-over that has succeeded is watched for the end of those who took it, how long nothing is heard until
@@ -144,9 +141,7 @@ class Sampled:
     sampling: Sampling
     order: Callable[[int], Sequence[str]]  # members that are alive, this node among them, in the order of a turn
     verify: Verify  # checks a peer's signature
-    is_member: Callable[
-        [str], bool
-    ]  # whether a peer is known as a member, alive or not: others' signatures do not count
+    is_member: Callable[[str], bool]  # whether a peer is known as a member, alive or not: others' signatures do not count
     min_wait_s: float  # shortest wait for the rest of a sample, and for an answer
     max_wait_s: float  # longest of the former; the latter until it is known how long answers take
     resting: bool = False  # whether this node's owner wants no turns: it takes the last model only
@@ -164,9 +159,7 @@ class Sampled:
     _useless: set[tuple[int, str]] = field(default_factory=set)  # whose vector of which turn could not be had
     _evidence: Wake | None = None  # that `known` was published
     _over: _Handover | None = None
-    _took: dict[bool, deque[float]] = field(
-        default_factory=lambda: {kind: deque(maxlen=ANSWERS) for kind in (True, False)}
-    )
+    _took: dict[bool, deque[float]] = field(default_factory=lambda: {kind: deque(maxlen=ANSWERS) for kind in (True, False)})
     _done: bool = False
 
     def begin(self, now: float) -> list[SendMessage]:
@@ -371,16 +364,11 @@ class Sampled:
                     took_s = (now - self._grown_s) / (turn - self.known)
                     self._turn_s = took_s if not self._turn_s else (self._turn_s + took_s) / 2.0
                 self.known, self._grown_s = turn, now
-                claims = {
-                    **self._claims(turn),
-                    **{p: it for p, it in self._claims(turn - 1).items() if p not in self._claims(turn)},
-                }
+                claims = {**self._claims(turn), **{p: it for p, it in self._claims(turn - 1).items() if p not in self._claims(turn)}}
                 self._evidence = Wake(turn, yours=False, claims=tuple(claims.values())[:MAX_WITNESSES])
                 if turn >= self.sampling.turns - 1:
                     self._last_s = now + GUARD * self.max_wait_s
-                self._told = {
-                    peer: wake for peer, wake in self._told.items() if wake.turn >= turn - 1 or peer == self.me
-                }
+                self._told = {peer: wake for peer, wake in self._told.items() if wake.turn >= turn - 1 or peer == self.me}
                 self._useless = {each for each in self._useless if each[0] >= turn - 1}
                 break
         self._look(now)
@@ -436,6 +424,4 @@ class Sampled:
         if self.me in claims and self.me in order[window:]:
             found.append(self.me)
         first = found[:size]
-        return tuple(
-            sorted(found, key=lambda peer: (peer != self.me, peer not in first, peer not in woke, found.index(peer)))
-        )
+        return tuple(sorted(found, key=lambda peer: (peer != self.me, peer not in first, peer not in woke, found.index(peer))))

@@ -134,8 +134,15 @@ def in_time(_peer: PeerFacts, context: Context) -> float:
 
 
 RULES: tuple[Rule, ...] = (
-    no_answer_to_probes, deadline_withdrawn, lately_gone, others_ahead, others_behind, comes_late, late_last_time, in_time,
-)  # fmt: skip
+    no_answer_to_probes,
+    deadline_withdrawn,
+    lately_gone,
+    others_ahead,
+    others_behind,
+    comes_late,
+    late_last_time,
+    in_time,
+)
 """In order of precedence; the last always answers."""
 
 

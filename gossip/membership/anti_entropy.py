@@ -44,11 +44,7 @@ class AntiEntropy:
         if self.member_list.full:
             found = replace(found, wanted=())
         out: list[Send] = []
-        parts = (
-            len(found.compare.branches)
-            + sum(1 + len(leaf.entries) // 16 for leaf in found.compare.leaves)
-            + len(found.wanted)
-        )
+        parts = len(found.compare.branches) + sum(1 + len(leaf.entries) // 16 for leaf in found.compare.leaves) + len(found.wanted)
         if parts and allowance.take(parts / _PARTS, now):
             out += [Send(peer, found.compare)] if found.compare != wire.Compare() else []
             out += [Send(peer, wire.Want(found.wanted))] if found.wanted else []

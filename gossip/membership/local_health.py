@@ -33,10 +33,7 @@ from starling.gossip.limits import keep
 MOST = 9
 SPREADS = 4.0
 WINDOW = 16  # round trips remembered of a member
-SLACK, FIRST_SLACK = (
-    0.1,
-    0.5,
-)  # smallest spread as a share of the median: of many round trips, and of one alone (RFC 6298)
+SLACK, FIRST_SLACK = (0.1, 0.5)  # smallest spread as a share of the median: of many round trips, and of one alone (RFC 6298)
 MAX_GIVEN_UP = 1024  # probes of which a late acknowledgement is still measured
 
 

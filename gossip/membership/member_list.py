@@ -220,9 +220,10 @@ class MemberList:
             if not (self._tombstones_in_group[group] if crowded else self._tombstones_in_group.total()):
                 return False
             tombstones = [
-                (member.since, peer) for peer, member in self._members.items()
+                (member.since, peer)
+                for peer, member in self._members.items()
                 if not member.present and not (crowded and self._groups.get(peer) != group)
-            ]  # fmt: skip
+            ]
             self._drop(min(tombstones)[1])
         self._groups[record.peer] = group
         self._in_group[group] += 1

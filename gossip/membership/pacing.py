@@ -20,9 +20,7 @@ class Pacing:
     """Records of all peers; `now` is local time in seconds."""
 
     every_s: float  # between two of one peer in the long run
-    _paid: dict[str, float] = field(
-        default_factory=dict
-    )  # until when a peer has used up its turns, if it had one at a time
+    _paid: dict[str, float] = field(default_factory=dict)  # until when a peer has used up its turns, if it had one at a time
     _waiting: dict[str, Record] = field(default_factory=dict)  # the newest of each peer
 
     @property

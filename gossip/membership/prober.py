@@ -95,9 +95,7 @@ class Prober:
     def heard(self, peer: str, now: float) -> list[Output]:
         """Clear the suspicion of a peer whose frame came; send one believed dead the accusation, as only a newer record revives it."""
         self._back(peer, now)
-        self.view.last_frame[peer] = (
-            now  # of a stranger, whose record may be in this frame, until the next anti-entropy
-        )
+        self.view.last_frame[peer] = now  # of a stranger, whose record may be in this frame, until the next anti-entropy
         member = self.view.member_list.members.get(peer)
         if member is None:
             return []
@@ -182,9 +180,7 @@ class Prober:
         silence = bool(probe.helpers) and max(self.view.last_frame.values(), default=-math.inf) < probe.sent
         self.health.failed(probe.nonce, probe.peer, probe.sent, silence=silence)
 
-    def _acknowledge(
-        self, nonce: int, reached: str, now: float, rumors: tuple[wire.Rumor, ...] = ()
-    ) -> wire.Acknowledge:
+    def _acknowledge(self, nonce: int, reached: str, now: float, rumors: tuple[wire.Rumor, ...] = ()) -> wire.Acknowledge:
         return wire.Acknowledge(nonce, self.view.member_list.digest, self.view.swarm_time(now), reached, rumors)
 
     def _acknowledged(self, nonce: int, peer: str, reached: str, theirs: float, now: float) -> list[Output]:

@@ -167,10 +167,7 @@ class Spreading:
     def _meet(self, merged: Sequence[Output], now: float, *, alone: bool) -> list[Send]:
         """Probe newcomers that we were told of, some of many; `alone`: this node knew nobody before."""
         view, n = self.view, self.view.member_list.size
-        told = [
-            it.peer for it in merged
-            if isinstance(it, Told) or (isinstance(it, Joined) and (alone or it.peer not in view.last_frame))
-        ]  # fmt: skip
+        told = [it.peer for it in merged if isinstance(it, Told) or (isinstance(it, Joined) and (alone or it.peer not in view.last_frame))]
         if alone and told:
             self.quiet_until = now + view.timing.timeout_s
         return [self.prober.probe(peer, now) for peer in told if n <= MEETERS or view.sampler.draw() * n < MEETERS]

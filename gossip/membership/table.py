@@ -94,11 +94,7 @@ class Table:
             theirs = {entry[:KEY_BYTES]: entry for entry in entries_in(leaf)}
             low, high = self._span(leaf.prefix)
             mine = {entry[:KEY_BYTES] for entry in self._entries[low:high]}
-            missing += [
-                self._peers[at]
-                for at in range(low, high)
-                if theirs.get(self._entries[at][:KEY_BYTES]) != self._entries[at]
-            ]
+            missing += [self._peers[at] for at in range(low, high) if theirs.get(self._entries[at][:KEY_BYTES]) != self._entries[at]]
             wanted += [key for key in theirs if key not in mine]
         return Difference(self._below(differing), tuple(missing), tuple(wanted[:MAX_KEYS]))
 
@@ -132,11 +128,7 @@ def well_formed(message: Compare) -> bool:
     """Tell if leaves hold whole entries, sorted, each once, with the prefix they name."""
     for leaf in message.leaves:
         keys = [entry[:KEY_BYTES] for entry in entries_in(leaf)]
-        if (
-            len(leaf.entries) % _ENTRY_BYTES
-            or keys != sorted(keys)
-            or any(not key.hex().startswith(leaf.prefix) for key in keys)
-        ):
+        if len(leaf.entries) % _ENTRY_BYTES or keys != sorted(keys) or any(not key.hex().startswith(leaf.prefix) for key in keys):
             return False
     return True
 

@@ -118,8 +118,9 @@ def correct_in_place(state: Total, gradient: Tensor, rows: Rows = ONE) -> tuple[
         dot=REMEMBERED * known.dot + (1.0 - REMEMBERED) * dot,
         norm=REMEMBERED * known.norm + (1.0 - REMEMBERED) * known.squared,
         power=REMEMBERED * known.power + (1.0 - REMEMBERED) * power,
-        sum=known.sum + share, steps=known.steps + 1.0,
-    )  # fmt: skip
+        sum=known.sum + share,
+        steps=known.steps + 1.0,
+    )
     return gradient, Total(state.c, written(after, state.known))
 
 
@@ -142,9 +143,12 @@ def merged(local: Borne, base: Borne, other: Borne) -> Borne:
         other: of the end with the exchanges, now.
     """
     return other._replace(
-        dot=local.dot, norm=local.norm, power=local.power, sum=other.sum + local.sum - base.sum,
+        dot=local.dot,
+        norm=local.norm,
+        power=local.power,
+        sum=other.sum + local.sum - base.sum,
         steps=other.steps + local.steps - base.steps,
-    )  # fmt: skip
+    )
 
 
 def published(state: Total) -> Total:
@@ -152,9 +156,7 @@ def published(state: Total) -> Total:
     rows = rows_of(state.c)
     known = Borne(*rows.read(state.known))
     mean = rows.at_most(rows.at_least(known.sum / rows.at_least(known.steps, 1.0), 0.0), 1.0)
-    after = known._replace(
-        sum_published=known.sum, steps_published=known.steps, mean=rows.pick(known.steps > 0.0, mean, known.mean)
-    )
+    after = known._replace(sum_published=known.sum, steps_published=known.steps, mean=rows.pick(known.steps > 0.0, mean, known.mean))
     return replace(state, known=written(after, state.known))
 
 
@@ -162,7 +164,9 @@ def mixed(state: Total) -> Total:
     """Return the state after the exchanges of what was published, from where on steps count anew."""
     known = Borne(*rows_of(state.c).read(state.known))
     after = known._replace(
-        sum=known.sum - known.sum_published, steps=known.steps - known.steps_published,
-        sum_published=0.0 * known.sum, steps_published=0.0 * known.steps,
-    )  # fmt: skip
+        sum=known.sum - known.sum_published,
+        steps=known.steps - known.steps_published,
+        sum_published=0.0 * known.sum,
+        steps_published=0.0 * known.steps,
+    )
     return replace(state, known=written(after, state.known))

@@ -8,16 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from starling.gossip.api import (
-    Averaging,
-    Broadcasting,
-    CorrectsInPlace,
-    Gathering,
-    Mixer,
-    Phase,
-    Replacing,
-    Swapping,
-)
+from starling.gossip.api import Averaging, Broadcasting, CorrectsInPlace, Gathering, Mixer, Phase, Replacing, Swapping
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.vector import Layout
 

@@ -44,26 +44,16 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
         "pet": Entry(f"{_MIX}.pet:Pet", MixerFacts(asynchronous=True, rated=True, carries=True)),
         "moments": Entry(f"{_MIX}.moments:Moments", MixerFacts(asynchronous=True, carries=True)),
         "dsgd": Entry(f"{_MIX}.dsgd:Dsgd", MixerFacts(asynchronous=True, carries=True)),
-        "gradient_tracking": Entry(
-            f"{_MIX}.gradient_tracking:GradientTracking", MixerFacts(asynchronous=True, trackers=True)
-        ),
+        "gradient_tracking": Entry(f"{_MIX}.gradient_tracking:GradientTracking", MixerFacts(asynchronous=True, trackers=True)),
         "k_gt": Entry(f"{_MIX}.k_gt:KGt", MixerFacts(rated=True)),
-        "quasi_global": Entry(
-            f"{_MIX}.quasi_global:QuasiGlobal", MixerFacts(rated=True, carries=True), maturity="experimental"
-        ),
-        "exact_diffusion": Entry(
-            f"{_MIX}.exact_diffusion:ExactDiffusion", MixerFacts(static=True, carries=True), maturity="experimental"
-        ),
+        "quasi_global": Entry(f"{_MIX}.quasi_global:QuasiGlobal", MixerFacts(rated=True, carries=True), maturity="experimental"),
+        "exact_diffusion": Entry(f"{_MIX}.exact_diffusion:ExactDiffusion", MixerFacts(static=True, carries=True), maturity="experimental"),
         "d2": Entry(f"{_MIX}.exact_diffusion:D2", MixerFacts(static=True, carries=True), maturity="experimental"),
         "a2cid2": Entry(f"{_MIX}.a2cid2:A2Cid2", MixerFacts(asynchronous=True, carries=True), maturity="experimental"),
         "choco": Entry(f"{_MIX}.dsgd:Choco", MixerFacts(static=True, swaps=True)),
         "beer": Entry(f"{_MIX}.gradient_tracking:Beer", MixerFacts(static=True, swaps=True, trackers=True)),
-        "push_sum": Entry(
-            f"{_MIX}.push_sum:PushSum", MixerFacts(asynchronous=True, swaps=True, exact=True), maturity="experimental"
-        ),
-        "r_fast": Entry(
-            f"{_MIX}.gradient_tracking:RFast", MixerFacts(asynchronous=True, swaps=True, exact=True, trackers=True)
-        ),
+        "push_sum": Entry(f"{_MIX}.push_sum:PushSum", MixerFacts(asynchronous=True, swaps=True, exact=True), maturity="experimental"),
+        "r_fast": Entry(f"{_MIX}.gradient_tracking:RFast", MixerFacts(asynchronous=True, swaps=True, exact=True, trackers=True)),
         "psgd": Entry(f"{_MIX}.all_gather:Psgd", MixerFacts(static=True, swaps=True, common=True)),
         "outer": Entry(f"{_MIX}.outer:Outer", MixerFacts()),
         "gather": Entry(f"{_MIX}.gather:Gather", MixerFacts(gathers=True, carries=True)),

@@ -33,9 +33,7 @@ def opened(like: Tensor) -> Ledger:
     return Ledger(zeros(like), blank(like.numel(), like), {}, {})
 
 
-def average(
-    edge: Averaging, ledger: Ledger, shared: Tensor, effects: Iterable[Effect], *, owned: bool = False
-) -> tuple[Tensor, Ledger]:
+def average(edge: Averaging, ledger: Ledger, shared: Tensor, effects: Iterable[Effect], *, owned: bool = False) -> tuple[Tensor, Ledger]:
     """shared[S] += θ·v and c_ij[S] <- flow(c_ij[S], G·v, share) for each effect in turn; the total is summed anew where touched.
 
     `owned`: nobody else uses `shared` and the ledger, which are changed in place and returned, a stretch at a time; of the effects only one
@@ -181,9 +179,7 @@ def _ledger(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Ten
     return Ledger(_sum(rest, flows, settled, lambda whole: whole), rest, flows, settled)
 
 
-def _sum(
-    rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor], read: Callable[[Tensor], Tensor]
-) -> Tensor:
+def _sum(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor], read: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the sum of what `read` takes of each, a new vector."""
     total = read(rest).clone()
     for peer in sorted(flows.keys() | settled.keys()):

@@ -62,9 +62,7 @@ class ExchangeCodec:
         """
         return self.encode_difference(mine - theirs, dim, generator, wish)
 
-    def encode_difference(
-        self, difference: Tensor, dim: int, generator: Generator, wish: Indices | None = None
-    ) -> tuple[bytes, Tensor]:
+    def encode_difference(self, difference: Tensor, dim: int, generator: Generator, wish: Indices | None = None) -> tuple[bytes, Tensor]:
         """Encode a response from own minus remote values (k,), which are overwritten by the encoded ones."""
         clipped, longer = self.clip(difference, self.clip_norm)
         if longer:
@@ -103,9 +101,7 @@ class ExchangeCodec:
         """
         if not payload:
             return None
-        support, values = codec.decode(
-            payload, dim, dtype, (self.response,), self.low_rank, self.chunk, parts=self.parts
-        )
+        support, values = codec.decode(payload, dim, dtype, (self.response,), self.low_rank, self.chunk, parts=self.parts)
         message = support.add(torch.zeros(dim, dtype=dtype), values)
         if not bool((message.abs() <= _LARGEST).all()):
             raise ValueError("too_large")

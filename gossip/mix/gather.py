@@ -70,13 +70,7 @@ class Gather(MixerBase):
         return shared, Gathered(shared.clone(), state.kept)
 
     def combine(
-        self,
-        state: Gathered,
-        shared: Tensor,
-        received: Tensor,
-        present: Tensor,
-        losses: Losses | None = None,
-        slots: Tensor | None = None,
+        self, state: Gathered, shared: Tensor, received: Tensor, present: Tensor, losses: Losses | None = None, slots: Tensor | None = None
     ) -> tuple[Tensor, Gathered, Tensor | None]:
         """Return the shared vector (…, D) combined with those `received` (…, k, D), the new state, and (…, k) bool: clipped or
         excluded, or None where the rule does not say. Comes before `absorb`; arguments as in `Rule.combine`.

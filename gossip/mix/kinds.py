@@ -6,17 +6,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from starling.gossip.api import (
-    Averaging,
-    Broadcasting,
-    Common,
-    Controlling,
-    CorrectsInPlace,
-    Gathering,
-    Mixer,
-    Replacing,
-    Swapping,
-)
+from starling.gossip.api import Averaging, Broadcasting, Common, Controlling, CorrectsInPlace, Gathering, Mixer, Replacing, Swapping
 from starling.gossip.mix.base import MixerBase
 
 
@@ -69,6 +59,8 @@ class Abilities:
 def abilities_of(mixer: Mixer) -> Abilities:
     """Return what a mixing algorithm can do, by the protocols of `starling.gossip.api` that it satisfies."""
     return Abilities(
-        kind_of(mixer.edge), type(mixer).correct is not MixerBase.correct, isinstance(mixer, Replacing) and mixer.replaces,
+        kind_of(mixer.edge),
+        type(mixer).correct is not MixerBase.correct,
+        isinstance(mixer, Replacing) and mixer.replaces,
         mixer if isinstance(mixer, CorrectsInPlace) else None,
-    )  # fmt: skip
+    )

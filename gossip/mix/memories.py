@@ -201,11 +201,7 @@ class MemoryExchange:
             return Told(0)
         mean, square = self._said()
         carried = self.codec.mean.encode(_part(mean, support), chance)
-        return Told(
-            min(memory.age, OLDEST),
-            carried,
-            self._square(support, square, chance) if self.codec.squared(memory.met) else b"",
-        )
+        return Told(min(memory.age, OLDEST), carried, self._square(support, square, chance) if self.codec.squared(memory.met) else b"")
 
     def parsed(self, values: bytes, age: float, support: Support, dim: int) -> Told:
         """Return what the other end says, from its codes and its age, all of it decoded once while a fault is the peer's.
@@ -330,9 +326,7 @@ def _bound(others: Tensor, v: Tensor, ages: _Ages, index: slice | Tensor) -> Non
     """Shorten another's v (k,) in place where its sum is far above that of our v (k,), each over its weight."""
 
     def total(squares: Tensor, age: int) -> float:
-        inverse = ages.by(
-            lambda decay: 0.0 if decay.square is None else 1.0 / _weight(decay.square, age), index, squares
-        )
+        inverse = ages.by(lambda decay: 0.0 if decay.square is None else 1.0 / _weight(decay.square, age), index, squares)
         return _total(squares, inverse)
 
     theirs, most = total(others, ages.other.age), LARGEST * total(v, ages.own)
@@ -352,9 +346,7 @@ def _lift(m: Tensor, v: Tensor, ages: _Ages, index: slice | Tensor) -> None:
         torch.maximum(v[part], least, out=v[part])
 
 
-def carry(
-    mean: Tensor, square: Tensor, other: Memories, base: Memories, decays: Sequence[Decay], steps: int, age: int
-) -> None:
+def carry(mean: Tensor, square: Tensor, other: Memories, base: Memories, decays: Sequence[Decay], steps: int, age: int) -> None:
     """Add to m and v (D,) in place what an exchange did to them elsewhere, `steps` local steps ago: from `base` to `other`, m and v each.
 
     `age` is that of m and v now. v is raised where a step would be longer than the rate, as after an exchange.
@@ -403,9 +395,7 @@ class _Ages:
         if decay.square is None:
             return 1.0
         own, theirs = _weight(decay.square, self.own), _weight(decay.square, self.other.age)
-        return _ratio(
-            _weight(decay.square, self.age), own + self.other.theta * (theirs - own) if self.other.square else own
-        )
+        return _ratio(_weight(decay.square, self.age), own + self.other.theta * (theirs - own) if self.other.square else own)
 
 
 def _ratio(one: float, other: float) -> float:

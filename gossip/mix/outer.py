@@ -106,9 +106,8 @@ class Outer(MixerBase):
             return x, state
         own = self._cut(x, phase.turn)
         return x, replace(
-            state, mean=own, mean_anchor=self._cut(state.anchor, phase.turn), own=own.clone(),
-            turn=torch.full_like(state.turn, phase.turn),
-        )  # fmt: skip
+            state, mean=own, mean_anchor=self._cut(state.anchor, phase.turn), own=own.clone(), turn=torch.full_like(state.turn, phase.turn)
+        )
 
     def shared(self, state: Anchored, x: Tensor) -> Tensor:
         """Return the copies as averaged so far."""

@@ -82,9 +82,7 @@ def at_home(layout: Layout, patterns: Sequence[str]) -> frozenset[str]:
     """
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in layout.names):
-            raise ConfigError(
-                f"{unmatched('mix.personal', pattern, layout)}; try `--set 'mix.personal=[\"{layout.names[-1]}\"]'`"
-            )
+            raise ConfigError(f"{unmatched('mix.personal', pattern, layout)}; try `--set 'mix.personal=[\"{layout.names[-1]}\"]'`")
     found = frozenset(name for name in layout.names if any(fnmatchcase(name, pattern) for pattern in patterns))
     if len(found) == len(layout.names):
         raise ConfigError(

@@ -92,9 +92,7 @@ class Pet(MixerBase):
                 f"flows would need a gain above {MAX_GAIN:g}, which no message carries; try `--set optimizer.lr={least:g}`"
             )
         if kept > KNOWN_KAPPA:
-            return [
-                f"mix.kappa: {kept:g} is above {KNOWN_KAPPA:g}, the largest known to be stable; try `--set mix.kappa={KNOWN_KAPPA:g}`"
-            ]
+            return [f"mix.kappa: {kept:g} is above {KNOWN_KAPPA:g}, the largest known to be stable; try `--set mix.kappa={KNOWN_KAPPA:g}`"]
         return []
 
     def start(self, x: Tensor) -> Total:

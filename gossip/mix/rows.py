@@ -16,9 +16,7 @@ from starling.gossip.lazy_torch import Tensor, torch
 
 Number: TypeAlias = Any
 """A float, or (…, 1) of them."""
-BLOCK = (
-    1 << 15
-)  # coordinates that are worked on at once: six such blocks are in a core's cache, and a call costs less than its work
+BLOCK = 1 << 15  # coordinates that are worked on at once: six such blocks are in a core's cache, and a call costs less than its work
 _DEVICE_BLOCK = 1 << 22  # elsewhere than on a CPU, where a call takes longer than a block of the above
 
 

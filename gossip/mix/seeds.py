@@ -116,14 +116,12 @@ class Seeds(MixerBase):
 
     def advance(
         self, state: Told, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
-    ) -> tuple[Told, Tensor]:  # fmt: skip
+    ) -> tuple[Told, Tensor]:
         """As `Broadcasting.advance`; messages (…, n, K)."""
         factors = shortening(messages, present, self.norm_bound)
         anchor, count = state.anchor.clone(), messages.shape[-2]
         for place, peer in enumerate(members):
-            told = (
-                torch.where(present[..., place, None], factors[..., place, None] * messages[..., place, :], 0.0) / count
-            )
+            told = torch.where(present[..., place, None], factors[..., place, None] * messages[..., place, :], 0.0) / count
             if bool(told.any()):
                 for step in range(self.steps):
                     anchor -= told[..., step, None] * self.direction(peer, round, step, anchor)
@@ -141,9 +139,7 @@ class Seeds(MixerBase):
         return torch.from_numpy(bits).to(like).mul_(2.0).sub_(1.0)
 
     def _from(self, anchor: Tensor) -> Told:
-        return Told(
-            anchor.clone(), anchor.new_zeros(*anchor.shape[:-1], self.steps), anchor.new_zeros(*anchor.shape[:-1], 1)
-        )
+        return Told(anchor.clone(), anchor.new_zeros(*anchor.shape[:-1], self.steps), anchor.new_zeros(*anchor.shape[:-1], 1))
 
 
 def slope(losses: Tensor, epsilon: float) -> Tensor:

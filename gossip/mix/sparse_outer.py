@@ -138,7 +138,7 @@ class SparseOuter(MixerBase):
 
     def advance(
         self, state: Anchored, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str] = (), round: int = 0
-    ) -> tuple[Anchored, Tensor]:  # fmt: skip
+    ) -> tuple[Anchored, Tensor]:
         """Return the round's outer step -> the new state, and (…, n) bool whose messages were shortened.
 
         Args:
@@ -152,9 +152,7 @@ class SparseOuter(MixerBase):
         factors = shortening(messages, present, self.norm_bound / self.outer_lr)
         total = torch.zeros_like(shared)
         for place in range(messages.shape[-2]):  # one order of additions everywhere
-            total = total + torch.where(
-                present[..., place, None], factors[..., place, None] * messages[..., place, :], 0.0
-            )
+            total = total + torch.where(present[..., place, None], factors[..., place, None] * messages[..., place, :], 0.0)
         anchor = state.anchor + self.outer_lr * total / messages.shape[-2]
         return Anchored(anchor, shared - sent), present & (factors < 1.0)
 

@@ -10,16 +10,7 @@ from starling.gossip.overlay.repeated import Repeated
 from starling.gossip.overlay.weights import Lazy
 
 _EXPERIMENTAL = frozenset(
-    {
-        "grid",
-        "erdos_renyi",
-        "half_random",
-        "d_equi_static",
-        "u_equi_static",
-        "hyper_hypercube",
-        "simple_base_k",
-        "rendezvous",
-    }
+    {"grid", "erdos_renyi", "half_random", "d_equi_static", "u_equi_static", "hyper_hypercube", "simple_base_k", "rendezvous"}
 )
 OVERLAYS: Catalogue[Overlay, None] = Catalogue(
     "overlay.kind",
@@ -56,9 +47,18 @@ OVERLAYS: Catalogue[Overlay, None] = Catalogue(
 
 
 def overlay(
-    kind: str, k: int, seed: int, *, average_every: int = 0, average_k: int | None = None, overlap: bool = False,
-    gossips: int = 1, weights: str | None = None, trusted: bool = False, **params: Any,
-) -> Overlay:  # fmt: skip
+    kind: str,
+    k: int,
+    seed: int,
+    *,
+    average_every: int = 0,
+    average_k: int | None = None,
+    overlap: bool = False,
+    gossips: int = 1,
+    weights: str | None = None,
+    trusted: bool = False,
+    **params: Any,
+) -> Overlay:
     """Return the overlay of a manifest; the arguments are the keys of its section `overlay`, and `pace.gossips`, None is the default.
 
     Of `k` and `seed`, the swarm's root seed, a kind gets what it takes; it must take those of `params`, e.g. factor, basis or eta.
@@ -71,9 +71,7 @@ def overlay(
     given |= {key: value for key, value in params.items() if value is not None}
     if weights not in {None, "lazy"}:
         if "weights" not in taken:
-            raise ConfigError(
-                f"overlay.weights: {kind} has a rule of its own, it may only be made lazy; got {weights!r}"
-            )
+            raise ConfigError(f"overlay.weights: {kind} has a rule of its own, it may only be made lazy; got {weights!r}")
         given["weights"] = weights
     part = construct("overlay", kind, constructor, given)
     if weights == "lazy":

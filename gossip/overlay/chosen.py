@@ -51,9 +51,7 @@ class ChosenEdges:
 
     def __post_init__(self) -> None:
         if self.degree < LEAST_CHOOSING:
-            raise ValueError(
-                f"degree must be >= {LEAST_CHOOSING}, got {self.degree}: one edge must remain that is drawn"
-            )
+            raise ValueError(f"degree must be >= {LEAST_CHOOSING}, got {self.degree}: one edge must remain that is drawn")
         if self.every < 1:
             raise ValueError(f"every must be >= 1, got {self.every}")
         self._drawn = StickyEdges(math.ceil(self.degree / 3), self.salt)

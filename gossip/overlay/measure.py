@@ -41,9 +41,7 @@ class Rows:
         if len(self.to):
             shape = (-1,) + (1,) * (x.ndim - 1)
             receivers, first = np.unique(self.to, return_index=True)
-            mixed[receivers] += np.add.reduceat(
-                self.weight.reshape(shape) * (x[self.source] - x[self.to]), first, axis=0
-            )
+            mixed[receivers] += np.add.reduceat(self.weight.reshape(shape) * (x[self.source] - x[self.to]), first, axis=0)
         return mixed
 
     def dense(self) -> Matrix:
@@ -205,9 +203,7 @@ def contraction(overlay: Overlay, n: int, samples: int) -> float:
 def check_static(W: Matrix, *, lazy: bool) -> None:
     """Raise ValueError unless D², or exact diffusion, which applies (I + W)/2 (`lazy`), can use this matrix in every round."""
     if np.abs(W - W.T).max() > EXACT:
-        raise ValueError(
-            "needs a symmetric mixing matrix (Yuan et al. 2019, arXiv:1702.05122): this overlay is directed"
-        )
+        raise ValueError("needs a symmetric mixing matrix (Yuan et al. 2019, arXiv:1702.05122): this overlay is directed")
     least = float(np.linalg.eigvalsh(W)[0])
     if not lazy and least < D2_BOUND - EXACT:
         raise ValueError(

@@ -50,9 +50,7 @@ class Hypercube:
     @staticmethod
     def check(_agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
-        return [
-            "overlay.kind: hypercube is defined for 2, 4, 8, 16 … members only; `--set overlay=base_k` takes any number"
-        ]
+        return ["overlay.kind: hypercube is defined for 2, 4, 8, 16 … members only; `--set overlay=base_k` takes any number"]
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """One entry. Raises ValueError: n is not a power of two."""

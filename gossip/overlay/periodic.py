@@ -67,7 +67,5 @@ class Periodic:
         """Return the purpose of a round, with n members. Before a sweep nothing begins or is complete."""
         position, cycle = round % self.cycle(n), self.cycle(n)
         return Stage(
-            local=self.overlap or position < self.every,
-            first=position == cycle - BaseK(self.k).period(n),
-            last=position == cycle - 1,
+            local=self.overlap or position < self.every, first=position == cycle - BaseK(self.k).period(n), last=position == cycle - 1
         )

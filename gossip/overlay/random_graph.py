@@ -58,9 +58,7 @@ class HalfRandom(DegreeWeighted, Static):
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """About n/2 entries. Raises ValueError: n > MOST_HALF."""
         if n > MOST_HALF:
-            raise ValueError(
-                f"half_random takes at most {MOST_HALF} members, got {n}: it holds n²/4 edges; take erdos_renyi"
-            )
+            raise ValueError(f"half_random takes at most {MOST_HALF} members, got {n}: it holds n²/4 edges; take erdos_renyi")
         return _row(_graph(self.seed, n, 1 << 31), rank, self.weights)
 
 

@@ -31,9 +31,7 @@ class Copies:
         if not 0 < piece.size <= self.most_bytes or piece.offset + len(piece.data) > piece.size or not piece.data:
             raise ValueError("bad_piece")
         if piece.offset == 0:
-            self._arriving = {other: data for other, data in self._arriving.items() if other[0] != peer} | {
-                key: bytearray()
-            }
+            self._arriving = {other: data for other, data in self._arriving.items() if other[0] != peer} | {key: bytearray()}
         data = self._arriving.get(key)
         if data is None or len(data) != piece.offset:
             return None

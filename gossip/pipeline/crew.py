@@ -29,14 +29,7 @@ from collections.abc import Collection
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.pipeline.company import Company, Flow, Moment
 from starling.gossip.pipeline.copies import Copies
-from starling.gossip.pipeline.crew_commands import (
-    Abandon,
-    Command,
-    Evaluated,
-    Outcome,
-    Result,
-    Trained,
-)
+from starling.gossip.pipeline.crew_commands import Abandon, Command, Evaluated, Outcome, Result, Trained
 from starling.gossip.pipeline.crew_meeting import CrewMeeting
 from starling.gossip.pipeline.crew_states import StageStates
 from starling.gossip.pipeline.crew_step import Again, CrewStep, Plan
@@ -94,9 +87,7 @@ class Crew:
         self._moment.now = now
         return self._go_on()
 
-    def joined(
-        self, crew: int, name: bytes, peers: tuple[str, ...], now: float, *, carried: bool = False
-    ) -> list[Command]:
+    def joined(self, crew: int, name: bytes, peers: tuple[str, ...], now: float, *, carried: bool = False) -> list[Command]:
         """The crew lacks nobody. `carried`: it is what is left of the one before, so its states are as good here."""
         company, states = self.company, self.states
         self._moment.now = now

@@ -128,11 +128,7 @@ class CrewMeeting:
                 continue
             self._freed.add(peer)
             seen = stage in self.owed.arrears
-            why = (
-                f"for {self.owed.count(stage)} turns in which it owed something"
-                if seen
-                else "says a stage that left it"
-            )
+            why = f"for {self.owed.count(stage)} turns in which it owed something" if seen else "says a stage that left it"
             text = f"stage {stage} has sent nothing of use, {why}; the other stages go on without it"
             fields = {"stage": stage, "peer": peer}
             self.moment.commands += [Note("crew_mute", text, "warning", fields), FreeSeat(peer)]
@@ -153,7 +149,7 @@ class CrewMeeting:
         states = self.states
         return Ready(
             self.company.name, number, round, states.step, left, evaluate, states.points, states.copies.steps, states.safe, self.batches
-        )  # fmt: skip
+        )
 
     def _whole(self, until: float) -> Flow[None]:
         while not self.company.whole and self.moment.now < until:

@@ -13,17 +13,7 @@ from dataclasses import dataclass
 
 from starling.gossip.errors import EngineError
 from starling.gossip.pipeline.copies import Copies
-from starling.gossip.pipeline.crew_commands import (
-    Blame,
-    Command,
-    GiveState,
-    Note,
-    PushState,
-    Result,
-    Send,
-    States,
-    UseState,
-)
+from starling.gossip.pipeline.crew_commands import Blame, Command, GiveState, Note, PushState, Result, Send, States, UseState
 from starling.gossip.pipeline.meeting import Fetch, Start
 from starling.gossip.wire.schema import Kept, Piece
 
@@ -88,11 +78,7 @@ class StageStates:
             return Blame(keeper, "crew_state_unusable")
         self.used(result)
         self.safe = step + 1
-        return Note(
-            "crew_restored",
-            f"this stage's state after {step} local steps came from another machine",
-            fields={"step": step},
-        )
+        return Note("crew_restored", f"this stage's state after {step} local steps came from another machine", fields={"step": step})
 
     def to_give(self, fetch: Fetch, peers: tuple[str, ...]) -> GiveState | None:
         """Return what gives the stage behind its copy, if that is what it needs and the copy is here."""

@@ -18,17 +18,7 @@ from starling.gossip.pipeline.crew_states import StageStates
 from starling.gossip.pipeline.owed import Owed
 from starling.gossip.pipeline.roll import Early, Roll, StepFrame
 from starling.gossip.pipeline.schedule import ahead
-from starling.gossip.pipeline.stage import (
-    Apply,
-    Compute,
-    Gap,
-    Part,
-    Pass,
-    Step,
-    Tell,
-    fine,
-    shortened,
-)
+from starling.gossip.pipeline.stage import Apply, Compute, Gap, Part, Pass, Step, Tell, fine, shortened
 from starling.gossip.pipeline.stage import Command as Task
 from starling.gossip.wire.schema import Backward, Forward, Told
 
@@ -183,9 +173,7 @@ class CrewStep:
         if isinstance(task, Compute) and self.evaluating and task.way == "B":
             self._tasks.extend(core.computed(b""))
         elif isinstance(task, Compute):
-            result = yield DoTask(
-                task.way, company.crew, states.step, task.micro, task.payload, task.labels, self.evaluating
-            )
+            result = yield DoTask(task.way, company.crew, states.step, task.micro, task.payload, task.labels, self.evaluating)
             sender = company.stage + (-1 if task.way == "F" else 1)
             if isinstance(result, Unfit):
                 self._refuse(sender, result.reason)

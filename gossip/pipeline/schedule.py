@@ -83,9 +83,7 @@ def simulated(pipe: Pipeline, kind: Kind, w: int = 0) -> float:
     n, m = len(pipe.forward), pipe.micro_batches
     orders = [order(kept, m) for kept in held(pipe, kind, w)]
     done, free = [0] * n, [0.0] * n
-    ready: dict[tuple[Way, int, int], float] = {
-        ("F", 0, i): 0.0 for i in range(m)
-    }  # when a task's input is at its stage
+    ready: dict[tuple[Way, int, int], float] = {("F", 0, i): 0.0 for i in range(m)}  # when a task's input is at its stage
     line = {(way, s): 0.0 for way in "FB" for s in range(n)}  # when the line of a stage's output is free
     moved = True
     while moved:

@@ -43,12 +43,7 @@ def whole(claims: Mapping[str, int], stages: int) -> dict[int, tuple[str, ...]]:
 
 
 def chosen(
-    claims: Mapping[str, int],
-    stages: int,
-    me: str,
-    stage: int,
-    avoided: Collection[str] = (),
-    together: Collection[str] = (),
+    claims: Mapping[str, int], stages: int, me: str, stage: int, avoided: Collection[str] = (), together: Collection[str] = ()
 ) -> int:
     """Return the seat that a node is to claim, given all claims, its own too.
 

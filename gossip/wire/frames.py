@@ -33,9 +33,15 @@ def decode(lane: Lane, peer: str, frame: bytes | memoryview) -> Any:
         raise RemoteProtocolError(peer, "frame_too_long")
     try:
         plain = msgpack.unpackb(
-            frame, raw=False, strict_map_key=True, max_bin_len=limit, max_str_len=_MAX_TEXT_BYTES,
-            max_array_len=_MAX_ITEMS, max_map_len=0, max_ext_len=0,
-        )  # fmt: skip
+            frame,
+            raw=False,
+            strict_map_key=True,
+            max_bin_len=limit,
+            max_str_len=_MAX_TEXT_BYTES,
+            max_array_len=_MAX_ITEMS,
+            max_map_len=0,
+            max_ext_len=0,
+        )
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise RemoteProtocolError(peer, "frame_not_msgpack") from error
     try:

@@ -85,9 +85,7 @@ class Request(Message, frozen=True, tag="req"):
     gain: Annotated[float, Meta(ge=0.0, le=1e9)]  # that a unit of difference adds to the flow; 0: no correction
     payload: Payload  # encoded values (starling.gossip.compress.codec)
     borne: Share = 1.0  # of our correction that local steps bore out (starling.gossip.mix.borne). Since 1.3
-    reference: Reference = (
-        0.0  # that our end compares the difference with (starling.robust.distances); 0: there is none. Since 1.4
-    )
+    reference: Reference = 0.0  # that our end compares the difference with (starling.robust.distances); 0: there is none. Since 1.4
 
 
 class Response(Message, frozen=True, tag="rsp"):
@@ -162,9 +160,7 @@ class Pull(Message, frozen=True, tag="pul"):
 
     nonce: Counter  # returned in the answer; a repeated question has the same
     round: Counter  # of the requester, whose local steps it has done
-    lacks: bool = (
-        False  # where messages add up, whether some of the rounds before are missing at the requester. Since 1.4
-    )
+    lacks: bool = False  # where messages add up, whether some of the rounds before are missing at the requester. Since 1.4
 
 
 class Pulled(Message, frozen=True, tag="pld"):
@@ -334,9 +330,7 @@ class Compare(Message, frozen=True, tag="cmp"):
 class Want(Message, frozen=True, tag="wnt"):
     """Request for the records with these keys, which the sender of a Compare listed. Answered by Sync."""
 
-    keys: Annotated[
-        tuple[Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)], ...], Meta(max_length=MAX_KEYS)
-    ]
+    keys: Annotated[tuple[Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)], ...], Meta(max_length=MAX_KEYS)]
 
 
 class Sync(Message, frozen=True, tag="syn"):
@@ -495,9 +489,7 @@ class Ready(Message, frozen=True, tag="rdy"):
     copies: Annotated[tuple[Counter, ...], Meta(max_length=MAX_POINTS)] = ()
     safe: Counter = 0
     batches: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
-    freed: Annotated[
-        tuple[Stage, ...], Meta(max_length=MAX_STAGES)
-    ] = ()  # stages whose seats the sender frees. Since 1.4
+    freed: Annotated[tuple[Stage, ...], Meta(max_length=MAX_STAGES)] = ()  # stages whose seats the sender frees. Since 1.4
 
 
 class Forward(Message, frozen=True, tag="fwd"):
@@ -558,7 +550,5 @@ _Membership = Hello | Probe | Acknowledge | ProbeFor | Spread | Compare | Want |
 Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
 PairwiseMessage = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed | Check
 PulledMessage = Pull | Pulled | NotNow | Wake | Relay | Relayed
-State = (
-    ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk | DigestsQuery | Digests | SeatQuery | SeatReply
-)  # fmt: skip
+State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk | DigestsQuery | Digests | SeatQuery | SeatReply
 Crew = Ready | Forward | Backward | Told | Piece | Kept

@@ -80,7 +80,7 @@ def terms_of(manifest: Manifest, swarm: str) -> Terms:
 
 def invite(
     inviter: Identity, above: Chain, terms: Terms, *, invitee: str, number: int, not_after_ms: int, quota: int | None = None
-) -> Chain:  # fmt: skip
+) -> Chain:
     """Return a chain with one more invitation, by the creator or the holder of `above`, which is empty for the creator.
 
     `invitee` is a peer id, or that of a bearer key; `number` not used before, from 0, below the quota unless the creator invites; `quota`

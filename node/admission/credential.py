@@ -45,9 +45,7 @@ def encode(credential: Credential) -> bytes:
         raise ValueError(f"operator: must be at most {MAX_OPERATOR} printable characters, got {credential.operator!r}")
     raw = chains.encode(credential)
     if len(raw) > MAX_CREDENTIAL_BYTES:
-        raise ValueError(
-            f"a credential has at most {MAX_CREDENTIAL_BYTES} bytes, got {len(raw)}; use a shorter operator"
-        )
+        raise ValueError(f"a credential has at most {MAX_CREDENTIAL_BYTES} bytes, got {len(raw)}; use a shorter operator")
     return raw
 
 

@@ -48,7 +48,7 @@ def take_up(invite: Invite | None, identity: Identity) -> Chain:
 
 def give(
     folder: Path, terms: Terms, inviter: Identity, above: Chain, bootstrap: tuple[str, ...], *, days: float, now_s: float, peer: str = ""
-) -> Issued:  # fmt: skip
+) -> Issued:
     """Return a new invitation for `days` > 0 from unix time `now_s` on, recorded in `folder`, which is `issued` of the inviter's run
     directory.
 
@@ -74,9 +74,7 @@ def give(
     invitee = peer or Identity.from_seed(bearer).peer_id
     quota = MAX_NUMBER if creator else above[-1].quota
     number, path = _free_number(folder, quota, now_s)
-    chain = chains.invite(
-        inviter, above, terms, invitee=invitee, number=number, not_after_ms=int((now_s + days * 86400.0) * 1000)
-    )
+    chain = chains.invite(inviter, above, terms, invitee=invitee, number=number, not_after_ms=int((now_s + days * 86400.0) * 1000))
     invite = Invite(terms.swarm, bootstrap, chain, bearer)
     try:
         path.write_text(invites.encode(invite) + "\n")

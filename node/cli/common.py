@@ -38,9 +38,12 @@ def dir_option(command: Command) -> Command:
 
     @click.argument("directory", metavar="[DIR]", required=False, type=completion.RunDirectory())
     @click.option(
-        "--dir", "run_dir", metavar="DIR", type=completion.RunDirectory(),
+        "--dir",
+        "run_dir",
+        metavar="DIR",
+        type=completion.RunDirectory(),
         help=f"The node's run directory; DIR as the last word does the same.  [default: {DEFAULT_DIR}]",
-    )  # fmt: skip
+    )
     @wraps(command)
     def with_directory(*args: Any, directory: Path | None, run_dir: Path | None, **options: Any) -> Any:
         if directory is not None and run_dir is not None and directory != run_dir:
@@ -51,13 +54,13 @@ def dir_option(command: Command) -> Command:
 
 
 preset_option = click.option(
-    "--preset", metavar="vouched|open", shell_complete=completion.names("starling.node.config.presets:PRESETS"),
+    "--preset",
+    metavar="vouched|open",
+    shell_complete=completion.names("starling.node.config.presets:PRESETS"),
     help="Start from the values for known members, or for strangers; see docs/robustness.md.",
-)  # fmt: skip
-"""`--preset NAME`, given to the command as `preset: str | None`."""
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON for programs; schemas are in docs/schemas."
 )
+"""`--preset NAME`, given to the command as `preset: str | None`."""
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs; schemas are in docs/schemas.")
 """`--json`, given to the command as `as_json: bool`."""
 
 
@@ -68,9 +71,7 @@ def dir_and_json(command: Command) -> Command:
 
 def set_option(*parts: str, help: str) -> Callable[[Command], Command]:
     """`--set KEY=VALUE` of these parts (manifest, node, scenario), given to the command as `assignments: tuple[str, ...]`."""
-    return click.option(
-        "--set", "assignments", multiple=True, metavar="KEY=VALUE", help=help, shell_complete=completion.keys(*parts)
-    )
+    return click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=help, shell_complete=completion.keys(*parts))
 
 
 def file_option(*names: str, help: str) -> Callable[[Command], Command]:
@@ -125,9 +126,7 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     plain = not is_lively(stream) or bool(os.environ.get("NO_COLOR"))
     colors: Literal["auto"] | None = None if plain else "auto"
-    return Console(
-        stderr=stderr, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, color_system=colors,
-    )  # fmt: skip
+    return Console(stderr=stderr, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, color_system=colors)
 
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str | Text]], *, fold: bool = False) -> Table:
@@ -142,9 +141,8 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[str | Text]], *, fold:
     shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for number, name in enumerate(columns):
         shown.add_column(
-            name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold",
-            no_wrap=not (fold and number),
-        )  # fmt: skip
+            name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold", no_wrap=not (fold and number)
+        )
     for row in rows:
         shown.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return shown

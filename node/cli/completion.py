@@ -12,13 +12,7 @@ from typing import Any
 
 import click
 from click import Context, Parameter
-from click.shell_completion import (
-    BashComplete,
-    CompletionItem,
-    add_completion_class,
-    get_completion_class,
-    split_arg_string,
-)
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class, split_arg_string
 
 from starling.node.cli.help import command
 from starling.node.status import demo_folder

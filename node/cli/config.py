@@ -85,9 +85,7 @@ def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
 
 @manifest.command("check", examples=(("starling manifest check examples/digits.toml", "before you create a swarm"),))
 @click.argument("file", metavar="MANIFEST.toml", type=PATH)
-@click.option(
-    "--trust", is_flag=True, help="Import each module:name that the manifest names, which runs its code here."
-)
+@click.option("--trust", is_flag=True, help="Import each module:name that the manifest names, which runs its code here.")
 def check_manifest(file: Path, trust: bool) -> None:
     """Check a manifest file.
 
@@ -139,9 +137,11 @@ def config() -> None:
     ),
 )
 @click.argument(
-    "part", metavar="[manifest|node|scenario]", required=False,
+    "part",
+    metavar="[manifest|node|scenario]",
+    required=False,
     shell_complete=lambda _c, _p, begun: [part for part in PARTS if part.startswith(begun)],
-)  # fmt: skip
+)
 @preset_option
 @dir_and_json
 def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bool) -> None:
@@ -159,9 +159,7 @@ def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bo
     if part not in {None, *PARTS}:
         raise ConfigError(f"config show: must be manifest, node or scenario, got {part!r}; try `starling config show`")
     if preset is not None and part == "node":
-        raise ConfigError(
-            f"--preset: is about a manifest or a scenario, got {part}; try `starling config show manifest --preset {preset}`"
-        )
+        raise ConfigError(f"--preset: is about a manifest or a scenario, got {part}; try `starling config show manifest --preset {preset}`")
     parts = [part] if part else ["manifest"] if preset else ["manifest", "node"]
     if run_dir != DEFAULT_DIR:  # one that was named: defaults in its place would mislead
         check_holds_node(run_dir)

@@ -16,18 +16,7 @@ from msgspec import UNSET
 
 from starling.gossip.errors import ConfigError
 from starling.node.cli import completion
-from starling.node.cli.common import (
-    PATH,
-    check_network,
-    console,
-    is_lively,
-    json_option,
-    preset_option,
-    result,
-    say,
-    set_option,
-    table,
-)
+from starling.node.cli.common import PATH, check_network, console, is_lively, json_option, preset_option, result, say, set_option, table
 from starling.node.cli.exit_codes import INTERRUPTED
 from starling.node.cli.help import command, meant
 from starling.node.cli.progress import Terminal, on_stderr
@@ -60,29 +49,35 @@ HELP = "see `starling demo --help`"
 )
 @click.option("--nodes", type=int, default=8, help="How many nodes, at least 2.")
 @click.option(
-    "--task", default="digits", help="A built-in task or module:function.",
+    "--task",
+    default="digits",
+    help="A built-in task or module:function.",
     shell_complete=completion.names("starling.node.catalogues:TASKS", but=("script",)),
-)  # fmt: skip
+)
 @click.option("--rounds", type=int, help=f"Length of the run in rounds; default: {ROUNDS}.")
 @click.option("--seconds", type=float, help="Length of the run in seconds instead.")
 @click.option("--seed", type=int, default=0, help="Of all shared random numbers.")
 @set_option("manifest", help="Any key of `starling config show manifest`.")
+@click.option("--kill", "kills", multiple=True, metavar="I@FRACTION", help="Kill node I at this fraction of the run; it restarts.")
 @click.option(
-    "--kill", "kills", multiple=True, metavar="I@FRACTION", help="Kill node I at this fraction of the run; it restarts."
+    "--byzantine",
+    multiple=True,
+    metavar="N:ATTACK",
+    shell_complete=completion.attacks,
+    help="The last N nodes are Byzantine, e.g. 3:sign_flip (docs/attacks.md); more than once for several attacks.",
 )
 @click.option(
-    "--byzantine", multiple=True, metavar="N:ATTACK", shell_complete=completion.attacks,
-    help="The last N nodes are Byzantine, e.g. 3:sign_flip (docs/attacks.md); more than once for several attacks.",
-)  # fmt: skip
-@click.option(
-    "--ban-at", type=float, metavar="FRACTION",
+    "--ban-at",
+    type=float,
+    metavar="FRACTION",
     help="The owners of all other nodes ban the Byzantine ones at this fraction of the run, as `starling ban` does.",
-)  # fmt: skip
+)
 @preset_option
 @click.option(
-    "--alone/--no-alone", default=None,
+    "--alone/--no-alone",
+    default=None,
     help="One more node trains on the data of node 0 and exchanges with nobody.  [default: unless --json, --preset or --byzantine]",
-)  # fmt: skip
+)
 @click.option("--join-late", type=float, metavar="FRACTION", help="One more node joins at this fraction of the run.")
 @json_option
 @click.option("--dir", "folder", metavar="DIR", type=PATH, help="Keep the nodes' directories here.")
@@ -127,11 +122,22 @@ def demo(as_json: bool, no_tui: bool, **options: Any) -> int:
 
 
 def make_plan(
-    *, nodes: int = 8, task: str = "digits", rounds: int | None = None, seconds: float | None = None, seed: int = 0,
-    assignments: Sequence[str] = (), kills: Sequence[str] = (), byzantine: Sequence[str] = (), ban_at: float | None = None,
-    preset: str | None = None, join_late: float | None = None, folder: Path | None = None, record: bool = False,
+    *,
+    nodes: int = 8,
+    task: str = "digits",
+    rounds: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    assignments: Sequence[str] = (),
+    kills: Sequence[str] = (),
+    byzantine: Sequence[str] = (),
+    ban_at: float | None = None,
+    preset: str | None = None,
+    join_late: float | None = None,
+    folder: Path | None = None,
+    record: bool = False,
     alone: bool | None = False,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The plan that the command's options ask for. `--set` overrides what is derived from other options.
 
     `alone` None: with a node alone, where that is worth seeing and the manifest allows it.
@@ -148,9 +154,7 @@ def make_plan(
         raise ConfigError(f"--nodes: must be >= 2, got {nodes}; try `starling demo --nodes 2`")
     length = _length(rounds, seconds)
     if join_late is not None and not 0 < join_late < 1:
-        raise ConfigError(
-            f"--join-late: must be > 0 and < 1, a share of the run, got {join_late:g}; try `--join-late 0.5`"
-        )
+        raise ConfigError(f"--join-late: must be > 0 and < 1, a share of the run, got {join_late:g}; try `--join-late 0.5`")
     if ban_at is not None and not 0 <= ban_at < 1:
         raise ConfigError(f"--ban-at: must be >= 0 and < 1, a share of the run, got {ban_at:g}; try `--ban-at 0.4`")
     if ban_at is not None and not byzantine:
@@ -181,17 +185,23 @@ def make_plan(
     if alone or (alone is None and manifest.preset == presets.CUSTOM and not attackers):
         lone = _lone(presets.asked(preset, (*derived, *assignments, *ALONE)), required=alone is True)
     return Plan(
-        manifest=manifest, nodes=nodes, seconds=seconds, kill=kill, join_late=join_late, byzantine=attackers,
-        ban_at=ban_at, folder=folder, record=record, alone=lone,
-    )  # fmt: skip
+        manifest=manifest,
+        nodes=nodes,
+        seconds=seconds,
+        kill=kill,
+        join_late=join_late,
+        byzantine=attackers,
+        ban_at=ban_at,
+        folder=folder,
+        record=record,
+        alone=lone,
+    )
 
 
 def _length(rounds: int | None, seconds: float | None) -> list[str]:
     """Return the settings of a run's length. Raises ConfigError: it has none."""
     if rounds is not None and seconds is not None:
-        raise ConfigError(
-            f"--seconds: excludes --rounds, got {seconds:g} and {rounds}; try `starling demo --seconds {seconds:g}`"
-        )
+        raise ConfigError(f"--seconds: excludes --rounds, got {seconds:g} and {rounds}; try `starling demo --seconds {seconds:g}`")
     if rounds is not None and rounds < 1:
         raise ConfigError(f"--rounds: must be >= 1, got {rounds}; for an open end try `starling demo --seconds 60`")
     if seconds is None:
@@ -244,9 +254,7 @@ def _kill(text: str, nodes: int) -> tuple[int, float]:
         raise ConfigError(f"--kill: must look like 2@0.4, a node and a share of the run, got {text!r}; {HELP}")
     node, fraction = int(match["node"]), float(match["fraction"])
     if node >= nodes:
-        raise ConfigError(
-            f"--kill: node must be in [0, {nodes}), got {text!r}; try `--kill {nodes - 1}@{match['fraction']}`"
-        )
+        raise ConfigError(f"--kill: node must be in [0, {nodes}), got {text!r}; try `--kill {nodes - 1}@{match['fraction']}`")
     if not 0 < fraction < 1:
         raise ConfigError(f"--kill: the share must be > 0 and < 1, got {text!r}; try `--kill {node}@0.4`")
     return node, fraction
@@ -263,9 +271,7 @@ def _check_manifest(manifest: Manifest, nodes: int, seconds: float | None) -> No
     if pace.rounds == 0 and seconds is None:
         raise ConfigError("pace.rounds: 0 is endless, but a demo ends; try `starling demo --seconds 60`")
     if pace.rounds and seconds is not None:
-        raise ConfigError(
-            f"--seconds: excludes pace.rounds, got {seconds:g} and {pace.rounds}; drop `--set pace.rounds`"
-        )
+        raise ConfigError(f"--seconds: excludes pace.rounds, got {seconds:g} and {pace.rounds}; drop `--set pace.rounds`")
     stages = manifest.crew.stages
     if pace.quorum > nodes // stages:
         most = f"--nodes = {nodes}" if stages == 1 else f"{nodes // stages}, the crews of {nodes} nodes"
@@ -320,6 +326,11 @@ def _row(node: DemoNode) -> list[str | Any]:
         return [*row, *[show.MISSING] * 6]
     figures: Any = node
     return [
-        *row, show.count(figures.rounds), show.count(figures.local_steps), show.figure(figures.value),
-        show.size(figures.bytes_sent), show.size(figures.bytes_received), show.count(figures.exchanges.committed),
-    ]  # fmt: skip
+        *row,
+        show.count(figures.rounds),
+        show.count(figures.local_steps),
+        show.figure(figures.value),
+        show.size(figures.bytes_sent),
+        show.size(figures.bytes_received),
+        show.count(figures.exchanges.committed),
+    ]

@@ -89,14 +89,8 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
         "cores": verdicts.cores(cores_there(), psutil.getloadavg()[0]),
         "directory": verdicts.directory(str(run_dir), disk),
         "clock": verdicts.clock(now_at, disk, created_at, ends_at),
-        "port": verdicts.port(_bound(place, config.listen), None)
-        if running is None
-        else verdicts.port((), running.addresses),
-        **(
-            {}
-            if running is None
-            else {"reachable": verdicts.reachable(running.reachability, running.members - 1, running.relays)}
-        ),
+        "port": verdicts.port(_bound(place, config.listen), None) if running is None else verdicts.port((), running.addresses),
+        **({} if running is None else {"reachable": verdicts.reachable(running.reachability, running.members - 1, running.relays)}),
         "addresses": verdicts.addresses(_hosts(), config.listen, config.announce),
         "buffers": verdicts.buffers(_largest("tcp_wmem"), _largest("tcp_rmem")),
     }
@@ -114,7 +108,7 @@ def _print(found: Diagnosis) -> None:
     rows = [
         (Text(each.verdict, STYLES[each.verdict]), each.check, "\n→ ".join(filter(None, (clean(each.found), clean(each.todo)))))
         for each in ranked
-    ]  # fmt: skip
+    ]
     console().print(table(("", "check", "what was found, and what to do"), rows, fold=True))
 
 

@@ -19,9 +19,7 @@ SUFFIX = ".toml"
     ("starling examples digits", "print one"),
     ("starling examples simulate-digits --copy my-scenario.toml", "a file to edit"),
 )
-@click.argument(
-    "name", required=False, shell_complete=lambda _c, _p, begun: [each for each in names() if each.startswith(begun)]
-)
+@click.argument("name", required=False, shell_complete=lambda _c, _p, begun: [each for each in names() if each.startswith(begun)])
 @click.option("--copy", "target", metavar="FILE", type=PATH, help="Write it to this new file.")
 def examples(name: str | None, target: Path | None) -> None:
     """List the example files, or print one.

@@ -23,9 +23,7 @@ class Command(click.Command):
         write_examples(self.examples, formatter)
 
 
-def command(
-    *examples: Example, name: str | None = None, **options: Any
-) -> Callable[[Callable[..., Any]], click.Command]:
+def command(*examples: Example, name: str | None = None, **options: Any) -> Callable[[Callable[..., Any]], click.Command]:
     """`click.command` that makes a `Command` with these examples."""
     return click.command(name, cls=Command, examples=examples, **options)
 
@@ -39,9 +37,7 @@ class Group(click.Group):
         """With the word `help` at the start of `args` replaced by `--help` at the end."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """The command named by `args[0]`; an unknown name is a usage error with the closest one."""
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:

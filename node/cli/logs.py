@@ -39,9 +39,7 @@ Line = dict[str, Any]
     ("starling logs -f --level warning", "warnings and errors as they come; Ctrl-C ends it"),
     ("starling logs -n 100000 --json", "everything that is kept, for a program"),
 )
-@click.option(
-    "-f", "--follow", is_flag=True, help="Go on as the log grows, through restarts of the node; Ctrl-C ends it."
-)
+@click.option("-f", "--follow", is_flag=True, help="Go on as the log grows, through restarts of the node; Ctrl-C ends it.")
 @click.option("-n", "count", type=click.IntRange(0), default=LAST, metavar="N", help="Begin with the last N events.")
 @click.option("--level", type=click.Choice(LEVELS), default="info", help="Leave out events below this level.")
 @dir_and_json

@@ -35,9 +35,7 @@ INVITED_TOO = 148  # columns from which it is shown as well who invited them
     ("starling status --watch", "again every second, until Ctrl-C"),
     ("starling status --json", "everything it says of itself, for a program"),
 )
-@click.option(
-    "--watch", is_flag=True, help="Go on until Ctrl-C, through a restart of the node too; with --json a line each time."
-)
+@click.option("--watch", is_flag=True, help="Go on until Ctrl-C, through a restart of the node too; with --json a line each time.")
 @dir_and_json
 def status(watch: bool, run_dir: Path, as_json: bool) -> None:
     """Show the state of a running node, or how an ended one ended.
@@ -55,10 +53,7 @@ def status(watch: bool, run_dir: Path, as_json: bool) -> None:
         out.print(status_table(snapshot))
 
 
-@command(
-    ("starling peers --dir starling-2", ""),
-    ("starling peers --json", "whole ids and everything known of each, for a program"),
-)
+@command(("starling peers --dir starling-2", ""), ("starling peers --json", "whole ids and everything known of each, for a program"))
 @dir_and_json
 def peers(run_dir: Path, as_json: bool) -> None:
     """List the members a node knows, those it exchanges with first.

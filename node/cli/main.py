@@ -77,9 +77,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
         "Your shell": {"completion": ("completion:completion", "Print the completion script of bash, zsh or fish.")},
     }
 )
-COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {name: entry for group in GROUPS.values() for name, entry in group.items()}
-)
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType({name: entry for group in GROUPS.values() for name, entry in group.items()})
 EXAMPLES = (
     ("starling demo", "eight nodes on this machine, watched while they learn"),
     ("starling create --example digits", "create a swarm; hand its invite to others"),
@@ -107,15 +105,11 @@ class LazyGroup(Group):
         """Names in the table's order: the order in which a person needs them."""
         return list(COMMANDS)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """The command named by `args[0]`; a former name says today's on standard error."""
         if (today := FORMER.get(args[0])) is not None:
             if not ctx.resilient_parsing:
-                click.echo(
-                    f"starling: {args[0]} is called {today} now; the old name works in this release only", err=True
-                )
+                click.echo(f"starling: {args[0]} is called {today} now; the old name works in this release only", err=True)
             args = [today, *args[1:]]
         return super().resolve_command(ctx, args)
 
@@ -168,9 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a latin-1 pipe gets `?` instead of a traceback
             stream.reconfigure(errors="replace")
     try:
-        outcome = starling.main(
-            args=None if arguments is None else list(arguments), prog_name="starling", standalone_mode=False
-        )
+        outcome = starling.main(args=None if arguments is None else list(arguments), prog_name="starling", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code

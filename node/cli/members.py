@@ -86,9 +86,7 @@ def revoke(target: str, run_dir: Path, as_json: bool) -> None:
 )
 @peer_argument
 @click.option("--for", "duration", metavar="24h", help="Duration of the ban: 90s, 30m, 24h, 7d. Default: no end.")
-@click.option(
-    "--why", metavar="TEXT", default="", show_default=False, help="A note for yourself, shown by `starling peers`."
-)
+@click.option("--why", metavar="TEXT", default="", show_default=False, help="A note for yourself, shown by `starling peers`.")
 @dir_and_json
 def ban(peer: str, duration: str | None, why: str, run_dir: Path, as_json: bool) -> None:
     """Refuse PEER: close its connections, accept no new one, and delete the flow of its edge.

@@ -22,9 +22,7 @@ from starling.node.status.control import typed
     name="eval",
 )
 @click.option(
-    "--data",
-    metavar="PATH",
-    help="Evaluate on this: its test split, or all of an .npz file that has none. Default: held-out data.",
+    "--data", metavar="PATH", help="Evaluate on this: its test split, or all of an .npz file that has none. Default: held-out data."
 )
 @dir_and_json
 def evaluate(data: str | None, run_dir: Path, as_json: bool) -> None:
@@ -46,13 +44,13 @@ def evaluate(data: str | None, run_dir: Path, as_json: bool) -> None:
     ("starling ask 'To be, or' --best --seed 7 --json", "the best model so far, other chance"),
 )
 @click.argument("prompt", metavar="PROMPT")
+@click.option("--tokens", type=click.IntRange(1, 100_000), default=TOKENS, help="To write; bytes where there is no tokenizer.")
 @click.option(
-    "--tokens", type=click.IntRange(1, 100_000), default=TOKENS, help="To write; bytes where there is no tokenizer."
-)
-@click.option(
-    "--temperature", type=click.FloatRange(0.0, 100.0), default=TEMPERATURE,
+    "--temperature",
+    type=click.FloatRange(0.0, 100.0),
+    default=TEMPERATURE,
     help="0 takes the likeliest token, 1 draws by the model's probabilities.",
-)  # fmt: skip
+)
 @click.option("--seed", type=click.IntRange(0, 2**62), default=0, help="Of what is drawn: equal seeds, equal texts.")
 @click.option("--best", is_flag=True, help="Ask the model with the best evaluation so far, not that of now.")
 @dir_and_json
@@ -78,12 +76,14 @@ def _print(written: Written) -> None:
 )
 @click.argument("file", metavar="FILE", type=PATH)
 @click.option(
-    "--format", "form", type=click.Choice(get_args(Form)), default="safetensors", show_default=True,
+    "--format",
+    "form",
+    type=click.Choice(get_args(Form)),
+    default="safetensors",
+    show_default=True,
     help="torch: a state_dict. hf, peft: a folder of those libraries.",
-)  # fmt: skip
-@click.option(
-    "--card", is_flag=True, help="Write a model card beside it, FILE.md; hf and peft folders always have one."
 )
+@click.option("--card", is_flag=True, help="Write a model card beside it, FILE.md; hf and peft folders always have one.")
 @click.option("--best", is_flag=True, help="The model with the best evaluation so far, not that of now.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @dir_and_json
@@ -93,15 +93,11 @@ def export(file: Path, form: Form, card: bool, best: bool, force: bool, run_dir:
     suffix = SUFFIXES.get(form, "")
     chosen = ("" if form == "safetensors" else f" --format {form}") + " --best" * best
     if suffix and target.suffix != suffix:
-        raise ConfigError(
-            f"export: {str(file)!r} must end in {suffix}; try `starling export {typed(file.with_suffix(suffix))}{chosen}`"
-        )
+        raise ConfigError(f"export: {str(file)!r} must end in {suffix}; try `starling export {typed(file.with_suffix(suffix))}{chosen}`")
     if not target.parent.is_dir():
         raise ConfigError(f"export: {target.parent} is not a folder; try `mkdir -p {typed(target.parent)}`")
     if target.exists() and (not force or target.is_dir() == bool(suffix)):
-        raise ConfigError(
-            f"export: {file} exists; name another file, or replace it with `starling export {typed(file)}{chosen} --force`"
-        )
+        raise ConfigError(f"export: {file} exists; name another file, or replace it with `starling export {typed(file)}{chosen} --force`")
     with slow(f"writing {target.name}"):
         Attached(run_dir).export(target, format=form, card=card, best=best)
     size = sum(each.stat().st_size for each in ([target] if suffix else target.iterdir()))

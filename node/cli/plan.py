@@ -79,9 +79,7 @@ def _of_task(file: Path) -> Plan:
 
     manifest, config = presets.load(Manifest, file), NodeConfig(device="cpu")
     if script.trains(manifest):
-        raise script.refused(
-            "task.kind", "describe the model instead, `starling examples plan-crowd` is a file to begin with"
-        )
+        raise script.refused("task.kind", "describe the model instead, `starling examples plan-crowd` is a file to begin with")
     dim, free = room.parameters(manifest), room.here(config)
     if dim is None or ":" in manifest.task.kind:
         raise ConfigError(
@@ -91,9 +89,14 @@ def _of_task(file: Path) -> Plan:
     assert free is not None, "of a processor"
     needed = room.expected(manifest, config.numerics, dim)
     whole = Plan(
-        parameters=dim, bytes_per_parameter=room.bytes_per_parameter(manifest, config.numerics, dim), needed_bytes=needed,
-        members=(), crews=(), unused=(), cures=(),
-    )  # fmt: skip
+        parameters=dim,
+        bytes_per_parameter=room.bytes_per_parameter(manifest, config.numerics, dim),
+        needed_bytes=needed,
+        members=(),
+        crews=(),
+        unused=(),
+        cures=(),
+    )
     if why := room.objection(manifest, config.numerics, free):
         return msgspec.structs.replace(whole, unused=(Unused(name=HERE, why=why),))
     command = [sys.executable, "-P", "-m", "starling.node.engine.forecast", str(file)]
@@ -102,9 +105,13 @@ def _of_task(file: Path) -> Plan:
     if done.returncode:
         raise ConfigError(next(reversed(done.stderr.strip().splitlines()), "the process that timed operations ended"))
     member = Member(
-        name=HERE, needed_bytes=needed, memory_bytes=free, step_s=msgspec.json.decode(done.stdout)["step_s"], exchange_s=None,
+        name=HERE,
+        needed_bytes=needed,
+        memory_bytes=free,
+        step_s=msgspec.json.decode(done.stdout)["step_s"],
+        exchange_s=None,
         exchange_steps=None,
-    )  # fmt: skip
+    )
     return msgspec.structs.replace(whole, members=(member,))
 
 
@@ -124,11 +131,14 @@ def _print(found: Plan) -> None:
     if found.members:
         rows = [
             (
-                it.name, f"{size(it.needed_bytes)} of {size(it.memory_bytes)}", _seconds(it.step_s), _seconds(it.exchange_s),
+                it.name,
+                f"{size(it.needed_bytes)} of {size(it.memory_bytes)}",
+                _seconds(it.step_s),
+                _seconds(it.exchange_s),
                 "–" if it.exchange_steps is None else f"{it.exchange_steps:.3g}",
             )
             for it in found.members
-        ]  # fmt: skip
+        ]
         out.print("\nmembers: each trains the whole model")
         out.print(table(("machine", ">memory", ">local step", ">to send an exchange", ">local steps meanwhile"), rows))
     for crew in found.crews:
@@ -148,14 +158,11 @@ def _print_crew(crew: Crew) -> None:
     keys = f"--set crew.stages={len(crew.stages)} --set crew.warm_up={crew.warm_up}"
     out.print(f"\ncrew {names}: {_seconds(crew.step_s)} a step; a swarm of such is created with `{keys}`")
     rows = [
-        (it.name, f"{it.first}–{it.end - 1}", str(it.held), f"{size(it.needed_bytes)} of {size(it.memory_bytes)}")
-        for it in crew.stages
+        (it.name, f"{it.first}–{it.end - 1}", str(it.held), f"{size(it.needed_bytes)} of {size(it.memory_bytes)}") for it in crew.stages
     ]
     out.print(table(("machine", ">blocks", ">micro-batches held", ">memory"), rows))
     if crew.decides == "lines":
-        out.print(
-            f"your lines decide, not your cards: {_seconds(crew.step_s_of_twice_the_rates)} a step at twice the rates"
-        )
+        out.print(f"your lines decide, not your cards: {_seconds(crew.step_s_of_twice_the_rates)} a step at twice the rates")
 
 
 def _seconds(value: float | None) -> str:

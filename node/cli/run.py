@@ -41,29 +41,17 @@ _MOST_OF_AN_INVITE = 1 << 16  # bytes, with what a mail program put around it
 DEVICES = {"gpu": "cuda"}  # other names of devices
 HOST_PORT = re.compile(r"(?:(?P<host>[\w.-]*|\[[0-9a-fA-F:]*\]|\*):)?(?P<port>\d{1,5})")
 NODE_OPTIONS = (
-    click.option(
-        "--data", metavar="PATH", help="Your own data, a file or a folder. Default: the task's built-in data."
-    ),
+    click.option("--data", metavar="PATH", help="Your own data, a file or a folder. Default: the task's built-in data."),
     click.option("--device", metavar="auto|cpu|cuda|mps", help="Where to train; auto takes the fastest device."),
     click.option("--up", metavar="RATE", help="Upload cap: 10mbit, 2MB (a second). 0 is no cap."),
     click.option("--down", metavar="RATE", help="Download cap."),
     click.option("--nice", metavar="N", help="Lower the priority of training by N, up to 19: other programs go first."),
-    click.option(
-        "--listen", multiple=True, metavar="MULTIADDR", help="Where to accept connections: /ip4/0.0.0.0/tcp/4001."
-    ),
-    click.option(
-        "--announce", multiple=True, metavar="MULTIADDR", help="Addresses to give to peers instead, behind a NAT."
-    ),
+    click.option("--listen", multiple=True, metavar="MULTIADDR", help="Where to accept connections: /ip4/0.0.0.0/tcp/4001."),
+    click.option("--announce", multiple=True, metavar="MULTIADDR", help="Addresses to give to peers instead, behind a NAT."),
     click.option("--map-port", is_flag=True, help="Ask the router (UPnP, NAT-PMP) to lead a port to this node."),
     click.option("--no-lan", is_flag=True, help="Neither look for members on the local network nor be found there."),
-    click.option(
-        "--relay", metavar="off|control|small", help="What to carry for members that nobody can dial. Default: control."
-    ),
-    click.option(
-        "--stage",
-        metavar="auto|K",
-        help="In a swarm of crews: which part of the model to hold; auto: what is wanted most.",
-    ),
+    click.option("--relay", metavar="off|control|small", help="What to carry for members that nobody can dial. Default: control."),
+    click.option("--stage", metavar="auto|K", help="In a swarm of crews: which part of the model to hold; auto: what is wanted most."),
     click.option("--shard", metavar="I", help="Which shard of the built-in data; -1 derives it from the peer id."),
     set_option("manifest", "node", help="Any key of `config show`."),
     dir_option,
@@ -79,19 +67,15 @@ def node_options(command: Callable[..., int]) -> Callable[..., int]:
 
 @command(
     ("starling create --example digits", "the invite is all of standard output"),
-    (
-        "starling create --preset open --set task=digits --set pace.rounds=500 --listen /ip4/0.0.0.0/tcp/4001",
-        "for strangers",
-    ),
+    ("starling create --preset open --set task=digits --set pace.rounds=500 --listen /ip4/0.0.0.0/tcp/4001", "for strangers"),
 )
 @click.argument("file", metavar="[MANIFEST.toml]", required=False, type=PATH)
 @click.option("--example", metavar="NAME", help="Start from a manifest of `starling examples` instead of a file.")
 @preset_option
 @node_options
 def create(
-    file: Path | None, example: str | None, preset: str | None, assignments: tuple[str, ...], run_dir: Path, as_json: bool,
-    **flags: Any,
-) -> int:  # fmt: skip
+    file: Path | None, example: str | None, preset: str | None, assignments: tuple[str, ...], run_dir: Path, as_json: bool, **flags: Any
+) -> int:
     """Create a swarm: sign a manifest, start its first node and print the invite.
 
     Without a file the manifest has its defaults, which --set changes: starling create --set task=digits --set pace.rounds=500.
@@ -133,23 +117,14 @@ def create(
 @command(
     ("starling join INVITE", "take part, with a shard of the task's own data"),
     ("starling join --invite-file invite.txt", "an invite that admits is not to be seen among a machine's processes"),
-    (
-        "starling join INVITE --data my-photos --up 10mbit --dir photos-node",
-        "with your data, and a cap on what is sent",
-    ),
+    ("starling join INVITE --data my-photos --up 10mbit --dir photos-node", "with your data, and a cap on what is sent"),
 )
 @click.argument("invite", required=False)
 @file_option("--invite-file", help="Holds the invite, instead of INVITE.")
 @click.option("--anyway", is_flag=True, help="Also where less memory is free than the task is expected to take.")
 @node_options
 def join(
-    invite: str | None,
-    invite_file: Path | None,
-    anyway: bool,
-    assignments: tuple[str, ...],
-    run_dir: Path,
-    as_json: bool,
-    **flags: Any,
+    invite: str | None, invite_file: Path | None, anyway: bool, assignments: tuple[str, ...], run_dir: Path, as_json: bool, **flags: Any
 ) -> int:
     """Join a swarm by its invite: INVITE itself, - for standard input, or --invite-file.
 
@@ -164,9 +139,7 @@ def join(
     check_network()
     invited = read_invite(invite, invite_file)
     if invited.bearer and invite not in {None, "-"}:
-        say(
-            "note: this invite admits whoever has it, and all users of a machine see its commands; safer is `starling join - < FILE`"
-        )
+        say("note: this invite admits whoever has it, and all users of a machine see its commands; safer is `starling join - < FILE`")
     ours, theirs = _split((*assignments, "memory_check=false") if anyway else assignments)
     if theirs:
         raise ConfigError(
@@ -174,24 +147,18 @@ def join(
             f"{', '.join(NodeConfig.__struct_fields__)}; see `starling config show node`"
         )
     if Attached(run_dir).running:
-        raise ConfigError(
-            f"--dir: a node is running in {run_dir}; see `starling status --dir {typed(run_dir)}`, or name another directory"
-        )
+        raise ConfigError(f"--dir: a node is running in {run_dir}; see `starling status --dir {typed(run_dir)}`, or name another directory")
     held = RunDir(run_dir)
     config = _configured(held.read_config() if held.config_file.exists() else NodeConfig(), ours, **flags)
     with operate.undone_if_refused(run_dir):
         place = operate.join(run_dir, invited, config)
         say(f"joining {invited.swarm} in {place.path}; {_look(run_dir)}")
-        return _start(
-            place, on_listening=lambda at: emit(Joined(**_listening(place, invited.swarm, at))) if as_json else None
-        )
+        return _start(place, on_listening=lambda at: emit(Joined(**_listening(place, invited.swarm, at))) if as_json else None)
 
 
 @command(("starling run --dir starling-2", "where it stopped, after a crash too"))
 @dir_option
-@click.option(
-    "--until-stdin-closes", is_flag=True, help="End also when standard input is closed, for a parent program."
-)
+@click.option("--until-stdin-closes", is_flag=True, help="End also when standard input is closed, for a parent program.")
 def run(run_dir: Path, until_stdin_closes: bool) -> int:
     """Run the node of a run directory: continue where it stopped."""
     from starling.node.storage.run_dir import RunDir
@@ -274,9 +241,7 @@ def read_invite(given: str | None, file: Path | None = None) -> Invite:
 
 def _text_of_invite(given: str | None, file: Path | None) -> str:
     if (given is None) == (file is None):
-        raise ConfigError(
-            "join: needs one INVITE, - for standard input, or --invite-file FILE; see `starling join --help`"
-        )
+        raise ConfigError("join: needs one INVITE, - for standard input, or --invite-file FILE; see `starling join --help`")
     if given is not None and given != "-":
         return given
     try:
@@ -287,9 +252,7 @@ def _text_of_invite(given: str | None, file: Path | None) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         where = file or "standard input"
-        raise ConfigError(
-            f"invite: {where} cannot be read: {why}; a member prints one with `starling invite`"
-        ) from error
+        raise ConfigError(f"invite: {where} cannot be read: {why}; a member prints one with `starling invite`") from error
 
 
 def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -302,10 +265,22 @@ def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]
 
 
 def _configured(
-    config: NodeConfig, assignments: tuple[str, ...], *, data: str | None, device: str | None, up: str | None, down: str | None,
-    listen: tuple[str, ...], announce: tuple[str, ...], shard: str | None, nice: str | None, relay: str | None, no_lan: bool,
-    map_port: bool, stage: str | None,
-) -> NodeConfig:  # fmt: skip
+    config: NodeConfig,
+    assignments: tuple[str, ...],
+    *,
+    data: str | None,
+    device: str | None,
+    up: str | None,
+    down: str | None,
+    listen: tuple[str, ...],
+    announce: tuple[str, ...],
+    shard: str | None,
+    nice: str | None,
+    relay: str | None,
+    no_lan: bool,
+    map_port: bool,
+    stage: str | None,
+) -> NodeConfig:
     """`config` with the options' values; paths made absolute, so that `run` works from any directory."""
     from starling.node.config import toml
 
@@ -341,9 +316,7 @@ def _rate(option: str, text: str) -> int:
 
     number = text.strip()
     if number.isdecimal() and int(number):
-        raise ConfigError(
-            f"{option}: needs a unit, got {text!r}; try `{option} {number}mbit`, or `{option} {number}MB` a second"
-        )
+        raise ConfigError(f"{option}: needs a unit, got {text!r}; try `{option} {number}mbit`, or `{option} {number}MB` a second")
     try:
         return toml.parse_rate(text)
     except ConfigError as error:
@@ -359,14 +332,10 @@ def _multiaddr(option: str, text: str) -> str:
     host, port = ("", "4001") if match is None else (match["host"] or "", match["port"])
     host = "0.0.0.0" if host in {"", "*"} else host  # noqa: S104 - a suggestion
     kind = "ip6" if host.startswith("[") else "ip4" if re.fullmatch(r"[\d.]+", host) else "dns4"
-    raise ConfigError(
-        f"{option}: must be a multiaddr, got {text!r}; try `{option} /{kind}/{host.strip('[]') or '::'}/tcp/{port}`"
-    )
+    raise ConfigError(f"{option}: must be a multiaddr, got {text!r}; try `{option} /{kind}/{host.strip('[]') or '::'}/tcp/{port}`")
 
 
-def _start(
-    place: RunDir, *, until_stdin_closes: bool = False, on_listening: Callable[[tuple[str, ...]], None] | None = None
-) -> int:
+def _start(place: RunDir, *, until_stdin_closes: bool = False, on_listening: Callable[[tuple[str, ...]], None] | None = None) -> int:
     """Run the node to its end -> exit code. What the engine refuses gets the command to look with, if it names none."""
     from starling.node import operate
     from starling.node.daemon import main as daemon

@@ -33,18 +33,14 @@ def check(kind: str, data: str | None) -> None:
     from starling.node.config import script
 
     if kind == script.KIND:
-        raise script.refused(
-            kind, "try the script by itself, and then with `starling.Swarm(DIR, model=…, optimizer=…)`"
-        )
+        raise script.refused(kind, "try the script by itself, and then with `starling.Swarm(DIR, model=…, optimizer=…)`")
     if data is not None and not Path(data).exists():
         raise ConfigError(f"--data: {data} is not there")
     words = [str(Path.cwd()), kind, *([] if data is None else [str(Path(data).resolve())])]
     command = [sys.executable, "-P", "-m", "starling.node.engine.task_check", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise GossipError(
-            f"the process that ran the task ended with exit status {done.returncode}; its last words are above"
-        )
+        raise GossipError(f"the process that ran the task ended with exit status {done.returncode}; its last words are above")
     findings = json.loads(done.stdout)
     for finding in findings:
         click.echo(f"{finding['step']:<8}{'ok' if finding['fine'] else 'FAILED':<8}{finding['text']}")

@@ -62,5 +62,5 @@ def _print(found: UpgradeCheck) -> None:
     rows = [
         (Text(each.verdict, STYLES[each.verdict]), each.check, "\n→ ".join(filter(None, (clean(each.found), clean(each.todo)))))
         for each in found.checks
-    ]  # fmt: skip
+    ]
     out.print(table(("", "check", "what was found, and what to do"), rows, fold=True))

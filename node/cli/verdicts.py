@@ -186,11 +186,7 @@ def addresses(hosts: Mapping[str, Kind], listen: Sequence[str], announced: Seque
     if any(kind == "public" and host not in unheard for host, kind in hosts.items()):
         return "ok", found, ""
     if missing := [host for host in unheard if hosts[host] == "public" or len(unheard) == len(hosts)]:
-        return (
-            "warn",
-            f"{found}; the node does not listen on {missing[0]}",
-            f"`--listen {_listeners(missing[0])[0]}tcp/4001`",
-        )
+        return ("warn", f"{found}; the node does not listen on {missing[0]}", f"`--listen {_listeners(missing[0])[0]}tcp/4001`")
     return "warn", f"{found}: members in other networks cannot dial this node", FORWARD
 
 
@@ -228,10 +224,7 @@ def _bootstrap(each: Dialled, enough: bool) -> Verdict:
     what, todo = {
         "name": (f"the name cannot be resolved: {each.reason}", f"if other names can (`getent hosts NAME`), {FRESH}"),
         "refused": ("the machine answers, but no node listens there", f"that node ended or moved: {FRESH}"),
-        "silent": (
-            f"no answer within {DIAL_S:.0f} s: it is off, or a firewall is between",
-            f"try another network, or {FRESH}",
-        ),
+        "silent": (f"no answer within {DIAL_S:.0f} s: it is off, or a firewall is between", f"try another network, or {FRESH}"),
     }.get(each.failed, (each.reason, "look at this machine's network, `ip route`"))
     if each.kind != "public":
         todo = f"{each.kind} addresses are known in their own network alone: ask for an invite with a public one"

@@ -14,17 +14,8 @@ from starling.node.cli.help import command
 from starling.node.status.control import typed
 
 
-@command(
-    ("starling web starling-2", "a running node"),
-    ("starling web my-demo", "all nodes of a demo"),
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    metavar="PORT",
-    help="Of 127.0.0.1; 0: a free one, another each time.",
-)
+@command(("starling web starling-2", "a running node"), ("starling web my-demo", "all nodes of a demo"))
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="Of 127.0.0.1; 0: a free one, another each time.")
 @click.argument("paths", metavar="[DIR]…", nargs=-1, type=RunDirectories())
 def web(port: int, paths: tuple[Path, ...]) -> int:
     """Watch running nodes or a demo in a browser on this machine.
@@ -37,9 +28,7 @@ def web(port: int, paths: tuple[Path, ...]) -> int:
     shown = paths or (DEFAULT_DIR,)
     for path in shown:
         if path.suffix == ".jsonl":
-            raise click.UsageError(
-                f"DIR: {path} is no run directory; a record is replayed by `starling tui {typed(path)}`"
-            )
+            raise click.UsageError(f"DIR: {path} is no run directory; a record is replayed by `starling tui {typed(path)}`")
         check_holds_node(path, "DIR", or_demo=True)
     # This process becomes the page's: it has an event loop of its own, and a signal must reach it.
     sys.stdout.flush()

@@ -86,9 +86,5 @@ class AllowList:
 ADMISSIONS: Catalogue[Any, None] = Catalogue(
     "admission.kind",
     "",
-    {
-        "open": Entry(f"{_HERE}:ProofOfWork"),
-        "invite": Entry(f"{_HERE}:Invitations"),
-        "allow": Entry(f"{_HERE}:AllowList"),
-    },
+    {"open": Entry(f"{_HERE}:ProofOfWork"), "invite": Entry(f"{_HERE}:Invitations"), "allow": Entry(f"{_HERE}:AllowList")},
 )

@@ -14,9 +14,7 @@ def check(manifest: Any) -> None:
     if mix.kind == "seeds":
         raise ConfigError(f"optimizer.{key}: seeds computes no gradient; leave it out")
     if section.sam and section.gradient != "plain":
-        raise ConfigError(
-            f"optimizer.sam: {section.gradient} looks ahead already, must be 0; try `--set optimizer.gradient=plain`"
-        )
+        raise ConfigError(f"optimizer.sam: {section.gradient} looks ahead already, must be 0; try `--set optimizer.gradient=plain`")
     if section.gradient == "plain":
         return
     if section.kind != "sgd" or section.momentum:

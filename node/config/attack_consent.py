@@ -12,9 +12,7 @@ def check(config: NodeConfig) -> None:
     """
     if not config.attack:
         if config.attack_params:
-            raise ConfigError(
-                "attack_params: there is no attack; set attack as well, or see `starling config show node`"
-            )
+            raise ConfigError("attack_params: there is no attack; set attack as well, or see `starling config show node`")
         return
     try:
         ATTACKS.check(config.attack, "attack")

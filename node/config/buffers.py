@@ -28,6 +28,4 @@ def check(manifest: Manifest) -> None:
         if value:
             raise ConfigError(f"task.buffers: must be local with mix.{key}; try `--set task.buffers=local`")
     if manifest.crew.stages > 1:
-        raise ConfigError(
-            "task.buffers: stages of a crew average parameters alone, must be local; try `--set task.buffers=local`"
-        )
+        raise ConfigError("task.buffers: stages of a crew average parameters alone, must be local; try `--set task.buffers=local`")

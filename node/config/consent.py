@@ -26,9 +26,7 @@ def check(manifest: Manifest, config: NodeConfig) -> None:
         return
     for key, name in names(manifest).items():
         if ":" in name:
-            raise ConfigError(
-                f"{key}: this swarm wants to run {name!r} of your installation; join with --set trust=true if you agree"
-            )
+            raise ConfigError(f"{key}: this swarm wants to run {name!r} of your installation; join with --set trust=true if you agree")
     path = manifest.task.params().get("path")
     if path is not None and not config.data:
         raise ConfigError(

@@ -14,9 +14,7 @@ from starling.node.catalogues import TASKS
 from starling.node.config.schema import CrewSection, Manifest, NodeConfig, NumericsSection
 from starling.node.status.format import size as shown
 
-HELD = (
-    24  # bytes a parameter that a stage takes at the least: model, gradient, moments, the copy of another stage's state
-)
+HELD = 24  # bytes a parameter that a stage takes at the least: model, gradient, moments, the copy of another stage's state
 STAGED = frozenset({"text", "digits"})
 
 
@@ -35,9 +33,7 @@ def check(manifest: Manifest) -> None:
     crew, mix, pace = manifest.crew, manifest.mix, manifest.pace
     if crew.stages == 1:
         if crew != CrewSection():
-            raise ConfigError(
-                "crew.stages: must be at least 2, a crew of one is a node; try `--set crew.stages=2`, or leave out [crew]"
-            )
+            raise ConfigError("crew.stages: must be at least 2, a crew of one is a node; try `--set crew.stages=2`, or leave out [crew]")
         return
     if manifest.preset == "open":
         raise ConfigError(
@@ -46,14 +42,10 @@ def check(manifest: Manifest) -> None:
             "of bad machines reach; try `--preset vouched`"
         )
     if pace.kind != "steps" or pace.overlap:
-        raise ConfigError(
-            "crew.stages: a crew does rounds, one thing at a time; try `--set pace.kind=steps --set pace.overlap=false`"
-        )
+        raise ConfigError("crew.stages: a crew does rounds, one thing at a time; try `--set pace.kind=steps --set pace.overlap=false`")
     facts = MIXERS.facts(mix.kind)
     if facts.gathers or facts.broadcasts or facts.swaps:
-        raise ConfigError(
-            f"mix.kind: {mix.kind} is of whole models, which no machine of a crew has; try `--set mix.kind=pet`"
-        )
+        raise ConfigError(f"mix.kind: {mix.kind} is of whole models, which no machine of a crew has; try `--set mix.kind=pet`")
     if pace.stop_after or pace.gossips > 1 or manifest.overlay.rerank_every or manifest.overlay.average_every:
         raise ConfigError(
             "crew.stages: not with pace.stop_after, pace.gossips, overlay.rerank_every or overlay.average_every in this version; leave "
@@ -66,17 +58,11 @@ def check(manifest: Manifest) -> None:
             "leave them out"
         )
     if mix.typical_samples is not None:
-        raise ConfigError(
-            "mix.typical_samples: only the first stage of a crew knows how many samples it has; leave it out"
-        )
+        raise ConfigError("mix.typical_samples: only the first stage of a crew knows how many samples it has; leave it out")
     if manifest.task.start:
-        raise ConfigError(
-            "task.start: a crew begins with a random model in this version; leave it out, or `--set crew.stages=1`"
-        )
+        raise ConfigError("task.start: a crew begins with a random model in this version; leave it out, or `--set crew.stages=1`")
     if manifest.task.kind in TASKS.built_in and manifest.task.kind not in STAGED:
-        raise ConfigError(
-            f"crew.stages: {manifest.task.kind} is not cut into blocks; try one of {', '.join(sorted(STAGED))}"
-        )
+        raise ConfigError(f"crew.stages: {manifest.task.kind} is not cut into blocks; try one of {', '.join(sorted(STAGED))}")
     if manifest.task.kind == "text" and manifest.task.params().get("tied", True):
         raise ConfigError(
             "task.tied: must be false in a crew, as a tied table would be on the first and the last machine; try `--set task.tied=false`"
@@ -88,9 +74,7 @@ def check(manifest: Manifest) -> None:
         )
     for key in ("speeds", "memory_gb"):
         if (given := len(getattr(crew, key))) not in {0, crew.stages}:
-            raise ConfigError(
-                f"crew.{key}: must be one number for each of {crew.stages} stages, got {given}; or leave it out"
-            )
+            raise ConfigError(f"crew.{key}: must be one number for each of {crew.stages} stages, got {given}; or leave it out")
 
 
 def check_node(config: NodeConfig, manifest: Manifest) -> None:
@@ -100,14 +84,15 @@ def check_node(config: NodeConfig, manifest: Manifest) -> None:
             raise ConfigError(f"stage: this swarm has no crews, got {config.stage}; leave it out, `--set stage=-1`")
         return
     if config.stage >= manifest.crew.stages:
-        raise ConfigError(
-            f"stage: must be < crew.stages = {manifest.crew.stages}, got {config.stage}; try `--stage auto`"
-        )
+        raise ConfigError(f"stage: must be < crew.stages = {manifest.crew.stages}, got {config.stage}; try `--stage auto`")
     refused = {
-        "privacy.noise": config.privacy.noise, "privacy.exchange_noise": config.privacy.exchange_noise, "attack": config.attack,
-        "ranks": config.ranks > 1, "numerics": config.numerics != NumericsSection(),
+        "privacy.noise": config.privacy.noise,
+        "privacy.exchange_noise": config.privacy.exchange_noise,
+        "attack": config.attack,
+        "ranks": config.ranks > 1,
+        "numerics": config.numerics != NumericsSection(),
         "evaluate_alone": config.evaluate_alone,
-    }  # fmt: skip
+    }
     for key, given in refused.items():
         if given:
             raise ConfigError(f"{key}: not in a crew in this version; leave it out")

@@ -34,6 +34,4 @@ def inside(ranges: Collection[tuple[int, int]], minute: int) -> bool:
 
     Without ranges every minute is.
     """
-    return not ranges or any(
-        begin <= minute < end if begin < end else minute >= begin or minute < end for begin, end in ranges
-    )
+    return not ranges or any(begin <= minute < end if begin < end else minute >= begin or minute < end for begin, end in ranges)

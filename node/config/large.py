@@ -15,11 +15,6 @@ def sealed(manifest: Manifest) -> Manifest:
     It is written down, rather than left to each node, because both ends of an edge must round alike, also those of an earlier version.
     """
     mix = manifest.mix
-    if (
-        mix.kind != "pet"
-        or averages_memories(manifest)
-        or mix.params()["flows"] is not None
-        or (frame.parameters(manifest) or 0) <= LARGE
-    ):
+    if mix.kind != "pet" or averages_memories(manifest) or mix.params()["flows"] is not None or (frame.parameters(manifest) or 0) <= LARGE:
         return manifest
     return structs.replace(manifest, mix=mix.changed(flows="bfloat16"))

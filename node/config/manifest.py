@@ -21,21 +21,7 @@ from starling.gossip.overlay.api import Overlay
 from starling.gossip.seeds import derive
 from starling.node import identity
 from starling.node.catalogues import PACES
-from starling.node.config import (
-    ahead,
-    buffers,
-    consent,
-    crew,
-    frame,
-    parts,
-    personal,
-    presets,
-    robustness,
-    script,
-    start,
-    turns,
-    weight,
-)
+from starling.node.config import ahead, buffers, consent, crew, frame, parts, personal, presets, robustness, script, start, turns, weight
 from starling.node.config.overlay import inexact, overlay_of
 from starling.node.config.schema import CompressSection, Manifest, MixSection
 from starling.node.identity import Identity
@@ -169,9 +155,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
             "there are no rounds; `--set overlay=sticky` is made for it"
         )
     if pace.rounds == 0 and optimizer.schedule != "constant":
-        warnings.append(
-            f"optimizer.schedule: {optimizer.schedule} has no end to aim at in an endless run, lr stays constant"
-        )
+        warnings.append(f"optimizer.schedule: {optimizer.schedule} has no end to aim at in an endless run, lr stays constant")
     return warnings
 
 
@@ -199,22 +183,16 @@ def _check_codecs(compress: CompressSection, *, trusted: bool) -> None:
 def _check_pace(manifest: Manifest, facts: MixerFacts) -> None:
     mix, overlay, pace = manifest.mix, manifest.overlay, manifest.pace
     if pace.kind == "clock" and not facts.asynchronous:
-        raise ConfigError(
-            f"mix.kind: {mix.kind} counts on rounds and cannot run in clock pace; try `--set pace.kind=steps`, or mix=pet"
-        )
+        raise ConfigError(f"mix.kind: {mix.kind} counts on rounds and cannot run in clock pace; try `--set pace.kind=steps`, or mix=pet")
     if pace.overlap and pace.kind == "clock":
-        raise ConfigError(
-            "pace.overlap: has no effect in clock pace, where exchanges always run beside local steps; leave it out"
-        )
+        raise ConfigError("pace.overlap: has no effect in clock pace, where exchanges always run beside local steps; leave it out")
     if pace.overlap and not facts.overlaps:
         raise ConfigError(
             f"pace.overlap: {mix.kind} exchanges the model that its local steps ended with, and cannot go on meanwhile; leave it out, or "
             "try `--set mix.kind=pet`"
         )
     if pace.kind == "clock" and overlay.average_every:
-        raise ConfigError(
-            "overlay.average_every: an exact average takes rounds, got clock pace; try `--set pace.kind=steps`"
-        )
+        raise ConfigError("overlay.average_every: an exact average takes rounds, got clock pace; try `--set pace.kind=steps`")
     if pace.gossips > 1 and (pace.kind != "steps" or pace.overlap or overlay.average_every):
         raise ConfigError(
             "pace.gossips: must be 1 in other paces than steps, with pace.overlap, and with overlay.average_every, whose sweeps are such "
@@ -264,9 +242,7 @@ def _table(pairs: list[tuple[object, object]]) -> dict[str, object]:
 
 
 def _another_version(why: str) -> ConfigError:
-    return ConfigError(
-        f"manifest: this swarm was created with another version: {why}; try `pip install --upgrade starling-swarm`"
-    )
+    return ConfigError(f"manifest: this swarm was created with another version: {why}; try `pip install --upgrade starling-swarm`")
 
 
 def check_shard(manifest: Manifest, shard: int) -> None:

@@ -23,9 +23,17 @@ def overlay_of(manifest: Manifest, *, trusted: bool = True) -> Overlay:
     """
     section, params = manifest.overlay, manifest.overlay.params()
     return catalogue.overlay(
-        section.kind, params.pop("k", 1), manifest.seed, average_every=section.average_every, average_k=section.average_k,
-        overlap=section.overlap, gossips=manifest.pace.gossips, weights=section.weights, trusted=trusted, **params,
-    )  # fmt: skip
+        section.kind,
+        params.pop("k", 1),
+        manifest.seed,
+        average_every=section.average_every,
+        average_k=section.average_k,
+        overlap=section.overlap,
+        gossips=manifest.pace.gossips,
+        weights=section.weights,
+        trusted=trusted,
+        **params,
+    )
 
 
 _EXACT: Final = MappingProxyType({"select": "full", "request": "identity", "response": "identity"})
@@ -33,11 +41,7 @@ _EXACT: Final = MappingProxyType({"select": "full", "request": "identity", "resp
 
 def inexact(manifest: Manifest) -> list[str]:
     """Return what keeps averages of all from being exact, as a warning."""
-    lossy = {
-        key: getattr(manifest.compress, key)
-        for key, exact in _EXACT.items()
-        if getattr(manifest.compress, key) != exact
-    }
+    lossy = {key: getattr(manifest.compress, key) for key, exact in _EXACT.items() if getattr(manifest.compress, key) != exact}
     if not manifest.overlay.average_every or not lossy:
         return []
     said = ", ".join(f"compress.{key} = {value}" for key, value in lossy.items())

@@ -198,10 +198,7 @@ def merged(section: PartSection, values: Mapping[str, Any]) -> dict[str, Any]:
     base = section.BASE
     _converted({key: values[key] for key in values if key in base.__struct_fields__}, base, f"{base.SECTION}.")
     after = typed(base, {**plain, **values})
-    stays = {
-        *base.__struct_fields__,
-        *(key.name for key in section.KEYS if plain.get(key.name, key.default) != key.default),
-    }
+    stays = {*base.__struct_fields__, *(key.name for key in section.KEYS if plain.get(key.name, key.default) != key.default)}
     stays &= set(after.__struct_fields__)
     return {name: value for name, value in plain.items() if name in stays} | dict(values)
 
@@ -244,9 +241,7 @@ def _without_former(raw: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[
     former = kind.FORMER if issubclass(kind, Section) else {}
     for key in former.keys() & raw.keys():
         if raw[key] != former[key].default:
-            raise ConfigError(
-                f"{key}: must be {former[key].default}, or left out, got {shown(raw[key])}; {former[key].instead}"
-            )
+            raise ConfigError(f"{key}: must be {former[key].default}, or left out, got {shown(raw[key])}; {former[key].instead}")
     return {key: value for key, value in raw.items() if key not in former}
 
 

@@ -27,6 +27,4 @@ def check(agreed: Any) -> None:
             f"got {overlay.average_every}; try `--set overlay.average_every=0`"
         )
     if pace.overlap:
-        raise ConfigError(
-            "pace.overlap: a share is chosen by the model that it changes, must be false with mix.own; leave it out"
-        )
+        raise ConfigError("pace.overlap: a share is chosen by the model that it changes, must be false with mix.own; leave it out")

@@ -126,11 +126,7 @@ def load(kind: type[S], file: Path | None = None, assignments: Sequence[str] = (
 
 def _named(raw: Mapping[str, Any], assignments: Sequence[str] = ()) -> str:
     """The preset that a file or, before it, `--set` names, not checked; "custom" for none."""
-    given = [
-        text.strip().strip("\"'")
-        for key, _, text in (each.partition("=") for each in assignments)
-        if key.strip() == "preset"
-    ]
+    given = [text.strip().strip("\"'") for key, _, text in (each.partition("=") for each in assignments) if key.strip() == "preset"]
     chosen = given[-1] if given else raw.get("preset", CUSTOM)
     return chosen if isinstance(chosen, str) else CUSTOM
 

@@ -55,17 +55,13 @@ def warnings(manifest: Manifest) -> list[str]:
     mix, admission = manifest.mix, manifest.admission
     if mix.kind == "gather":
         if manifest.preset == "open" and admission.kind == "open" and admission.memory_kib < _EXPENSIVE_KIB:
-            return [
-                f"admission.memory_kib: {admission.memory_kib} makes new identities cheap on a GPU; `--set admission.memory_kib=8192`"
-            ]
+            return [f"admission.memory_kib: {admission.memory_kib} makes new identities cheap on a GPU; `--set admission.memory_kib=8192`"]
         return []
     found = []
     if not mix.clip_norm and mix.kind not in {"sparse_outer", "seeds"}:  # which have mix.norm_bound
         found.append("mix.clip_norm: 0 is off, so one Byzantine peer can ruin the model; for members you trust only")
     if manifest.robust != RobustSection():
-        found.append(
-            f"robust: has no effect with mix={mix.kind}; `--set preset=open` shows the keys that take effect together"
-        )
+        found.append(f"robust: has no effect with mix={mix.kind}; `--set preset=open` shows the keys that take effect together")
     return found
 
 
@@ -75,9 +71,7 @@ def check_rule(manifest: Manifest, k: int) -> None:
     Raises ConfigError: it does not, and what to try.
     """
     if why := _objection(manifest, k):
-        cure = next(
-            (cure for cure, changed, peers in _changes(manifest, k) if not _objection(changed, peers)), "preset=open"
-        )
+        cure = next((cure for cure, changed, peers in _changes(manifest, k) if not _objection(changed, peers)), "preset=open")
         raise ConfigError(f"{why}; try `--set {cure}`")
 
 
@@ -86,15 +80,7 @@ def _objection(manifest: Manifest, k: int) -> str:
     keys = robust.params("before") if robust.before else {}
     keys |= robust.params("rule")
     try:
-        breakdown.check(
-            robust.rule,
-            k,
-            keys.get("f", 0),
-            manifest.byzantine_fraction,
-            robust.before,
-            keys.get("bucket", 1),
-            trusted=True,
-        )
+        breakdown.check(robust.rule, k, keys.get("f", 0), manifest.byzantine_fraction, robust.before, keys.get("bucket", 1), trusted=True)
     except ValueError as error:
         return str(error)
     return ""

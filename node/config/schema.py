@@ -11,17 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from starling.gossip.bounds import (
-    AtLeastOne,
-    Count,
-    Degree,
-    NonNegative,
-    Positive,
-    PositiveShare,
-    Share,
-    ShareBelowOne,
-    WeightRule,
-)
+from starling.gossip.bounds import AtLeastOne, Count, Degree, NonNegative, Positive, PositiveShare, Share, ShareBelowOne, WeightRule
 from starling.gossip.catalogue import Scalar
 from starling.node.config.parts import Former, PartSection, Section
 
@@ -40,12 +30,9 @@ FORMAT: Literal[1] = 1
 FINGERPRINT_LINES = 200
 FINGERPRINT_CHARACTERS = 200  # of a line
 Fingerprint = Annotated[
-    tuple[Annotated[str, Meta(max_length=FINGERPRINT_CHARACTERS, pattern=r"^[ -~]*$")], ...],
-    Meta(max_length=FINGERPRINT_LINES),
+    tuple[Annotated[str, Meta(max_length=FINGERPRINT_CHARACTERS, pattern=r"^[ -~]*$")], ...], Meta(max_length=FINGERPRINT_LINES)
 ]
-Patterns = Annotated[
-    tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[!-~]*$")], ...], Meta(max_length=64)
-]
+Patterns = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[!-~]*$")], ...], Meta(max_length=64)]
 """Of names, with * for any letters."""
 
 

@@ -58,9 +58,7 @@ def check_steps(manifest: Manifest) -> None:
     for wanted, given, why in refusals:
         if given:
             key, _, value = wanted.partition("=")
-            raise ConfigError(
-                f"{key}: {why}, must be {value} where scripts train; leave it out, or try `--set {wanted}`"
-            )
+            raise ConfigError(f"{key}: {why}, must be {value} where scripts train; leave it out, or try `--set {wanted}`")
 
 
 def check_node(config: NodeConfig, manifest: Manifest) -> None:
@@ -70,10 +68,7 @@ def check_node(config: NodeConfig, manifest: Manifest) -> None:
     check_steps(manifest)
     devices = "a script computes on the devices that it chooses"
     refusals = {
-        "privacy.noise": (
-            config.privacy.noise > 0,
-            "is for the gradients of single samples, which a script does not show",
-        ),
+        "privacy.noise": (config.privacy.noise > 0, "is for the gradients of single samples, which a script does not show"),
         "ranks": (config.ranks > 1, devices),
         "numerics": (config.numerics != NumericsSection(), "a script says itself how its steps are computed"),
     }

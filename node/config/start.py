@@ -149,9 +149,7 @@ def of_file(key: str, path: Path) -> Chunked:
         raise ConfigError(
             f"{key}: {shown(str(path))} cannot be read: {error.strerror}; needed is what {_SCRIPTS} wrote when it created the swarm"
         ) from error
-    raise ConfigError(
-        f"{key}: {shown(str(path))} must be of 1 to {MAX_BYTES:,} bytes, has {size:,}; needed is what {_SCRIPTS} wrote"
-    )
+    raise ConfigError(f"{key}: {shown(str(path))} must be of 1 to {MAX_BYTES:,} bytes, has {size:,}; needed is what {_SCRIPTS} wrote")
 
 
 def pieces(path: Path) -> Iterator[bytes]:

@@ -20,18 +20,7 @@ from msgspec import inspect as types
 
 from starling.gossip.errors import ConfigError
 from starling.node.config import maturity
-from starling.node.config.parts import (
-    SHOW,
-    PartSection,
-    Section,
-    convert,
-    fields_of,
-    merged,
-    plainly,
-    shown,
-    typed,
-    unknown_key,
-)
+from starling.node.config.parts import SHOW, PartSection, Section, convert, fields_of, merged, plainly, shown, typed, unknown_key
 
 S = TypeVar("S", bound=Section)
 
@@ -39,14 +28,11 @@ _MAX_FILE_BYTES = 1 << 20
 _MAX_KEY_PARTS = 8  # of a dotted key; the deepest of ours has 3
 # Strings, also those that do not end, and comments, in which no key is. Possessive quantifiers: hostile text is read once.
 _NO_KEYS = re.compile(
-    r'''"""(?:[^"\\]|\\.|"(?!""))*+"{0,5}|"(?:[^"\\\n]|\\.)*+"?|'{3}(?:[^']|'(?!''))*+'{0,5}|'[^'\n]*+'?|#[^\n]*+''',
-    re.DOTALL,
+    r'''"""(?:[^"\\]|\\.|"(?!""))*+"{0,5}|"(?:[^"\\\n]|\\.)*+"?|'{3}(?:[^']|'(?!''))*+'{0,5}|'[^'\n]*+'?|#[^\n]*+''', re.DOTALL
 )
 _LONG_KEY = re.compile(rf"[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{_MAX_KEY_PARTS},}}")
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
-_RATE = re.compile(
-    r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmg]i?)?(?P<what>bit|bps|b|byte|bytes|b/s|bit/s|byte/s)?", re.ASCII
-)
+_RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmg]i?)?(?P<what>bit|bps|b|byte|bytes|b/s|bit/s|byte/s)?", re.ASCII)
 
 
 def load(path: Path, kind: type[S]) -> S:
@@ -147,9 +133,7 @@ def parse_rate(text: str) -> int:
     cleaned = text.strip().lower()
     match = _RATE.fullmatch("0" if cleaned == "none" else cleaned)
     if match is None or len(cleaned) > 32:
-        raise ConfigError(
-            f"rate: must look like 10mbit, 2.5MB or 65536 (bytes a second), got {shown(text)}; 0 is no cap"
-        )
+        raise ConfigError(f"rate: must look like 10mbit, 2.5MB or 65536 (bytes a second), got {shown(text)}; 0 is no cap")
     rate = float(match["number"]) * _UNITS[match["unit"] or ""]
     rate /= 8.0 if (match["what"] or "").startswith(("bit", "bps")) else 1.0
     if rate >= 2**62:
@@ -182,9 +166,7 @@ def _assign(raw: dict[str, Any], kind: type[msgspec.Struct], path: Sequence[str]
         inner = fields_of(wanted.cls)
         if "kind" not in inner:
             where = ".".join(map(plainly, done))
-            raise ConfigError(
-                f"{where}: is a section; set one of {', '.join(f'{where}.{key}' for key in inner)}; see {SHOW}"
-            )
+            raise ConfigError(f"{where}: is a section; set one of {', '.join(f'{where}.{key}' for key in inner)}; see {SHOW}")
         at, wanted = at[done[-1]], inner["kind"].type
         done.append("kind")
     at[done[-1]] = _value(text, wanted)
@@ -214,9 +196,7 @@ def _render(config: Section, prefix: str, lines: list[str]) -> None:
         if key not in inner and key not in tables:
             labels = textwrap.wrap(maturity.label(f"{prefix}{key}"), 120)
             lines += [f"# {line}" for line in (*documented.get(key, ()), *labels)]
-            lines.append(
-                f"# {key} =" if value is None else tomli_w.dumps({key: value}, multiline_strings=False).strip()
-            )
+            lines.append(f"# {key} =" if value is None else tomli_w.dumps({key: value}, multiline_strings=False).strip())
     for key, table in tables.items():
         lines += ["", *(f"# {line}" for line in documented.get(key, ())), f"[{prefix}{key}]"]
         lines += [tomli_w.dumps({name: value}).strip() for name, value in table.items()]

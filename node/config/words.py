@@ -17,94 +17,140 @@ from starling.node.status import format as show
 
 Words = Mapping[str, str]
 
-MIX: Final[Words] = MappingProxyType({
-    "pet": "pairwise edge tracking",
-    "moments": "averages of models and of what optimisers remember",
-    "dsgd": "plain averaging",
-    "gradient_tracking": "gradient tracking",
-    "k_gt": "gradient tracking with local steps (K-GT)",
-    "quasi_global": "quasi-global momentum",
-    "exact_diffusion": "exact diffusion",
-    "d2": "D²",
-    "a2cid2": "averaging with momentum (A²CiD²)",
-    "choco": "averaging of public copies (CHOCO)",
-    "beer": "gradient tracking of public copies (BEER)",
-    "push_sum": "push-sum averaging",
-    "r_fast": "gradient tracking by running sums (R-FAST)",
-    "psgd": "gathering of all updates",
-    "outer": "outer steps on averaged progress (DiLoCo)",
-    "sparse_outer": "sparse outer steps told to all",
-    "seeds": "losses along shared random directions",
-    "gather": "robust combination of pulled models",
-    "defended_tracking": "defended gradient tracking",
-})  # fmt: skip
-OVERLAY: Final[Words] = MappingProxyType({
-    "sticky": "sticky edges",
-    "ring": "a ring",
-    "grid": "a grid",
-    "torus": "a torus",
-    "static_exponential": "an exponential graph",
-    "erdos_renyi": "a random graph",
-    "half_random": "a random graph with half the pairs",
-    "d_equi_static": "a fixed directed EquiTopo graph",
-    "u_equi_static": "a fixed undirected EquiTopo graph",
-    "complete": "all pairs",
-    "alone": "no edges",
-    "one_peer_exponential": "one peer a round of an exponential graph",
-    "hypercube": "a hypercube",
-    "hyper_hypercube": "a hyper-hypercube",
-    "simple_base_k": "a simple base-(k+1) graph",
-    "base_k": "a base-(k+1) graph",
-    "random_matching": "random pairs",
-    "od_equi_dyn": "one directed EquiTopo shift a round",
-    "ou_equi_dyn": "random EquiTopo pairs",
-    "rendezvous": "pairs by rendezvous hashing",
-    "pull": "peers drawn in secret",
-})  # fmt: skip
-SELECT: Final[Words] = MappingProxyType({
-    "budget": "whole vectors, or a mask where they exceed the byte budget",
-    "full": "whole vectors",
-    "mask": "a random mask of the coordinates",
-    "fragment": "one stretch of the vector after the other",
-    "random_k": "random coordinates",
-    "top_k": "the largest coordinates",
-    "top_k_sampled": "the largest coordinates, by a sampled threshold",
-    "chunk_top_k": "the largest coordinates of every chunk",
-    "cocktail": "the largest of randomly chosen coordinates",
-    "drift_top_k": "the largest coordinates, half of them as the peer asked",
-    "low_rank": "matrices of low rank",
-    "layered": "the largest coordinates of every layer",
-    "dct_top_k": "the largest cosine coefficients",
-})  # fmt: skip
-RULE: Final[Words] = MappingProxyType({
-    "mean": "mean", "median": "median", "trimmed_mean": "trimmed mean", "meamed": "mean around the median", "krum": "Krum",
-    "multi_krum": "Multi-Krum", "bulyan": "Bulyan", "geometric_median": "geometric median", "mda": "minimum-diameter averaging",
-    "centered_clip": "centred clipping", "sac": "self-adjusting clipping", "cs_plus": "clipped sum (CS+)",
-    "cs_nnm": "clipped sum after nearest-neighbour mixing", "clipped_gossip": "clipped gossip", "norm_bound": "norm bounding",
-    "nna": "nearest-neighbour averaging", "ubar": "UBAR", "balance": "BALANCE", "bridge": "BRIDGE", "flag": "flag median",
-    "foolsgold": "FoolsGold",
-})  # fmt: skip
-BEFORE: Final[Words] = MappingProxyType({"nnm": "nearest-neighbour mixing", "bucketing": "bucketing"})
-TASK: Final[Words] = MappingProxyType({
-    "digits": "handwritten digits", "images": "images by class", "text": "text, byte by byte", "synthetic": "synthetic classes",
-    "quadratic": "a quadratic", "diagonal": "a diagonal quadratic", "logistic": "logistic regression",
-    "script": "what its members' scripts train",
-})  # fmt: skip
-PARTITION: Final[Words] = MappingProxyType({
-    "iid": "split at random", "dirichlet": "labels in unequal shares", "by_label": "few labels each", "by_file": "whole files each",
-    "by_key": "whole authors each",
-})  # fmt: skip
-OPTIMIZER: Final[Words] = MappingProxyType({
-    "sgd": "SGD", "adamw": "AdamW", "adam": "Adam", "nadam": "NAdam", "radam": "RAdam", "adamax": "Adamax", "adagrad": "Adagrad",
-    "adadelta": "Adadelta", "rmsprop": "RMSprop", "rprop": "Rprop", "asgd": "ASGD", "adafactor": "Adafactor", "muon": "Muon",
-})  # fmt: skip
-ADMISSION: Final[Words] = MappingProxyType({
-    "open": "anyone with the invite", "invite": "those whom the creator or a member invited", "allow": "those whom the creator listed",
-})  # fmt: skip
-PACE: Final[Words] = MappingProxyType({"steps": "rounds", "sampled": "rounds of a sample", "clock": "slots of time"})
-_PLAIN = MappingProxyType(
-    {"identity": "uncompressed", "sign": "signs", "spread1": "one magnitude", "spread2": "two magnitudes"}
+MIX: Final[Words] = MappingProxyType(
+    {
+        "pet": "pairwise edge tracking",
+        "moments": "averages of models and of what optimisers remember",
+        "dsgd": "plain averaging",
+        "gradient_tracking": "gradient tracking",
+        "k_gt": "gradient tracking with local steps (K-GT)",
+        "quasi_global": "quasi-global momentum",
+        "exact_diffusion": "exact diffusion",
+        "d2": "D²",
+        "a2cid2": "averaging with momentum (A²CiD²)",
+        "choco": "averaging of public copies (CHOCO)",
+        "beer": "gradient tracking of public copies (BEER)",
+        "push_sum": "push-sum averaging",
+        "r_fast": "gradient tracking by running sums (R-FAST)",
+        "psgd": "gathering of all updates",
+        "outer": "outer steps on averaged progress (DiLoCo)",
+        "sparse_outer": "sparse outer steps told to all",
+        "seeds": "losses along shared random directions",
+        "gather": "robust combination of pulled models",
+        "defended_tracking": "defended gradient tracking",
+    }
 )
+OVERLAY: Final[Words] = MappingProxyType(
+    {
+        "sticky": "sticky edges",
+        "ring": "a ring",
+        "grid": "a grid",
+        "torus": "a torus",
+        "static_exponential": "an exponential graph",
+        "erdos_renyi": "a random graph",
+        "half_random": "a random graph with half the pairs",
+        "d_equi_static": "a fixed directed EquiTopo graph",
+        "u_equi_static": "a fixed undirected EquiTopo graph",
+        "complete": "all pairs",
+        "alone": "no edges",
+        "one_peer_exponential": "one peer a round of an exponential graph",
+        "hypercube": "a hypercube",
+        "hyper_hypercube": "a hyper-hypercube",
+        "simple_base_k": "a simple base-(k+1) graph",
+        "base_k": "a base-(k+1) graph",
+        "random_matching": "random pairs",
+        "od_equi_dyn": "one directed EquiTopo shift a round",
+        "ou_equi_dyn": "random EquiTopo pairs",
+        "rendezvous": "pairs by rendezvous hashing",
+        "pull": "peers drawn in secret",
+    }
+)
+SELECT: Final[Words] = MappingProxyType(
+    {
+        "budget": "whole vectors, or a mask where they exceed the byte budget",
+        "full": "whole vectors",
+        "mask": "a random mask of the coordinates",
+        "fragment": "one stretch of the vector after the other",
+        "random_k": "random coordinates",
+        "top_k": "the largest coordinates",
+        "top_k_sampled": "the largest coordinates, by a sampled threshold",
+        "chunk_top_k": "the largest coordinates of every chunk",
+        "cocktail": "the largest of randomly chosen coordinates",
+        "drift_top_k": "the largest coordinates, half of them as the peer asked",
+        "low_rank": "matrices of low rank",
+        "layered": "the largest coordinates of every layer",
+        "dct_top_k": "the largest cosine coefficients",
+    }
+)
+RULE: Final[Words] = MappingProxyType(
+    {
+        "mean": "mean",
+        "median": "median",
+        "trimmed_mean": "trimmed mean",
+        "meamed": "mean around the median",
+        "krum": "Krum",
+        "multi_krum": "Multi-Krum",
+        "bulyan": "Bulyan",
+        "geometric_median": "geometric median",
+        "mda": "minimum-diameter averaging",
+        "centered_clip": "centred clipping",
+        "sac": "self-adjusting clipping",
+        "cs_plus": "clipped sum (CS+)",
+        "cs_nnm": "clipped sum after nearest-neighbour mixing",
+        "clipped_gossip": "clipped gossip",
+        "norm_bound": "norm bounding",
+        "nna": "nearest-neighbour averaging",
+        "ubar": "UBAR",
+        "balance": "BALANCE",
+        "bridge": "BRIDGE",
+        "flag": "flag median",
+        "foolsgold": "FoolsGold",
+    }
+)
+BEFORE: Final[Words] = MappingProxyType({"nnm": "nearest-neighbour mixing", "bucketing": "bucketing"})
+TASK: Final[Words] = MappingProxyType(
+    {
+        "digits": "handwritten digits",
+        "images": "images by class",
+        "text": "text, byte by byte",
+        "synthetic": "synthetic classes",
+        "quadratic": "a quadratic",
+        "diagonal": "a diagonal quadratic",
+        "logistic": "logistic regression",
+        "script": "what its members' scripts train",
+    }
+)
+PARTITION: Final[Words] = MappingProxyType(
+    {
+        "iid": "split at random",
+        "dirichlet": "labels in unequal shares",
+        "by_label": "few labels each",
+        "by_file": "whole files each",
+        "by_key": "whole authors each",
+    }
+)
+OPTIMIZER: Final[Words] = MappingProxyType(
+    {
+        "sgd": "SGD",
+        "adamw": "AdamW",
+        "adam": "Adam",
+        "nadam": "NAdam",
+        "radam": "RAdam",
+        "adamax": "Adamax",
+        "adagrad": "Adagrad",
+        "adadelta": "Adadelta",
+        "rmsprop": "RMSprop",
+        "rprop": "Rprop",
+        "asgd": "ASGD",
+        "adafactor": "Adafactor",
+        "muon": "Muon",
+    }
+)
+ADMISSION: Final[Words] = MappingProxyType(
+    {"open": "anyone with the invite", "invite": "those whom the creator or a member invited", "allow": "those whom the creator listed"}
+)
+PACE: Final[Words] = MappingProxyType({"steps": "rounds", "sampled": "rounds of a sample", "clock": "slots of time"})
+_PLAIN = MappingProxyType({"identity": "uncompressed", "sign": "signs", "spread1": "one magnitude", "spread2": "two magnitudes"})
 _CODEC = re.compile(r"(?P<base>[a-z]+\d*(?:_e\d+m\d+)?)(?P<nearest>_nearest)?(?:_x(?P<steps>\d))?")
 
 
@@ -183,13 +229,9 @@ def _sends(manifest: Manifest) -> str:
     compress = manifest.compress
     if manifest.mix.kind == "gather":
         return f"whole models as {codec(compress.response)}"
-    sends = (
-        f"{_called(SELECT, compress.select)}: {codec(compress.request)} to ask, {codec(compress.response)} to answer"
-    )
+    sends = f"{_called(SELECT, compress.select)}: {codec(compress.request)} to ask, {codec(compress.response)} to answer"
     every = manifest.overlay.average_every
-    averages = (
-        f"; an average of all every {every:,}, {'rounded likewise' if inexact(manifest) else 'exact'}" if every else ""
-    )
+    averages = f"; an average of all every {every:,}, {'rounded likewise' if inexact(manifest) else 'exact'}" if every else ""
     return sends + averages
 
 

@@ -149,9 +149,11 @@ class Node:
         stage = await self._stage(network, transfer, bootstrap, manifest)
         begins = await self._start(network, transfer, bootstrap, manifest)
         engine = EngineSupervisor(
-            start=machine.start_engine, opening=_opening(setup, manifest, stage, begins), silence_s=_silence_s(setup, manifest),
+            start=machine.start_engine,
+            opening=_opening(setup, manifest, stage, begins),
+            silence_s=_silence_s(setup, manifest),
             report=report,
-        )  # fmt: skip
+        )
         context = NodeContext(setup, manifest, int(machine.unix_time() * 1000), network, engine, report)
         admission = Admission(context, store, setup.chain, machine.offload)
         self.phase = Opening(context, engine)
@@ -166,9 +168,7 @@ class Node:
         self._ready.set()
         await running.serve(nursery)
         if setup.config.active or setup.config.pause_on_battery:
-            nursery.start_soon(
-                Schedule(setup.config, running.training.pause, machine.unix_time, machine.sensors.on_battery).serve
-            )
+            nursery.start_soon(Schedule(setup.config, running.training.pause, machine.unix_time, machine.sensors.on_battery).serve)
         await running.train(store.model)
 
     async def _stage(self, network: Network, transfer: Transfer, bootstrap: Bootstrap, manifest: Manifest) -> int:
@@ -234,8 +234,21 @@ def _silence_s(setup: NodeSetup, manifest: Manifest) -> float:
 def _opening(setup: NodeSetup, manifest: Manifest, stage: int, begins: str) -> calls.Open:
     config, me = setup.config, setup.identity.peer_id
     return calls.Open(
-        manifest=manifest, data=config.data, shard=manifests.shard_of(manifest, config.shard, me), device=config.device,
-        threads=config.threads, checkpoint=str(setup.store.checkpoint or ""), node=me, privacy=config.privacy, numerics=config.numerics,
-        attack=config.attack, attack_params=config.attack_params, code=code_of(config), start=begins,
-        nice=config.nice, ranks=config.ranks, stage=stage, script=script.does_steps(config, manifest),
-    )  # fmt: skip
+        manifest=manifest,
+        data=config.data,
+        shard=manifests.shard_of(manifest, config.shard, me),
+        device=config.device,
+        threads=config.threads,
+        checkpoint=str(setup.store.checkpoint or ""),
+        node=me,
+        privacy=config.privacy,
+        numerics=config.numerics,
+        attack=config.attack,
+        attack_params=config.attack_params,
+        code=code_of(config),
+        start=begins,
+        nice=config.nice,
+        ranks=config.ranks,
+        stage=stage,
+        script=script.does_steps(config, manifest),
+    )

@@ -37,9 +37,8 @@ Listening = Callable[[tuple[str, ...]], None]
 
 
 def run(
-    run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Listening | None = None,
-    seconds: SecondNodes | None = None,
-) -> int:  # fmt: skip
+    run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Listening | None = None, seconds: SecondNodes | None = None
+) -> int:
     """Run the node in `run_dir` until it has finished, its owner ends it, or a signal comes (SIGINT, SIGTERM, SIGHUP).
 
     `until_stdin_closes`: also end when standard input does, so that a parent leaves no orphans. `on_listening` is called with our addresses
@@ -60,12 +59,19 @@ def run(
     with open_log(run_dir.path, peer_id=identity.peer_id, run_id=f"{time.time_ns() // 1_000_000:x}") as log:
         events = Events(log, clock=time.time)
         setup = NodeSetup(
-            identity, config, run_dir.swarm(), store=run_dir, chain=admitted,
+            identity,
+            config,
+            run_dir.swarm(),
+            store=run_dir,
+            chain=admitted,
             machine=Machine(
-                partial(_open_network, identity, config, run_dir), open_engine, time.time,
-                sensors=ResourceMonitor(run_dir.path), seconds=seconds,
+                partial(_open_network, identity, config, run_dir),
+                open_engine,
+                time.time,
+                sensors=ResourceMonitor(run_dir.path),
+                seconds=seconds,
             ),
-        )  # fmt: skip
+        )
         gc.freeze()  # otherwise a full collection walks over all modules and blocks the event loop for 70 ms
         try:
             return trio.run(_run, setup, events, run_dir, until_stdin_closes, on_listening)
@@ -74,14 +80,18 @@ def run(
 
 
 @asynccontextmanager
-async def _open_network(
-    identity: Identity, config: NodeConfig, run_dir: RunDir, report: Reporter
-) -> AsyncIterator[Network]:
+async def _open_network(identity: Identity, config: NodeConfig, run_dir: RunDir, report: Reporter) -> AsyncIterator[Network]:
     """Listen on the config's addresses, first with the port of the last run, so that invites stay valid after a restart."""
     opened = partial(
-        open_network, identity.seed, announce=config.announce, limits=config.limits, report=report,
-        up_bytes_per_s=config.up_bytes_per_s, down_bytes_per_s=config.down_bytes_per_s, relay=config.relay,
-    )  # fmt: skip
+        open_network,
+        identity.seed,
+        announce=config.announce,
+        limits=config.limits,
+        report=report,
+        up_bytes_per_s=config.up_bytes_per_s,
+        down_bytes_per_s=config.down_bytes_per_s,
+        relay=config.relay,
+    )
     last = run_dir.with_kept_port(config.listen)
     async with AsyncExitStack() as stack:
         try:
@@ -96,9 +106,7 @@ async def _open_network(
         yield network
 
 
-async def _run(
-    setup: NodeSetup, events: Events, run_dir: RunDir, until_stdin_closes: bool, on_listening: Listening | None
-) -> int:  # fmt: skip
+async def _run(setup: NodeSetup, events: Events, run_dir: RunDir, until_stdin_closes: bool, on_listening: Listening | None) -> int:
     node = Node(setup, events)
     snapshot = partial(take_snapshot, node)
     final = FinalWriter(run_dir, node.progress, snapshot, events.changes)

@@ -122,7 +122,4 @@ def loss_told(loss: float | None) -> tuple[Level, str]:
     """
     if loss is None or math.isfinite(loss):
         return "info", ""
-    return (
-        "warning",
-        f"; but its loss on held-out samples is {loss}: check the model and the samples for what is not finite",
-    )
+    return ("warning", f"; but its loss on held-out samples is {loss}: check the model and the samples for what is not finite")

@@ -56,9 +56,14 @@ class RunningNode:
     """One node's services, beside those that have begun; `opened` is the engine's reply when it opened the task."""
 
     def __init__(
-        self, context: NodeContext, engine: EngineSupervisor, opened: calls.Opened, begun: Begun, stage: int = -1,
+        self,
+        context: NodeContext,
+        engine: EngineSupervisor,
+        opened: calls.Opened,
+        begun: Begun,
+        stage: int = -1,
         seconds: SecondNodes | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         clock, progress = SwarmClock(begun.policy.has_vote), begun.progress
         self.context, self.engine, self.opened, self.begun = context, engine, opened, begun
         self.membership = Membership(context, clock, begun.admission, self._member_changed)
@@ -151,9 +156,7 @@ class RunningNode:
             case Left(peer=peer):
                 report.event("peer_left", f"{peer} left", peer=peer)
             case Reborn(peer=peer):
-                report.event(
-                    "peer_reborn", f"{peer} restarted; the flow of its earlier incarnation is deleted", peer=peer
-                )
+                report.event("peer_reborn", f"{peer} restarted; the flow of its earlier incarnation is deleted", peer=peer)
                 self.stop.welcome(peer)
             case _:
                 return

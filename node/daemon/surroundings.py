@@ -24,9 +24,7 @@ SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
 class Surroundings:
     """Of one node. `members`: those whom exchanges and rounds see, who may be fewer than those of `membership`."""
 
-    def __init__(
-        self, context: NodeContext, membership: Membership, members: Members, clock: SwarmClock, policy: PeerPolicy
-    ) -> None:  # fmt: skip
+    def __init__(self, context: NodeContext, membership: Membership, members: Members, clock: SwarmClock, policy: PeerPolicy) -> None:
         self._context = context
         self.membership, self.members, self.clock, self.policy = membership, members, clock, policy
         self.beacons = BeaconService(context, members)

@@ -233,12 +233,21 @@ class Demo:
         attack = dict(plan.byzantine).get(index, "")
         crew: dict[str, Scalar] = {"crew": ",".join(self._peer(bad) for bad, _ in plan.byzantine)} if attack else {}
         return NodeConfig(
-            listen=("/ip4/127.0.0.1/tcp/0",), device="cpu", trust=True, shard=index // stages % manifest.partition.shards, threads=1,
-            checkpoint_s=2.0, linger_s=3600.0, limits=LimitsSection(connections=connections, connections_per_ip=connections),
+            listen=("/ip4/127.0.0.1/tcp/0",),
+            device="cpu",
+            trust=True,
+            shard=index // stages % manifest.partition.shards,
+            threads=1,
+            checkpoint_s=2.0,
+            linger_s=3600.0,
+            limits=LimitsSection(connections=connections, connections_per_ip=connections),
             stage=index % stages if stages > 1 else -1,
-            attack=attack, attack_params=crew, attack_agreed=bool(attack), start=start.place(manifest),
+            attack=attack,
+            attack_params=crew,
+            attack_agreed=bool(attack),
+            start=start.place(manifest),
             record=RecordSection(every_s=RECORD_S if plan.record else 0.0),
-        )  # fmt: skip
+        )
 
     def _peer(self, index: int) -> str:
         """Return a node's peer id; it gets its key if it has none yet."""
@@ -292,9 +301,7 @@ class Demo:
 
     def _story(self) -> list[tuple[float, Callable[[], object]]]:
         """Return what happens once, in order, each with its share of the run."""
-        happens: list[tuple[float, Callable[[], object]]] = [
-            (at, self.members[index].kill) for index, at in self.plan.kill
-        ]
+        happens: list[tuple[float, Callable[[], object]]] = [(at, self.members[index].kill) for index, at in self.plan.kill]
         if self.plan.join_late is not None:
             happens.append((self.plan.join_late, self._join_late))
         return sorted(happens, key=lambda each: each[0])
@@ -337,9 +344,11 @@ class Demo:
                 member.poll()
             values, rounds = _values(_statuses(self._honest)), self._rounds()
             self.before_ban = DemoBan(
-                round=int(median(rounds)) if rounds else None, after_s=round(time.monotonic() - self.began, 3),
-                mean=fmean(values) if values else None, min=min(values, default=None),
-            )  # fmt: skip
+                round=int(median(rounds)) if rounds else None,
+                after_s=round(time.monotonic() - self.began, 3),
+                mean=fmean(values) if values else None,
+                min=min(values, default=None),
+            )
         for member in self._honest:
             for other in self.members:
                 if other.attack:
@@ -373,13 +382,20 @@ class Demo:
         values = [value for value in done if isinstance(value, float)]
         committed = sum(status.exchanges.committed for status in statuses)
         return DemoSummary(
-            swarm=self.swarm, wall_s=round(wall_s, 3), metric=statuses[0].metric, nodes=rows, ban=self.before_ban,
+            swarm=self.swarm,
+            wall_s=round(wall_s, 3),
+            metric=statuses[0].metric,
+            nodes=rows,
+            ban=self.before_ban,
             rounds=max((m.snapshot.round for m in self._honest if m.snapshot is not None), default=0),
-            mean=fmean(values) if values else None, min=min(values, default=None), max=max(values, default=None),
-            consensus_distance=self._consensus_distance(), dense_bytes=round(4 * fmean(s.parameters or 0 for s in statuses)),
+            mean=fmean(values) if values else None,
+            min=min(values, default=None),
+            max=max(values, default=None),
+            consensus_distance=self._consensus_distance(),
+            dense_bytes=round(4 * fmean(s.parameters or 0 for s in statuses)),
             bytes_per_exchange=sum(s.payload_bytes for s in statuses) / committed if committed else None,
             alone=self._how_alone_did(),
-        )  # fmt: skip
+        )
 
     def _how_alone_did(self) -> DemoAlone | None:
         """None if it has not done as much as the others: then the two cannot be compared."""
@@ -404,9 +420,16 @@ class Demo:
         if status is None:
             return row
         return structs.replace(
-            row, rounds=status.round, local_steps=status.local_steps, value=status.value, bytes_sent=status.bytes_sent,
-            bytes_received=status.bytes_received, exchanges=status.exchanges, rejoined=status.rejoined, joined_late=status.joined_late,
-        )  # fmt: skip
+            row,
+            rounds=status.round,
+            local_steps=status.local_steps,
+            value=status.value,
+            bytes_sent=status.bytes_sent,
+            bytes_received=status.bytes_received,
+            exchanges=status.exchanges,
+            rejoined=status.rejoined,
+            joined_late=status.joined_late,
+        )
 
     def _consensus_distance(self) -> float | None:
         """Ξ of the honest nodes' exported models: Ξ² = mean_i ‖x_i − x̄‖², of crews the sum over their stages."""

@@ -55,9 +55,7 @@ def _enabled(model: nn.Module) -> bool:
     """Tell if the model, or a part of it, is one of `transformers`, which checkpoints itself while it trains."""
     for module in model.modules():
         if getattr(module, "supports_gradient_checkpointing", False):
-            word = (
-                "activation" if hasattr(module, "activation_checkpointing_enable") else "gradient"
-            )  # before transformers 5.24
+            word = "activation" if hasattr(module, "activation_checkpointing_enable") else "gradient"  # before transformers 5.24
             enable: Any = getattr(module, f"{word}_checkpointing_enable")
             enable(**{f"{word}_checkpointing_kwargs": {"use_reentrant": False}})
             return True
@@ -81,9 +79,7 @@ def _wrappers(module: nn.Module) -> Iterator[tuple[nn.Module, Callable[..., Any]
 
 def _again(forward: Callable[..., Any], parts: Sequence[nn.Module]) -> Callable[..., Any]:
     def wrapper(*args: Any, **named: Any) -> Any:
-        return checkpoint(
-            forward, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), _same_buffers(parts)), **named
-        )
+        return checkpoint(forward, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), _same_buffers(parts)), **named)
 
     return wrapper
 
@@ -107,10 +103,7 @@ def _same_buffers(parts: Sequence[nn.Module]) -> AbstractContextManager[None]:
     @contextmanager
     def context() -> Iterator[None]:
         kept = [
-            (module, name, buffer)
-            for part in parts
-            for module in part.modules()
-            for name, buffer in module.named_buffers(recurse=False)
+            (module, name, buffer) for part in parts for module in part.modules() for name, buffer in module.named_buffers(recurse=False)
         ]
         for module, name, buffer in kept:
             module._buffers[name] = buffer.clone()  # noqa: SLF001 — assigning to the attribute would register it anew

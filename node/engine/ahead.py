@@ -21,9 +21,7 @@ def looks_ahead(section: OptimizerSection) -> bool:
     return section.sam > 0.0 or section.gradient == "extragradient"
 
 
-def point(
-    section: OptimizerSection, x: Tensor, gradient: Tensor, correct: Callable[[Tensor], Tensor], lr: float | Tensor
-) -> Tensor:
+def point(section: OptimizerSection, x: Tensor, gradient: Tensor, correct: Callable[[Tensor], Tensor], lr: float | Tensor) -> Tensor:
     """Return the point of the second gradient, given the first at x (…, d).
 
     sam             x + ρ g/‖g‖              Foret et al. 2020 (arXiv:2010.01412); gossip, DFedSAM: Shi et al. 2023 (arXiv:2302.04083)

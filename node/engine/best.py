@@ -43,9 +43,7 @@ class Best:
         round: rounds that the model had done; None likewise.
     """
 
-    def __init__(
-        self, path: Path | None, *, swarm: str, schema: str, higher_is_better: bool, large: bool = False
-    ) -> None:
+    def __init__(self, path: Path | None, *, swarm: str, schema: str, higher_is_better: bool, large: bool = False) -> None:
         self._path = path
         self._facts: dict[str, str | int] = {"kind": "export", "swarm": swarm, "schema": schema}
         self._higher = higher_is_better

@@ -22,9 +22,7 @@ from starling.node.engine import tensor_file
 from starling.node.versions import UPGRADE
 
 KIND = "checkpoint"
-_PROBLEMS = {
-    "kind": "holds something else than a checkpoint", "swarm": "belongs to another swarm", "schema": "holds another model",
-}  # fmt: skip
+_PROBLEMS = {"kind": "holds something else than a checkpoint", "swarm": "belongs to another swarm", "schema": "holds another model"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +67,7 @@ class Checkpoints:
         if any(UPGRADE in problem for problem in problems):
             raise ConfigError(f"checkpoint {'; '.join(problems)}")
         if problems:
-            raise ConfigError(
-                f"checkpoint {'; '.join(problems)}; move the file away to start afresh (mv {self._path} {self._path}.bad)"
-            )
+            raise ConfigError(f"checkpoint {'; '.join(problems)}; move the file away to start afresh (mv {self._path} {self._path}.bad)")
         return None
 
     def save(self, checkpoint: Checkpoint) -> None:

@@ -15,9 +15,8 @@ class ClockRounds:
     """Clock pace. Satisfies `Rounds`."""
 
     def __init__(
-        self, trainer: Trainer, vectors: LiveVectors, report: Report, distance: Callable[[], float | None],
-        clock: Callable[[], float],
-    ) -> None:  # fmt: skip
+        self, trainer: Trainer, vectors: LiveVectors, report: Report, distance: Callable[[], float | None], clock: Callable[[], float]
+    ) -> None:
         self._trainer, self.vectors = trainer, vectors
         self._report, self._distance, self._clock = report, distance, clock
         self.tally = Tally(clock())

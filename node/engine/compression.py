@@ -84,9 +84,15 @@ def memory_codec(manifest: Manifest) -> MemoryCodec:
 
 
 def selection(
-    section: CompressSection, request: Quantizer, response: Quantizer, facts: Mapping[str, Any] = _NOTHING, *,
-    wishes: bool = False, beside: Beside = nothing, effort: Effort | None = None,
-) -> Selection:  # fmt: skip
+    section: CompressSection,
+    request: Quantizer,
+    response: Quantizer,
+    facts: Mapping[str, Any] = _NOTHING,
+    *,
+    wishes: bool = False,
+    beside: Beside = nothing,
+    effort: Effort | None = None,
+) -> Selection:
     """Return the selector of an exchange's coordinates, by `facts` (see `parts`) where constructors take them.
 
     `wishes`: half of the coordinates are left to the responder's wishes; `beside`: what both messages carry besides;
@@ -100,9 +106,7 @@ def selection(
         return min((limit for limit in (budget_bytes, section.budget_bytes or 0) if limit > 0), default=0)
 
     def within(budget_bytes: int, dim: int) -> Selector:
-        most = min(
-            limit(budget_bytes) or MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
-        )  # of both messages: so each fits a frame
+        most = min(limit(budget_bytes) or MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES)  # of both messages: so each fits a frame
         return Mask(min(plan(most, dim, request, response, beside), effort.of(dim)))
 
     def by_layer(budget_bytes: int, dim: int) -> Selector:
@@ -111,9 +115,7 @@ def selection(
         asked, answered = listed_size(count, dim, request), response.size(count) + 2 * beside(count)
         budget = limit(budget_bytes) * asked // (asked + answered) or asked
         layered = {"layers": facts.get("layers"), "budget_bytes": budget, "quantizer": request}
-        return SELECTORS.build(
-            "compress", "layered", {key: value for key, value in layered.items() if value is not None}
-        )
+        return SELECTORS.build("compress", "layered", {key: value for key, value in layered.items() if value is not None})
 
     if section.select == BUDGET:
         return within

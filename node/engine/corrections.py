@@ -34,9 +34,7 @@ class Corrections:
         unweighed = self.weighs_updates or (isinstance(weight, float) and weight == 1.0)
         return gradient if unweighed else gradient * weight
 
-    def corrected(
-        self, gradient: Tensor, correct: Correct, weight: float | Tensor = 1.0
-    ) -> tuple[Tensor, Tensor | None]:
+    def corrected(self, gradient: Tensor, correct: Correct, weight: float | Tensor = 1.0) -> tuple[Tensor, Tensor | None]:
         """Return direction and shift of a step, each like the gradient (…, d); `correct` is called once."""
         gradient = self.shaped(gradient, weight)
         return (gradient, shift(gradient, correct)) if self.on_updates else (correct(gradient), None)

@@ -82,11 +82,7 @@ def base(model: nn.Module) -> str:
     Packed ones (`starling.node.engine.quantised`) count by their packed values. Blocks are hashed by a few threads, about 1.8 GB a
     second each.
     """
-    frozen = [
-        each
-        for each in model.parameters()
-        if not each.requires_grad and not each.is_meta and not nn.parameter.is_lazy(each)
-    ]
+    frozen = [each for each in model.parameters() if not each.requires_grad and not each.is_meta and not nn.parameter.is_lazy(each)]
     if not frozen:
         return ""
     blocks = (block for each in frozen for part in pieces(each) for block in _blocks(part))
@@ -140,10 +136,7 @@ def _difference(ours: Sequence[str], swarm: Sequence[str]) -> str:
         each = by_name.get(other.name)
         if each is None:
             return f"the model has no {_said(other.name)}, the swarm's has"
-        for what, here, there in (
-            ("shape", _shape(each.shape), _shape(other.shape)),
-            ("dtype", each.dtype, other.dtype),
-        ):
+        for what, here, there in (("shape", _shape(each.shape), _shape(other.shape)), ("dtype", each.dtype, other.dtype)):
             if here != there:
                 return f"{_said(each.name)} has {what} {_said(here)}, the swarm's has {_said(there)}"
         if each.learned != other.learned:
@@ -178,20 +171,20 @@ def _parsed(lines: Sequence[str]) -> tuple[Mapping[str, str], tuple[int, int, st
         else:
             raise ConfigError(f"task.fingerprint: has a line {shown(line)}, which says nothing here; upgrade starling")
     if count is None:
-        raise ConfigError(
-            "task.fingerprint: has no line about the model; create the swarm again with `starling create`"
-        )
+        raise ConfigError("task.fingerprint: has no line about the model; create the swarm again with `starling create`")
     return facts, count, tensors
 
 
 def _tensors(model: nn.Module) -> list[_Tensor]:
     return [
         _Tensor(
-            str(parameter.dtype).removeprefix("torch."), "trained" if parameter.requires_grad else "frozen",
-            "x".join(map(str, parameter.shape)) or "()", _plain(name),
+            str(parameter.dtype).removeprefix("torch."),
+            "trained" if parameter.requires_grad else "frozen",
+            "x".join(map(str, parameter.shape)) or "()",
+            _plain(name),
         )
         for name, parameter in model.named_parameters()
-    ]  # fmt: skip
+    ]
 
 
 def _word(task: Task, name: str) -> str:

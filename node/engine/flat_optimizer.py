@@ -46,9 +46,15 @@ class Optimizer:
     """
 
     def __init__(
-        self, make: Make, like: Tensor, *, weighs_updates: bool = False, pieces: Sequence[Piece] = (), by_coordinate: bool = False,
+        self,
+        make: Make,
+        like: Tensor,
+        *,
+        weighs_updates: bool = False,
+        pieces: Sequence[Piece] = (),
+        by_coordinate: bool = False,
         kept: Kept | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         without_tracer()
         self._by_coordinate = by_coordinate and like.ndim == 1
         self.kept, self.device = kept, like.device
@@ -72,18 +78,14 @@ class Optimizer:
         self.stepped, self.loaded = 0, False
         self._fused = all(each.defaults.get("fused") for each in self._optimizers)
         self.template = dict(
-            form
-            for name, tensor in _tensors(_owned(tried, trials)).items()
-            for form in self._forms(name, tensor, trials, whole)
+            form for name, tensor in _tensors(_owned(tried, trials)).items() for form in self._forms(name, tensor, trials, whole)
         )
 
     def _tried(self, part: Tensor) -> int:
         """Return how many rows of a parameter (n, …) a trial step has."""
         return min(2, len(part)) if self._by_coordinate else len(part)
 
-    def _forms(
-        self, name: str, tensor: Tensor, trials: Sequence[Tensor], whole: Sequence[Tensor]
-    ) -> list[tuple[str, _Form]]:
+    def _forms(self, name: str, tensor: Tensor, trials: Sequence[Tensor], whole: Sequence[Tensor]) -> list[tuple[str, _Form]]:
         """Return the required forms of a state, given a trial's `tensor`."""
         number, plain = int(name.partition(".")[0]) if len(trials) > 1 else 0, name.rpartition(".")[2]
         of = whole[number]
@@ -98,9 +100,8 @@ class Optimizer:
         return [x[piece.start : piece.end].view(piece.shape) for piece in self._pieces] or [x]
 
     def step(
-        self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None, weight: float = 1.0,
-        chance: Generator | None = None,
-    ) -> None:  # fmt: skip
+        self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None, weight: float = 1.0, chance: Generator | None = None
+    ) -> None:
         """Change x (d,), detached from autograd, in place along a direction (d,), and then by −lr·shift (d,), at a rate lr >= 0.
 
         `weight` multiplies the first where updates are weighed; `chance` rounds moments that are stored in less than float32.
@@ -165,18 +166,14 @@ class Optimizer:
     def share(self, state: Mapping[str, Tensor]) -> None:
         """Use these tensors as the state, changed in place by every step. For simulations of many nodes in one array."""
         for prefix, parameter, optimizer in self.owned:
-            optimizer.state[parameter] = {
-                name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)
-            }
+            optimizer.state[parameter] = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def _owned(optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> list[_Owned]:
     """Return the owner of each parameter."""
     owners = {id(each): one for one in optimizers for group in one.param_groups for each in group["params"]}
     prefixes = [f"{number}." for number in range(len(parameters))] if len(parameters) > 1 else [""]
-    return [
-        (prefix, each, owners.get(id(each), optimizers[0])) for prefix, each in zip(prefixes, parameters, strict=True)
-    ]
+    return [(prefix, each, owners.get(id(each), optimizers[0])) for prefix, each in zip(prefixes, parameters, strict=True)]
 
 
 def _tensors(owned: Sequence[_Owned]) -> dict[str, Tensor]:

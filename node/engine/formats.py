@@ -57,9 +57,7 @@ def _hf(model: Any, _task: Task, _data: Callable[[], Data], target: Path) -> Non
     if hasattr(model, "peft_config"):
         raise ConfigError("--format: hf does not fit a model with adapters; try `--format peft`")
     if not hasattr(model, "save_pretrained"):
-        raise ConfigError(
-            f"--format: hf needs a transformers model, this task's is a {type(model).__name__}; try `--format safetensors`"
-        )
+        raise ConfigError(f"--format: hf needs a transformers model, this task's is a {type(model).__name__}; try `--format safetensors`")
     model.save_pretrained(target)
 
 
@@ -73,9 +71,7 @@ def _peft(model: Any, _task: Task, _data: Callable[[], Data], target: Path) -> N
 
 def _onnx(model: nn.Module, task: Task, data: Callable[[], Data], target: Path) -> None:
     called: list[tuple[Any, Mapping[str, Any]]] = []
-    hook = model.register_forward_pre_hook(
-        lambda _module, args, named: called.append((args, dict(named))), with_kwargs=True
-    )
+    hook = model.register_forward_pre_hook(lambda _module, args, named: called.append((args, dict(named))), with_kwargs=True)
     with torch.no_grad():
         task.score(model, next(iter(data().held_out(2))))
     hook.remove()
@@ -85,9 +81,7 @@ def _onnx(model: nn.Module, task: Task, data: Callable[[], Data], target: Path) 
             "try `--format safetensors`"
         )
     args, named = called[0]
-    sizes = mapped(
-        lambda each: {0: torch.export.Dim.AUTO} if isinstance(each, Tensor) and each.ndim else None, (args, named)
-    )
+    sizes = mapped(lambda each: {0: torch.export.Dim.AUTO} if isinstance(each, Tensor) and each.ndim else None, (args, named))
     try:
         program = torch.onnx.export(
             model, args, kwargs=dict(named), dynamo=True, dynamic_shapes=(*sizes[0], *sizes[1].values()), verbose=False
@@ -102,5 +96,8 @@ def _onnx(model: nn.Module, task: Task, data: Callable[[], Data], target: Path) 
 
 
 FORMS: Mapping[str, Callable[[nn.Module, Task, Callable[[], Data], Path], None]] = {
-    "torch": _torch, "hf": _hf, "peft": _peft, "onnx": _onnx,
-}  # fmt: skip
+    "torch": _torch,
+    "hf": _hf,
+    "peft": _peft,
+    "onnx": _onnx,
+}

@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 
 
 def generate(
-    logits: Callable[[Tensor], Tensor], prompt: Sequence[int], *, context: int, count: int, temperature: float, chance: Generator,
-) -> Iterator[int]:  # fmt: skip
+    logits: Callable[[Tensor], Tensor], prompt: Sequence[int], *, context: int, count: int, temperature: float, chance: Generator
+) -> Iterator[int]:
     """`count` tokens that follow a prompt, one after the other; the model sees the last `context` of all so far.
 
     Args:

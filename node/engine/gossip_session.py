@@ -30,9 +30,7 @@ class GossipSession:
         answers: by the type of a call, what answers it.
     """
 
-    def __init__(
-        self, exchange: Exchange, rounds: Rounds, store: Store, distances: ConsensusDistance, table: Handlers
-    ) -> None:
+    def __init__(self, exchange: Exchange, rounds: Rounds, store: Store, distances: ConsensusDistance, table: Handlers) -> None:
         self.exchange, self.rounds, self.store, self.distances = exchange, rounds, store, distances
         self.replica = exchange.replica
         own: Handlers = {calls.Settle: self.settle, calls.Revoke: self.revoke}
@@ -77,9 +75,14 @@ class GossipSession:
 
 
 def session_of(
-    opening: calls.Open, trainer: Trainer, csprng: Csprng, window: GradientWindow, report: Report,
-    clock: Callable[[], float], work: Callable[[], float],
-) -> tuple[GossipSession, bool]:  # fmt: skip
+    opening: calls.Open,
+    trainer: Trainer,
+    csprng: Csprng,
+    window: GradientWindow,
+    report: Report,
+    clock: Callable[[], float],
+    work: Callable[[], float],
+) -> tuple[GossipSession, bool]:
     """Return the session around a trainer, and whether it resumes from a checkpoint.
 
     `clock` gives seconds, `work` processor seconds of the calling thread. Raises ConfigError: manifest, settings or checkpoint cannot be

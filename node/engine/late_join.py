@@ -22,9 +22,7 @@ from starling.robust import model_agreement
 
 _MODEL, _X = "model", "x"
 MAX_CANDIDATES = 3  # models of peers stored at a time
-KEPT_S = (
-    120.0  # an unread snapshot is deleted after this; a late joiner on a slow line reads one chunk in a quarter of that
-)
+KEPT_S = 120.0  # an unread snapshot is deleted after this; a late joiner on a slow line reads one chunk in a quarter of that
 
 
 class Offered:
@@ -34,9 +32,8 @@ class Offered:
     """
 
     def __init__(
-        self, trainer: Trainer, rounds: Rounds, outgoing: Outgoing, schema: bytes, folder: Path | None,
-        clock: Callable[[], float],
-    ) -> None:  # fmt: skip
+        self, trainer: Trainer, rounds: Rounds, outgoing: Outgoing, schema: bytes, folder: Path | None, clock: Callable[[], float]
+    ) -> None:
         self._trainer, self._rounds, self._outgoing = trainer, rounds, outgoing
         self._schema, self._folder, self._clock = schema, folder, clock
         self._held: Snapshot | None = None

@@ -35,20 +35,14 @@ class _Values:
         """Return the tensors that the model computes with now, not copied."""
         modules = tuple(model.modules())
         buffers = tuple((each, dict(each.named_buffers(recurse=False, remove_duplicate=False))) for each in modules)
-        return cls(
-            tuple((each, each.data) for each in parameters),
-            buffers,
-            tuple((each, dict(vars(each))) for each in modules),
-        )
+        return cls(tuple((each, each.data) for each in parameters), buffers, tuple((each, dict(vars(each))) for each in modules))
 
     def copied(self) -> _Values:
         """Return a copy; a tensor that two modules share is still shared."""
         with torch.no_grad():
             copies = {id(each): each.clone() for _, held in self.buffers for each in held.values()}
             parameters = tuple((parameter, value.clone()) for parameter, value in self.parameters)
-        buffers = tuple(
-            (module, {name: copies[id(each)] for name, each in held.items()}) for module, held in self.buffers
-        )
+        buffers = tuple((module, {name: copies[id(each)] for name, each in held.items()}) for module, held in self.buffers)
         return _Values(parameters, buffers, self.attributes)
 
     def lend(self) -> None:
@@ -67,9 +61,7 @@ class _Values:
 
 def followers(model: nn.Module) -> list[nn.Parameter]:
     """Frozen parameters that may be a teacher's which follows the model: plain floats, no more of them than are trained."""
-    frozen = [
-        each for each in model.parameters() if not each.requires_grad and each.is_floating_point() and not packed(each)
-    ]
+    frozen = [each for each in model.parameters() if not each.requires_grad and each.is_floating_point() and not packed(each)]
     trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
     return frozen if sum(each.numel() for each in frozen) <= trained else []
 

@@ -60,11 +60,7 @@ class OptimizerMemory:
     """
 
     def __init__(
-        self,
-        current: Callable[[], Keeper],
-        pieces: Sequence[Piece],
-        view: View,
-        chance: Callable[[int], Generator | None],
+        self, current: Callable[[], Keeper], pieces: Sequence[Piece], view: View, chance: Callable[[int], Generator | None]
     ) -> None:
         self._current, self._pieces, self._view, self._chance = current, pieces, view, chance
         self.decays: Sequence[Decay] = view.decays([piece.decay for piece in self._pieces])
@@ -156,9 +152,8 @@ def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
 
 
 def remembered(
-    opening: Open, replica: Replica, chance: Callable[[int], Generator | None], current: Callable[[], Optimizer],
-    notes: list[str],
-) -> MemoryExchange | None:  # fmt: skip
+    opening: Open, replica: Replica, chance: Callable[[int], Generator | None], current: Callable[[], Optimizer], notes: list[str]
+) -> MemoryExchange | None:
     """Return the exchanges of what a node's optimiser remembers; None: this swarm averages models alone.
 
     `notes`: gets a line where the memory stays at home.

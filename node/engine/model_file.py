@@ -22,9 +22,7 @@ def entries(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that a file of the model holds, by their names in its `state_dict`; not copied."""
     first = _first_names(model)
     kept = None if not quantised(model) else _trained(model)
-    return {
-        name: tensor for name, tensor in _plain(model).items() if first[name] == name and (kept is None or name in kept)
-    }
+    return {name: tensor for name, tensor in _plain(model).items() if first[name] == name and (kept is None or name in kept)}
 
 
 def facts(model: nn.Module) -> Mapping[str, str]:
@@ -94,9 +92,7 @@ def _named(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
     for name, tensor in _renamed(given, first, needed).items():
         at = first.get(name, name)
         if at in named and not torch.equal(named[at], tensor):
-            raise ValueError(
-                f"has other values in {shown(name)} than in {shown(at)}, which are one tensor of this model"
-            )
+            raise ValueError(f"has other values in {shown(name)} than in {shown(at)}, which are one tensor of this model")
         named[at] = tensor
     return named
 

@@ -34,9 +34,7 @@ class Kept(Protocol):
     def forms(self, name: str, count: int) -> Mapping[str, tuple[int, torch.dtype]]:
         """Lengths and dtypes of the tensors that hold a moment of `count` numbers."""
 
-    def write(
-        self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None
-    ) -> None:
+    def write(self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None) -> None:
         """Keep values (n,), float32, as the numbers from `start` on, a multiple of `BLOCK`, in the tensors of `forms`."""
 
     def read(self, of: Mapping[str, Tensor], name: str, start: int, end: int) -> Tensor:
@@ -49,9 +47,7 @@ class Bfloat16:
     def forms(self, name: str, count: int) -> Mapping[str, tuple[int, torch.dtype]]:
         return {name: (count, torch.bfloat16)}
 
-    def write(
-        self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None
-    ) -> None:
+    def write(self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None) -> None:
         """Add random low bits, and cut."""
         into[name][start : start + values.numel()] = by_chance(values, chance)
 
@@ -67,9 +63,7 @@ class Int8:
         levels = torch.uint8 if name.endswith(_SQUARED) else torch.int8
         return {name: (count, levels), name + SCALES: (-(-count // BLOCK), torch.float32)}
 
-    def write(
-        self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None
-    ) -> None:
+    def write(self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None) -> None:
         """Round to the nearest level."""
         count, squared = values.numel(), name.endswith(_SQUARED)
         blocks = torch.nn.functional.pad(values, (0, -count % BLOCK)).view(-1, BLOCK)

@@ -55,9 +55,8 @@ class Gradients:
     """
 
     def __init__(
-        self, section: NumericsSection, task: Task, model: nn.Module, device: str, compiler: Compile = inductor,
-        binding: Moving = UNMOVED,
-    ) -> None:  # fmt: skip
+        self, section: NumericsSection, task: Task, model: nn.Module, device: str, compiler: Compile = inductor, binding: Moving = UNMOVED
+    ) -> None:
         """`binding`: of the model to its vector; left out: gradients are views of a vector.
 
         Raises ConfigError: the device, or the model, does not support the settings.
@@ -181,9 +180,7 @@ def _precision(name: str, model: nn.Module, device: str, notes: list[str]) -> to
     precision: torch.dtype = getattr(torch, name)
     other = {str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype != torch.float32}
     if other:
-        raise ConfigError(
-            f"numerics.precision: {name} is for models in float32, this one has parameters in {min(other)}; leave it out"
-        )
+        raise ConfigError(f"numerics.precision: {name} is for models in float32, this one has parameters in {min(other)}; leave it out")
     if not has_precision(device, precision):
         raise ConfigError(f"numerics.precision: {device} of this machine has no {name}; leave it out for float32")
     if (times := slowdown(device, precision)) >= SLOW:

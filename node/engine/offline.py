@@ -55,10 +55,17 @@ def export(run_dir: Path, file: Path) -> None:
         shutil.copyfile(place.checkpoint, copied)
         engine = Worker()
         opening = calls.Open(
-            manifest=manifest, data=config.data, shard=shard, device=config.device, threads=config.threads, checkpoint=str(copied),
-            node=me, privacy=PrivacySection(),
-            start=str(place.start) if script.trains(manifest) else config.start, script=script.trains(manifest),
-        )  # fmt: skip
+            manifest=manifest,
+            data=config.data,
+            shard=shard,
+            device=config.device,
+            threads=config.threads,
+            checkpoint=str(copied),
+            node=me,
+            privacy=PrivacySection(),
+            start=str(place.start) if script.trains(manifest) else config.start,
+            script=script.trains(manifest),
+        )
         for call in (opening, calls.Save(str(file))):
             reply = engine.handle(call)
             if isinstance(reply, calls.Refused):
@@ -119,10 +126,14 @@ def ask(run_dir: Path, model: Path, prompt: str, *, tokens: int, temperature: fl
     chance = generator(seed, "ask")
     written = list(
         generate(
-            lambda window: learned.logits(network, window.to(on)), begun, context=learned.context, count=tokens,
-            temperature=temperature, chance=chance,
+            lambda window: learned.logits(network, window.to(on)),
+            begun,
+            context=learned.context,
+            count=tokens,
+            temperature=temperature,
+            chance=chance,
         )
-    )  # fmt: skip
+    )
     whole, before = learned.decode([*begun, *written]), learned.decode(begun)
     text = whole.removeprefix(before) if whole.startswith(before) else learned.decode(written)
     return {"prompt": prompt, "text": text, "tokens": len(written), "round": facts.get("round")}
@@ -162,9 +173,7 @@ def _settings(run_dir: Path) -> tuple[RunDir, Manifest, NodeConfig, str, int]:
     place = RunDir.existing(run_dir)
     manifest, config, me = place.read_manifest(), place.read_config(), Identity.load_or_create(place.key).peer_id
     if manifest is None:
-        raise ConfigError(
-            f"--dir: {place.path} has no manifest yet; start the node with `starling run --dir {place.path}`"
-        )
+        raise ConfigError(f"--dir: {place.path} has no manifest yet; start the node with `starling run --dir {place.path}`")
     return place, manifest, config, me, manifests.shard_of(manifest, config.shard, me)
 
 
@@ -187,9 +196,7 @@ def main(arguments: list[str]) -> int:
                 export(Path(run_dir), Path(model))
             sys.stdout.write(json.dumps(ask(Path(run_dir), Path(model), **json.loads(request))) + "\n")
         case _:
-            raise ConfigError(
-                "usage: export DIR FILE, evaluate DIR MODEL [DATA], convert DIR MODEL FORM TARGET, or ask DIR MODEL REQUEST"
-            )
+            raise ConfigError("usage: export DIR FILE, evaluate DIR MODEL [DATA], convert DIR MODEL FORM TARGET, or ask DIR MODEL REQUEST")
     return 0
 
 

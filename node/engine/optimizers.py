@@ -56,9 +56,7 @@ class Maker:
         if self.section.kind != "muon":
             return (self._built(self.section.kind, of, keys),)
         own = {key: keys[key] for key in ("momentum", "nesterov", "ns_steps", "weight_decay")}
-        hidden, others = (
-            [each for each in of if each[1] is not None and each[1].hidden is is_it] for is_it in (True, False)
-        )
+        hidden, others = ([each for each in of if each[1] is not None and each[1].hidden is is_it] for is_it in (True, False))
         made = [self._built("muon", hidden, own | {"adjust_lr_fn": "match_rms_adamw"})]
         adamw = {key: keys[key] for key in ("betas", "eps", "weight_decay")}
         return [*made, self._built("adamw", others, adamw)] if others else made
@@ -91,9 +89,8 @@ def by_rows(section: OptimizerSection) -> bool:
 
 
 def optimizer(
-    section: OptimizerSection, like: Tensor, *, weighs_updates: bool = False, model: nn.Module | None = None,
-    moments: Moments = "float32",
-) -> Optimizer:  # fmt: skip
+    section: OptimizerSection, like: Tensor, *, weighs_updates: bool = False, model: nn.Module | None = None, moments: Moments = "float32"
+) -> Optimizer:
     """Return the section's optimiser with empty state for vectors like `like` (d,), those of `model` if given.
 
     `moments`: how those of Adam's family are stored. A large model is stepped in one pass where torch can, which rounds otherwise.
@@ -135,9 +132,7 @@ def corrections_of(manifest: Manifest) -> Corrections:
     return Corrections(manifest.optimizer.clip_norm, on_updates, on_updates or weighs_updates(manifest))
 
 
-def optimizer_of(
-    manifest: Manifest, like: Tensor, model: nn.Module | None = None, moments: Moments = "float32"
-) -> Optimizer:
+def optimizer_of(manifest: Manifest, like: Tensor, model: nn.Module | None = None, moments: Moments = "float32") -> Optimizer:
     """Return the optimiser of a node of this swarm; as `optimizer`."""
     weighs = corrections_of(manifest).weighs_updates
     return optimizer(manifest.optimizer, like, weighs_updates=weighs, model=model, moments=moments)

@@ -22,7 +22,7 @@ from starling.node.config.schema import Manifest
 _PATHS = sysconfig.get_paths()
 _ELSEWHERE = tuple(
     str(Path(path).resolve()) for path in (_PATHS["stdlib"], _PATHS["purelib"], _PATHS["platlib"], Path(__file__).parents[2])
-)  # fmt: skip
+)
 _LONGEST = 300  # characters of an error's own text
 
 

@@ -64,9 +64,7 @@ class Parts:
     def _unsure(self, why: str) -> None:
         if why not in self._said:
             self._said.add(why)
-            self._notes.append(
-                f"whether a batch's loss is the mean of its parts' losses, as it is computed, is not known: {why:.160}"
-            )
+            self._notes.append(f"whether a batch's loss is the mean of its parts' losses, as it is computed, is not known: {why:.160}")
 
     def _loss(self, batch: Any) -> float:
         with evaluating(self._model), torch.no_grad():

@@ -35,9 +35,7 @@ def hidden_matrices(model: nn.Module) -> frozenset[str]:
     ]
     if layers and not layers[-1][0].startswith(tuple(blocks)):
         embeddings.add(id(layers[-1][1]))
-    return frozenset(
-        name for name, weight in layers if id(weight) not in embeddings and min(len(weight), weight[0].numel()) > 1
-    )
+    return frozenset(name for name, weight in layers if id(weight) not in embeddings and min(len(weight), weight[0].numel()) > 1)
 
 
 def pieces(section: OptimizerSection, model: nn.Module) -> tuple[Piece, ...]:

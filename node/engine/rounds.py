@@ -90,9 +90,14 @@ class StepsRounds:
     """Steps pace. Satisfies `Rounds`."""
 
     def __init__(
-        self, trainer: Trainer, exchange: Exchange, vectors: FrozenVectors, report: Report, distance: Callable[[], float | None],
+        self,
+        trainer: Trainer,
+        exchange: Exchange,
+        vectors: FrozenVectors,
+        report: Report,
+        distance: Callable[[], float | None],
         clock: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._trainer, self._exchange, self.vectors = trainer, exchange, vectors
         self._report, self._distance, self._clock = report, distance, clock
         self.tally = Tally(clock())
@@ -211,6 +216,5 @@ class StepsRounds:
     def _phase(self) -> Phase:
         granted = self._train
         return replace(
-            self._trainer.rates.phase(granted.round, float(granted.steps)),
-            first=granted.first, last=granted.last, turn=granted.turn,
-        )  # fmt: skip
+            self._trainer.rates.phase(granted.round, float(granted.steps)), first=granted.first, last=granted.last, turn=granted.turn
+        )

@@ -58,6 +58,5 @@ def phase(section: OptimizerSection, rates: Schedule, round: int, local_steps: f
     """
     kept = 1.0 - (section.momentum if section.kind == "sgd" else 0.0)
     return Phase(
-        round, local_steps, rates.at(round) * ramped / kept, highest_lr=rates.lr / kept,
-        climb=CLIMB if section.kind == "sgd" else 1.0,
-    )  # fmt: skip
+        round, local_steps, rates.at(round) * ramped / kept, highest_lr=rates.lr / kept, climb=CLIMB if section.kind == "sgd" else 1.0
+    )

@@ -34,9 +34,7 @@ def carried_buffers(manifest: Manifest, module: nn.Module) -> tuple[str, ...]:
     chosen, own = manifest.task.buffers, _own_buffers(module)
     if chosen is None or chosen == "local":
         return ()
-    floats = [
-        name for name, each in own.items() if (each.is_floating_point() or each.is_complex()) and finite(real(each))
-    ]
+    floats = [name for name, each in own.items() if (each.is_floating_point() or each.is_complex()) and finite(real(each))]
     if chosen == "average":
         found = _persistent(module) - _normalising(module)
         return _narrow(module, [name for name in floats if name in found])
@@ -114,9 +112,7 @@ class SideState:
         self._kept = KeptBuffers(module, self.buffers, self._watched)
         self.after_step: Moves = (self._kept.keep,) if self._kept else ()
         self._frozen = {
-            name: each
-            for name, each in module.named_parameters()
-            if not each.requires_grad and not each.is_meta and not packed(each)
+            name: each for name, each in module.named_parameters() if not each.requires_grad and not each.is_meta and not packed(each)
         }
         self._changing: dict[str, nn.Parameter] = {}
         self._gives = True

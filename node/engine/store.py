@@ -27,9 +27,12 @@ class Store:
         swarm, file = swarm_of(opening.manifest), Path(opening.checkpoint)
         self._checkpoints = Checkpoints(file, swarm=swarm, schema=self._schema) if opening.checkpoint else None
         self.best = Best(
-            file.with_name(BEST) if opening.checkpoint else None, swarm=swarm, schema=self._schema,
-            higher_is_better=trainer.facts.higher_is_better, large=trainer.facts.large,
-        )  # fmt: skip
+            file.with_name(BEST) if opening.checkpoint else None,
+            swarm=swarm,
+            schema=self._schema,
+            higher_is_better=trainer.facts.higher_is_better,
+            large=trainer.facts.large,
+        )
         self.round: Callable[[], int] = lambda: 0  # to be noted in files
         self.saved: Callable[[], None] = lambda: None  # called after each save
 

@@ -23,9 +23,14 @@ class Stretches:
         self._kept = kept
 
     def step(
-        self, optimizer: torch.optim.Optimizer, step: Step, parameter: nn.Parameter, value: Tensor, gradient: Tensor,
+        self,
+        optimizer: torch.optim.Optimizer,
+        step: Step,
+        parameter: nn.Parameter,
+        value: Tensor,
+        gradient: Tensor,
         chance: Generator | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Change value (n,) in place along a gradient (n,), by a step of the optimiser of its parameter.
 
         Numbers that the state has once for all begin anew in each stretch; `chance` rounds moments.
@@ -57,9 +62,8 @@ class Stretches:
         return found
 
     def _close(
-        self, after: dict[str, Any], before: Mapping[str, Any], name: str, each: Any, part: slice, value: Tensor,
-        chance: Generator | None,
-    ) -> None:  # fmt: skip
+        self, after: dict[str, Any], before: Mapping[str, Any], name: str, each: Any, part: slice, value: Tensor, chance: Generator | None
+    ) -> None:
         """Keep one tensor of a stretch's state in that of the whole parameter `value` (n,)."""
         if not isinstance(each, Tensor) or each.shape != value[part].shape:
             after[name] = each

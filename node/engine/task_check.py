@@ -91,9 +91,7 @@ def _same_model(manifest: Manifest, task: Task) -> str:
     one, other = (_model(task, manifest).state_dict() for _ in range(2))
     for name, value in one.items():
         if isinstance(value, Tensor) and not _equal(value, other[name]):
-            raise ConfigError(
-                f"model() gives another model each time ({name}): nodes would begin apart; draw from its `generator` alone"
-            )
+            raise ConfigError(f"model() gives another model each time ({name}): nodes would begin apart; draw from its `generator` alone")
     return f"{len(one)} tensors, equal at every start"
 
 
@@ -104,9 +102,7 @@ def _same_batches(manifest: Manifest, data: Any) -> str:
         raise ConfigError("data.batch() gives other samples for an equal generator: draw from its `generator` alone")
     held_out = [list(data.held_out(256)) for _ in range(2)]
     if not _equal(*held_out):
-        raise ConfigError(
-            "data.held_out() gives other samples each time: it must be the same test split in the same order"
-        )
+        raise ConfigError("data.held_out() gives other samples each time: it must be the same test split in the same order")
     return f"batches of {size}, {len(held_out[0])} held-out batches of up to 256"
 
 
@@ -125,13 +121,9 @@ def _trained(engine: Worker) -> str:
     ]
     named = f"{', '.join(still[:5])}{f' and {len(still) - 5} more' if len(still) > 5 else ''}"
     if len(still) == len(model.layout.names):
-        raise ConfigError(
-            f"{STEPS} steps did not change {named}: the loss does not depend on any parameter, or detaches it"
-        )
+        raise ConfigError(f"{STEPS} steps did not change {named}: the loss does not depend on any parameter, or detaches it")
     remarks = (
-        [f"; {trained.undone} of them were undone, as their loss was None, or loss, gradient or model not finite"]
-        if trained.undone
-        else []
+        [f"; {trained.undone} of them were undone, as their loss was None, or loss, gradient or model not finite"] if trained.undone else []
     )
     remarks += [f"; they did not change {named}, which the loss may not need"] if still else []
     remarks += [f"; {note}" for note in trained.notes]
@@ -145,14 +137,8 @@ def _scored(engine: Worker, task: Task) -> str:
     if not _same_figures(one, other):
         raise ConfigError("score() of one model differs from call to call; it must not draw random numbers")
     better = "higher" if task.higher_is_better else "lower"
-    remark = (
-        ""
-        if math.isfinite(one.loss)
-        else "; the loss of held-out samples is not a finite number: check model and samples"
-    )
-    return (
-        f"{task.metric} {one.value:.4g}, loss {one.loss:.4g} over {one.samples:,} samples; {better} is better{remark}"
-    )
+    remark = "" if math.isfinite(one.loss) else "; the loss of held-out samples is not a finite number: check model and samples"
+    return f"{task.metric} {one.value:.4g}, loss {one.loss:.4g} over {one.samples:,} samples; {better} is better{remark}"
 
 
 def _same_figures(one: calls.Reply, other: calls.Reply) -> bool:
@@ -208,11 +194,7 @@ def _same_values(one: Tensor, other: Tensor) -> bool:
     """Tell if two tensors are equal, where nan equals nan."""
     if torch.equal(one, other):
         return True
-    return (
-        one.is_floating_point()
-        and torch.equal(one.isnan(), other.isnan())
-        and torch.equal(one.nan_to_num(), other.nan_to_num())
-    )
+    return one.is_floating_point() and torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def main() -> None:

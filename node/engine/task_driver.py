@@ -43,9 +43,7 @@ class TaskDriver:
     sources: Sequence[int] = ()
     due_s: float | None = None
 
-    def __init__(
-        self, opening: calls.Open, clock: Callable[[], float], work: Callable[[], float], csprng: Csprng
-    ) -> None:
+    def __init__(self, opening: calls.Open, clock: Callable[[], float], work: Callable[[], float], csprng: Csprng) -> None:
         self._clock, self.window = clock, GradientWindow()
         self._evaluation: _Evaluation | None = None
         self._evaluates = False
@@ -71,10 +69,20 @@ class TaskDriver:
         self.handle = self.session.handle
         facts, best = trainer.facts, self.session.store.best
         self.reply = calls.Opened(
-            trainer.model.layout.dim, trainer.schema, facts.metric, facts.higher_is_better, facts.device, facts.samples,
-            resumed, self.session.round, EngineFigures(trainer.steps, epsilon=trainer.figures().epsilon), best.value,
-            best.round, facts.crew.batches, facts.crew.most_state_bytes,
-        )  # fmt: skip
+            trainer.model.layout.dim,
+            trainer.schema,
+            facts.metric,
+            facts.higher_is_better,
+            facts.device,
+            facts.samples,
+            resumed,
+            self.session.round,
+            EngineFigures(trainer.steps, epsilon=trainer.figures().epsilon),
+            best.value,
+            best.round,
+            facts.crew.batches,
+            facts.crew.most_state_bytes,
+        )
 
     @property
     def busy(self) -> bool:

@@ -28,11 +28,26 @@ _KEY = "starling"  # one header entry, as the library does not fix the order of 
 _LENGTH_BYTES = 8
 _ALIGNED = 8
 _MAX_HEADER_BYTES = 64 << 20
-_NAMES: Mapping[torch.dtype, str] = MappingProxyType({
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.complex64: "C64",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
-})  # fmt: skip
+_NAMES: Mapping[torch.dtype, str] = MappingProxyType(
+    {
+        torch.float64: "F64",
+        torch.float32: "F32",
+        torch.float16: "F16",
+        torch.bfloat16: "BF16",
+        torch.complex64: "C64",
+        torch.int64: "I64",
+        torch.int32: "I32",
+        torch.int16: "I16",
+        torch.int8: "I8",
+        torch.uint8: "U8",
+        torch.bool: "BOOL",
+        torch.uint64: "U64",
+        torch.uint32: "U32",
+        torch.uint16: "U16",
+        torch.float8_e4m3fn: "F8_E4M3",
+        torch.float8_e5m2: "F8_E5M2",
+    }
+)
 """Of the format."""
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType({name: dtype for dtype, name in _NAMES.items()})
 _STRETCH = 16 << 20  # bytes of a file that are read before their pages are released
@@ -106,11 +121,7 @@ def _mapped(file: int, header: bytes) -> Pages:
         count = math.prod(shape)
         if min(first, *shape, 0) < 0 or last - first != count * dtype.itemsize or begin + last > len(pages):
             raise ValueError("a tensor that is not there")
-        flat = (
-            torch.frombuffer(pages, dtype=dtype, count=count, offset=begin + first)
-            if count
-            else torch.empty(0, dtype=dtype)
-        )
+        flat = torch.frombuffer(pages, dtype=dtype, count=count, offset=begin + first) if count else torch.empty(0, dtype=dtype)
         found[name] = flat.view(shape)
     return found
 

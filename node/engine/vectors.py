@@ -147,9 +147,14 @@ class LiveVectors:
     ready = True
 
     def __init__(
-        self, replica: Replica, outgoing: Outgoing, phase: Callable[[int, float], Phase], steps: Callable[[], int],
-        window: GradientWindow, local_steps: int,
-    ) -> None:  # fmt: skip
+        self,
+        replica: Replica,
+        outgoing: Outgoing,
+        phase: Callable[[int, float], Phase],
+        steps: Callable[[], int],
+        window: GradientWindow,
+        local_steps: int,
+    ) -> None:
         self._replica, self._outgoing = replica, outgoing
         self._phase, self._steps, self._window = phase, steps, window
         self.round = 0

@@ -59,10 +59,7 @@ class Worker:
     """
 
     def __init__(
-        self,
-        clock: Callable[[], float] = time.perf_counter,
-        entropy: Entropy = os.urandom,
-        work: Callable[[], float] | None = None,
+        self, clock: Callable[[], float] = time.perf_counter, entropy: Entropy = os.urandom, work: Callable[[], float] | None = None
     ) -> None:
         self._clock = clock
         self._work = work or clock

@@ -49,9 +49,7 @@ class Traffic:
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(
-            self.bytes_sent + other.bytes_sent,
-            self.bytes_received + other.bytes_received,
-            self.frames_dropped + other.frames_dropped,
+            self.bytes_sent + other.bytes_sent, self.bytes_received + other.bytes_received, self.frames_dropped + other.frames_dropped
         )
 
 

@@ -52,9 +52,7 @@ class Found:
     me: str
     _known: dict[str, tuple[str, ...]] = field(default_factory=dict)  # peer -> addresses
 
-    def heard(
-        self, properties: Mapping[bytes, bytes | None], hosts: Sequence[str], port: int | None
-    ) -> tuple[str, ...]:
+    def heard(self, properties: Mapping[bytes, bytes | None], hosts: Sequence[str], port: int | None) -> tuple[str, ...]:
         """Return the new addresses, with /p2p/ID, of an announcement, which may contain anything."""
         if properties.get(b"swarm") != mark_of(self.swarm) or not 1 <= (port or 0) <= 65535:
             return ()
@@ -84,7 +82,7 @@ class Lan:
 
     def __init__(
         self, swarm: str, peer: str, addresses: Callable[[], Sequence[str]], found: Callable[[str], object], report: Reporter
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._peer, self._swarm = peer, swarm
         self._addresses, self._found, self._report = addresses, found, report
         self._core = Found(swarm, peer)
@@ -160,10 +158,13 @@ class Lan:
 
         label = hashlib.blake2b(self._peer.encode(), digest_size=8).hexdigest()
         return ServiceInfo(
-            SERVICE, f"{label}.{SERVICE}", port=endpoints[0].port, server=f"{label}.local.",
+            SERVICE,
+            f"{label}.{SERVICE}",
+            port=endpoints[0].port,
+            server=f"{label}.local.",
             properties={b"swarm": mark_of(self._swarm), b"peer": self._peer.encode()},
             parsed_addresses=[each.host for each in endpoints[:PER_PEER]],
-        )  # fmt: skip
+        )
 
 
 async def in_thread(work: Callable[[], T]) -> T:

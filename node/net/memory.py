@@ -31,9 +31,7 @@ class _Connection:
 
     free_at: dict[str, float] = field(default_factory=dict)
     last_due: dict[tuple[str, Lane], float] = field(default_factory=dict)
-    sending: dict[tuple[str, Lane], trio.Lock] = field(
-        default_factory=dict
-    )  # under a cap a lane carries one frame at a time
+    sending: dict[tuple[str, Lane], trio.Lock] = field(default_factory=dict)  # under a cap a lane carries one frame at a time
 
 
 class MemoryHub:

@@ -30,9 +30,7 @@ class Device(Protocol):
     def externalipaddress(self) -> str:
         """Return the outside address."""
 
-    def addportmapping(
-        self, port: int, protocol: str, host: str, own_port: int, name: str, remote: str, lease_s: int, /
-    ) -> bool:  # fmt: skip
+    def addportmapping(self, port: int, protocol: str, host: str, own_port: int, name: str, remote: str, lease_s: int, /) -> bool:
         """Lead a port to a host."""
 
     def deleteportmapping(self, port: int, protocol: str, /) -> bool:

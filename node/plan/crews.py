@@ -63,17 +63,17 @@ class Crews:
         pipe, faster = self._pipeline(order, ends, 1.0), self._pipeline(order, ends, 2.0)
         w = self._warm_up(order, ends, pipe)
         stages = tuple(
-            Stage(
-                name=machine.name, first=a, end=b, held=keeps, needed_bytes=self._needed(a, b, keeps),
-                memory_bytes=self._there[number],
-            )
+            Stage(name=machine.name, first=a, end=b, held=keeps, needed_bytes=self._needed(a, b, keeps), memory_bytes=self._there[number])
             for number, machine, a, b, keeps in zip(order, machines, firsts, ends, held(pipe, "1f1b", w), strict=True)
-        )  # fmt: skip
+        )
         step_s = _step_s(pipe, w)
         return Crew(
-            stages=stages, step_s=step_s, decides="computing" if pipe.ideal > step_s / 2.0 else "lines",
-            step_s_of_twice_the_rates=_step_s(faster, w), warm_up=w,
-        )  # fmt: skip
+            stages=stages,
+            step_s=step_s,
+            decides="computing" if pipe.ideal > step_s / 2.0 else "lines",
+            step_s_of_twice_the_rates=_step_s(faster, w),
+            warm_up=w,
+        )
 
     def _rate(self, order: tuple[int, ...]) -> float:
         """Steps a second; where the model does not fit minus the bytes missing, so that a search gets nearer."""
@@ -110,10 +110,12 @@ class Crews:
             (delay, per_s), (_, back_per_s) = line(self._world, a, b), line(self._world, b, a)
             lines.append((delay, self._activation_bytes / min(per_s, back_per_s) / faster))
         return Pipeline(
-            forward=[each * forward for each in seconds], backward=[each * (1.0 - forward) for each in seconds],
-            delay=[it[0] for it in lines], transfer=[it[1] for it in lines],
+            forward=[each * forward for each in seconds],
+            backward=[each * (1.0 - forward) for each in seconds],
+            delay=[it[0] for it in lines],
+            transfer=[it[1] for it in lines],
             micro_batches=self._world.train.micro_batches,
-        )  # fmt: skip
+        )
 
     def _fewest(self, able: list[int]) -> int:
         """Machines without which the parameters alone do not fit; more than there are: all of them do not."""

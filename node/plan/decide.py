@@ -28,9 +28,14 @@ def plan(world: World) -> Plan:
     taken = {stage.name for crew in crews for stage in crew.stages}
     unused = tuple(_unused(world, number, able) for number in rest if world.machine[number].name not in taken)
     return Plan(
-        parameters=memory.parameters(world.model), bytes_per_parameter=memory.bytes_per_parameter(world.train),
-        needed_bytes=whole, members=tuple(members), crews=crews, unused=unused, cures=tuple(_cures(world, rest)),
-    )  # fmt: skip
+        parameters=memory.parameters(world.model),
+        bytes_per_parameter=memory.bytes_per_parameter(world.train),
+        needed_bytes=whole,
+        members=tuple(members),
+        crews=crews,
+        unused=unused,
+        cures=tuple(_cures(world, rest)),
+    )
 
 
 def _needed(world: World, train: TrainSection) -> int:
@@ -50,9 +55,13 @@ def _member(world: World, machine: MachineSection, needed: int) -> Member:
         exchange_s = 8.0 * train.exchange_bytes * memory.parameters(world.model) / (machine.up_mbit * 1e6)
     steps = exchange_s / step_s if step_s and exchange_s is not None else None
     return Member(
-        name=machine.name, needed_bytes=needed, memory_bytes=machine.memory_bytes, step_s=step_s, exchange_s=exchange_s,
+        name=machine.name,
+        needed_bytes=needed,
+        memory_bytes=machine.memory_bytes,
+        step_s=step_s,
+        exchange_s=exchange_s,
         exchange_steps=steps,
-    )  # fmt: skip
+    )
 
 
 def _unused(world: World, number: int, able: list[int]) -> Unused:

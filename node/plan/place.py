@@ -18,9 +18,7 @@ Rate = Callable[[tuple[int, ...]], float]
 """Machines in pipeline order -> steps a second; where the model does not fit, minus the bytes that are missing."""
 
 
-def place(
-    machines: Sequence[int], size: int, rate: Rate, near: Callable[[int, int], float], seed: int = 0
-) -> list[tuple[int, ...]]:
+def place(machines: Sequence[int], size: int, rate: Rate, near: Callable[[int, int], float], seed: int = 0) -> list[tuple[int, ...]]:
     """Crews of `size` machines, each in order, with the largest sum of rates over random starts; those that cannot train are left out.
 
     Args:

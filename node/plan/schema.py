@@ -177,9 +177,7 @@ def _checked(world: World) -> World:
                 known = ", ".join(names[:5]) or "none"
                 raise ConfigError(f"link[{number}].between: must name two machines, got {name!r}; there are {known}")
         if link.between[0] == link.between[1]:
-            raise ConfigError(
-                f"link[{number}].between: must name two machines, got {link.between[0]!r} twice; name another"
-            )
+            raise ConfigError(f"link[{number}].between: must name two machines, got {link.between[0]!r} twice; name another")
     return world
 
 

@@ -37,11 +37,54 @@ from starling.node.config.schema import Manifest, NumericsSection, PrivacySectio
 from starling.node.status.snapshot import EngineFigures
 
 __all__ = [
-    "Abandon", "Advance", "Advanced", "Agree", "Agreed", "Answer", "Answered", "Apply", "Call", "ChunkRead", "Commit", "Consider",
-    "Done", "Drop", "Evaluate", "Evaluated", "Far", "Finish", "Free", "Held", "Limit", "Mix", "Offer", "Offered", "Open", "Opened",
-    "Point", "Pointed", "Publish", "Published", "ReadChunk", "ReadPoint", "Refused", "Reply", "Request", "Retreat", "Revoke", "Save",
-    "Settle", "Snapshot", "Stop", "Summary", "Summed", "Train", "Trained", "VerifyEarlier", "VerifyUpdate",
-]  # fmt: skip
+    "Abandon",
+    "Advance",
+    "Advanced",
+    "Agree",
+    "Agreed",
+    "Answer",
+    "Answered",
+    "Apply",
+    "Call",
+    "ChunkRead",
+    "Commit",
+    "Consider",
+    "Done",
+    "Drop",
+    "Evaluate",
+    "Evaluated",
+    "Far",
+    "Finish",
+    "Free",
+    "Held",
+    "Limit",
+    "Mix",
+    "Offer",
+    "Offered",
+    "Open",
+    "Opened",
+    "Point",
+    "Pointed",
+    "Publish",
+    "Published",
+    "ReadChunk",
+    "ReadPoint",
+    "Refused",
+    "Reply",
+    "Request",
+    "Retreat",
+    "Revoke",
+    "Save",
+    "Settle",
+    "Snapshot",
+    "Stop",
+    "Summary",
+    "Summed",
+    "Train",
+    "Trained",
+    "VerifyEarlier",
+    "VerifyUpdate",
+]
 
 
 M = TypeVar("M", Manifest, dict[str, Any], default=Manifest)
@@ -82,9 +125,7 @@ class Opened(Call, frozen=True, tag="opened"):
     resumed: bool
     round: int
     figures: EngineFigures = EngineFigures()
-    best: float | None = (
-        None  # value of the best model so far, and the rounds it had done; None before the first evaluation
-    )
+    best: float | None = None  # value of the best model so far, and the rounds it had done; None before the first evaluation
     best_round: int | None = None
     batches: int = 0  # of held-out data that the first stage of a crew evaluates
     most_state_bytes: int = 0  # of any stage's state, in a crew
@@ -113,9 +154,7 @@ class Trained(Call, frozen=True, tag="trained"):
     seconds: float  # they took
     undone: int = 0  # steps that produced non-finite numbers and were reverted
     halted: str = ""  # why this node's data are no longer used; "" while they are
-    notes: tuple[
-        str, ...
-    ] = ()  # what the engine changed by itself since the last figures, and why; each a line for the owner
+    notes: tuple[str, ...] = ()  # what the engine changed by itself since the last figures, and why; each a line for the owner
 
 
 class Free(Call, frozen=True, tag="free"):
@@ -153,9 +192,7 @@ class Evaluated(Call, frozen=True, tag="evaluated"):
     value: float
     loss: float | None  # None: there is none
     samples: int
-    best: float | None = (
-        None  # as in Opened, this evaluation included; None also without a checkpoint next to which it is stored
-    )
+    best: float | None = None  # as in Opened, this evaluation included; None also without a checkpoint next to which it is stored
     best_round: int | None = None
     others: dict[str, float] = msgspec.field(default_factory=dict)  # further metrics by name
 
@@ -312,23 +349,30 @@ class Stop(Call, frozen=True, tag="stop"):
 
 
 Later = (
-    Train | Free | EdgeCall | Publish | VerifyUpdate | VerifyEarlier | Mix | Limit | Evaluate | Save | Snapshot | ReadChunk | Consider
-    | Agree | Stop | Advance | Retreat | Summary | Finish | Abandon | Point | ReadPoint
-)  # fmt: skip
+    Train
+    | Free
+    | EdgeCall
+    | Publish
+    | VerifyUpdate
+    | VerifyEarlier
+    | Mix
+    | Limit
+    | Evaluate
+    | Save
+    | Snapshot
+    | ReadChunk
+    | Consider
+    | Agree
+    | Stop
+    | Advance
+    | Retreat
+    | Summary
+    | Finish
+    | Abandon
+    | Point
+    | ReadPoint
+)
 Request = Open | Later
 Reply = (
-    Opened
-    | Trained
-    | Offered
-    | Answered
-    | Published
-    | Evaluated
-    | Held
-    | ChunkRead
-    | Agreed
-    | Done
-    | Refused
-    | Advanced
-    | Summed
-    | Pointed
+    Opened | Trained | Offered | Answered | Published | Evaluated | Held | ChunkRead | Agreed | Done | Refused | Advanced | Summed | Pointed
 )

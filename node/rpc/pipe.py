@@ -21,9 +21,7 @@ from starling.node.config.schema import Manifest
 from starling.node.rpc.calls import Call, Later, Open, Reply, Request
 
 HEADER = struct.Struct(">I")
-MAX_FRAME_BYTES = (1 << 32) - (
-    1 << 20
-)  # nearly all that the length in front can say: a float32 model of 1,073 M parameters
+MAX_FRAME_BYTES = (1 << 32) - (1 << 20)  # nearly all that the length in front can say: a float32 model of 1,073 M parameters
 
 
 class Failed(Call, frozen=True, tag="failed"):

@@ -20,9 +20,7 @@ from starling.node.status.control import socket_address
 
 POLL_S = 0.05
 LONG_S = 3.0  # of waiting without a word
-UP_S = (
-    600.0  # that a node may take until its engine is there: it may have to fetch the model that the swarm begins with
-)
+UP_S = 600.0  # that a node may take until its engine is there: it may have to fetch the model that the swarm begins with
 
 
 class Client:
@@ -113,9 +111,7 @@ def _connected(folder: Path, life: Life, said: Callable[[str], None]) -> socket.
         life.check()
         waited = time.monotonic() - began
         if waited > UP_S:
-            raise GossipError(
-                f"the node in {folder} is not ready after {UP_S:.0f} s; look with `starling status --dir {folder}`"
-            )
+            raise GossipError(f"the node in {folder} is not ready after {UP_S:.0f} s; look with `starling status --dir {folder}`")
         if waited > due:
             due = waited + LONG_S
             doing = life.doing() or f"waiting for the node in {folder}; look with `starling status --dir {folder}`"

@@ -45,9 +45,7 @@ class Metric:
     higher_is_better: bool
 
 
-def create(
-    folder: Path, parts: Parts, metric: Metric, given: Mapping[str, Any], preset: str | None, own: Mapping[str, Any]
-) -> None:
+def create(folder: Path, parts: Parts, metric: Metric, given: Mapping[str, Any], preset: str | None, own: Mapping[str, Any]) -> None:
     """Write a new node's directory.
 
     `given`: dotted keys of the manifest, which win over what follows from the optimiser; `own`: of the node's settings.
@@ -127,9 +125,7 @@ def go_on(folder: Path, given: Mapping[str, Any], own: Sequence[str]) -> None:
     agreed = place.read_manifest()
     for key, value in given.items():
         if agreed is not None and toml.apply_set(agreed, assignments({key: value})) != agreed:
-            say(
-                f"{folder} holds a swarm whose manifest is signed: {key} = {value} is ignored; name another directory for another swarm"
-            )
+            say(f"{folder} holds a swarm whose manifest is signed: {key} = {value} is ignored; name another directory for another swarm")
 
 
 def fingerprint_of(layout: Layout, model: nn.Module, metric: Metric) -> tuple[str, ...]:
@@ -150,9 +146,7 @@ def _optimizer(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
     rate = float(optimizers[0].param_groups[0]["lr"])
     common = {"optimizer.lr": rate if math.isfinite(rate) and rate > 0.0 else None, "optimizer.schedule": "constant"}
     kind = "muon" if "muon" in kinds else next(iter(kinds)) if len(kinds) == 1 else ""
-    if kind not in OPTIMIZERS.built_in or not all(
-        type(each).__module__.startswith("torch.optim") for each in optimizers
-    ):
+    if kind not in OPTIMIZERS.built_in or not all(type(each).__module__.startswith("torch.optim") for each in optimizers):
         return {**common, "mix": "dsgd"}
     group = optimizers[0].param_groups[0]
     keys = {f"optimizer.{key}": group[key] for key in _OF_SGD if key in group} if kind == "sgd" else {}

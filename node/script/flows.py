@@ -44,8 +44,7 @@ class Flows:
         before, known = self.known, first
         for each in others:
             known = known._replace(
-                dot=known.dot + each.dot - REMEMBERED * before.dot,
-                power=known.power + each.power - REMEMBERED * before.power,
+                dot=known.dot + each.dot - REMEMBERED * before.dot, power=known.power + each.power - REMEMBERED * before.power
             )
         self.known, self._stretches = known, []
 

@@ -83,9 +83,7 @@ class Hooks:
         """
         self._process.refuse_forks()
         if self.closed:
-            raise ConfigError(
-                "this Swarm is closed, or another one took over its optimizer: call step() of that one, or leave the loop"
-            )
+            raise ConfigError("this Swarm is closed, or another one took over its optimizer: call step() of that one, or leave the loop")
         ran, moved, empty = self._ran, self._moved, self._empty
         self._ran = self._moved = self._empty = False
         self._unseen = 0 if ran else self._unseen + 1
@@ -146,9 +144,7 @@ class Hooks:
         self.closed = True
         self._remove()
 
-    def before(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Do what comes before a step with these arguments -> others to be used instead, or None. Called by the hooks."""
         if id(optimizer) in self._by_hand or (id(optimizer) in self._open and within_another(optimizer)):
             return None
@@ -217,9 +213,7 @@ After = Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]
 def _weakly(owner: "weakref.ref[Hooks]") -> tuple[Before, After]:
     """Return hooks that do nothing once their owner is gone. A compiler leaves them as they are."""
 
-    def before(
-        optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         hooks = owner()
         return None if hooks is None else hooks.before(optimizer, args, kwargs)
 

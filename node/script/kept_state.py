@@ -24,9 +24,7 @@ class KeptState:
         self._folder, self._objects = folder, dict(objects or {})
         for name, each in self._objects.items():
             if not (callable(getattr(each, "state_dict", None)) and callable(getattr(each, "load_state_dict", None))):
-                raise ConfigError(
-                    f"state: {name!r} must have state_dict and load_state_dict, got a {type(each).__name__}"
-                )
+                raise ConfigError(f"state: {name!r} must have state_dict and load_state_dict, got a {type(each).__name__}")
 
     def write(self, round: int) -> None:
         """Write the state of now, for a node that resumes in `round`, and delete those of before the last. Raises OSError."""
@@ -51,9 +49,7 @@ class KeptState:
             for name, each in self._objects.items():
                 each.load_state_dict(states[name])
         except Exception as error:
-            raise ConfigError(
-                f"state: {path} does not fit these objects: {error}; remove it to begin with them as they are"
-            ) from error
+            raise ConfigError(f"state: {path} does not fit these objects: {error}; remove it to begin with them as they are") from error
         return known[-1]
 
     def _rounds(self) -> list[int]:

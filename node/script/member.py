@@ -80,9 +80,7 @@ class Member:
             due = self.client.welcome.round
             restored = None if self._own else self._kept.restore(due)
             if restored is not None and restored < due:
-                say(
-                    f"the state of round {restored} was loaded, the node is in round {due}: nothing newer was saved when the script ended"
-                )
+                say(f"the state of round {restored} was loaded, the node is in round {due}: nothing newer was saved when the script ended")
             memories = self._exchanged.memories
             if memories is not None and any(each.state for each in self._parts.optimizers):
                 memories.steps = LOADED
@@ -113,9 +111,7 @@ class Member:
             return False
         if self._grant.finished:
             raise ConfigError("the swarm has finished: leave the loop when swarm.finished is true")
-        if (
-            self._is_given and not self._ahead
-        ):  # the wait at the round's end was interrupted: the mix replaces what was done since
+        if self._is_given and not self._ahead:  # the wait at the round's end was interrupted: the mix replaces what was done since
             return self._taken(self._granted(wait=True))
         if not stepped:
             return False
@@ -130,13 +126,9 @@ class Member:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if self._grant is not None:
-            raise ConfigError(
-                "load_state_dict: call it before the first step and before swarm.finished, swarm.round and swarm.lr()"
-            )
+            raise ConfigError("load_state_dict: call it before the first step and before swarm.finished, swarm.round and swarm.lr()")
         if not {"round", "steps"} <= state.keys():
-            raise ConfigError(
-                f"load_state_dict: needs round and steps, as state_dict() gives them, got {sorted(state)}"
-            )
+            raise ConfigError(f"load_state_dict: needs round and steps, as state_dict() gives them, got {sorted(state)}")
         self._own = dict(state)
 
     def close(self, *, part: bool = True) -> None:
@@ -185,13 +177,7 @@ class Member:
         tally, self._tally = self._tally, Tally()
         seconds = time.monotonic() - tally.began
         said = messages.Stepped(
-            tally.steps,
-            tally.mean,
-            reach(self.hooks.rate, self._parts.optimizers),
-            seconds,
-            report.age,
-            report.decays,
-            report.known,
+            tally.steps, tally.mean, reach(self.hooks.rate, self._parts.optimizers), seconds, report.age, report.decays, report.known
         )
         with suppress(Closed):  # which is noticed when a grant is read
             self.client.send(said)

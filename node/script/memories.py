@@ -147,9 +147,7 @@ class OptimizerMemories:
         found = []
         for parameter in self._parameters.named.values():
             held = owners.get(id(parameter), [])
-            piece = (
-                _piece(parameter, *held[0]) if len(held) == 1 else None
-            )  # two memories of one parameter have no mean
+            piece = _piece(parameter, *held[0]) if len(held) == 1 else None  # two memories of one parameter have no mean
             if piece is None:
                 return None
             found.append(piece)

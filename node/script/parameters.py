@@ -46,15 +46,11 @@ class Parameters:
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], copies: Copies = ()) -> None:
         trainable = _trainable(model)
         if not trainable:
-            raise ConfigError(
-                "the model has no trainable parameters: set requires_grad on what is to be learned, before Swarm()"
-            )
+            raise ConfigError("the model has no trainable parameters: set requires_grad on what is to be learned, before Swarm()")
         held = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
         own = {name: each for name, each in trainable.items() if id(each) in held}
         if not own:
-            raise ConfigError(
-                "the optimizer holds none of the model's trainable parameters: build it from the model given to Swarm"
-            )
+            raise ConfigError("the optimizer holds none of the model's trainable parameters: build it from the model given to Swarm")
         self._model = model
         self._left_out = [each for each in trainable.values() if id(each) not in held]
         self._frozen = set[int]()  # ids of those that were at the last round's end, and were not stepped since
@@ -92,9 +88,7 @@ class Parameters:
             torch.clear_autocast_cache()  # inside an autocast region it may hold casts of the old values
             if copies:
                 torch._foreach_sub_(list(moved.values()), [values[number] for number in moved])
-                torch._foreach_sub_(
-                    [each for each, _ in copies], [moved[number].to(each.device) for each, number in copies]
-                )
+                torch._foreach_sub_([each for each, _ in copies], [moved[number].to(each.device) for each, number in copies])
             if self.lost:
                 lost = list(self.lost.values())
                 torch._foreach_copy_(lost, [places[number] for number in self.lost])
@@ -104,9 +98,7 @@ class Parameters:
         """Add `other` − `own` (d,) to the parameters, and copy them to `own`, in the host's memory: one pass where that is possible."""
         with quiet():
             values = self._values()
-            plain = all(
-                each.is_contiguous() and each.dtype == own.dtype and each.device == own.device for each in values
-            )
+            plain = all(each.is_contiguous() and each.dtype == own.dtype and each.device == own.device for each in values)
             if plain and next(self.copies.by_number(), None) is None:
                 # Three of these for each of the user's threads, which take part, are in its cache.
                 length = 2 * BLOCK * torch.get_num_threads()

@@ -43,6 +43,4 @@ class Joined:
     def refuse_forks(self) -> None:
         """Raises ConfigError: this is another process, a fork."""
         if self.is_elsewhere:
-            raise ConfigError(
-                "this process is a fork of the one that joined: train and call swarm.step() in the parent only"
-            )
+            raise ConfigError("this process is a fork of the one that joined: train and call swarm.step() in the parent only")

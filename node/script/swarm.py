@@ -60,9 +60,7 @@ class Running:
         last = attached.last
         if last is None or last.ended == "failed":
             why = "was killed" if last is None else last.reason
-            raise GossipError(
-                f"the node in {self._folder} {why}; start it with `starling run --dir {self._folder}`, and the script again"
-            )
+            raise GossipError(f"the node in {self._folder} {why}; start it with `starling run --dir {self._folder}`, and the script again")
         return True
 
     def doing(self) -> str:
@@ -95,11 +93,19 @@ class Swarm:
     """
 
     def __init__(
-        self, folder: str | Path, invite: str | None = None, *, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer],
-        evaluate: Callable[[], Any] | None = None, state: Mapping[str, Any] | None = None,
-        listen: str | Sequence[str] | None = None, config: Mapping[str, Any] | None = None, copies: Copies = (),
+        self,
+        folder: str | Path,
+        invite: str | None = None,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        evaluate: Callable[[], Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+        listen: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        copies: Copies = (),
         by_hand: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._check_process()
         parts = Parts(model, unwrapped(optimizer, by_hand=by_hand), evaluate, state, copies)
         self._folder = Path(folder)
@@ -115,12 +121,25 @@ class Swarm:
 
     @classmethod
     def create(
-        cls, folder: str | Path, *, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], rounds: int = 200,
-        local_steps: int = 20, quorum: int = 2, metric: str = "loss", higher_is_better: bool | None = None,
-        set: Mapping[str, Any] | None = None, preset: str | None = None, evaluate: Callable[[], Any] | None = None,
-        state: Mapping[str, Any] | None = None, listen: str | Sequence[str] | None = None,
-        config: Mapping[str, Any] | None = None, copies: Copies = (), by_hand: bool = False,
-    ) -> Self:  # fmt: skip
+        cls,
+        folder: str | Path,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        rounds: int = 200,
+        local_steps: int = 20,
+        quorum: int = 2,
+        metric: str = "loss",
+        higher_is_better: bool | None = None,
+        set: Mapping[str, Any] | None = None,
+        preset: str | None = None,
+        evaluate: Callable[[], Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+        listen: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        copies: Copies = (),
+        by_hand: bool = False,
+    ) -> Self:
         """Create a swarm that begins with the parameters that the model has now, and return its first member.
 
         Args:
@@ -151,9 +170,7 @@ class Swarm:
             lower = metric in {"loss", "error"} or metric.endswith(("_loss", "_error"))
             figure = creation.Metric(metric, not lower if higher_is_better is None else higher_is_better)
             creation.create(Path(folder), parts, figure, given, preset, own)
-        return cls(
-            folder, model=model, optimizer=optimizer, evaluate=evaluate, state=state, copies=copies, by_hand=by_hand
-        )
+        return cls(folder, model=model, optimizer=optimizer, evaluate=evaluate, state=state, copies=copies, by_hand=by_hand)
 
     @staticmethod
     def _check_process() -> None:

@@ -16,11 +16,21 @@ from starling.node.simulate.schema import Scenario
 
 
 def simulate(
-    scenario: Scenario | str | Path | None = None, *, task: str | None = None, mix: str | None = None, overlay: str | None = None,
-    nodes: int | None = None, rounds: int | None = None, engine: Literal["matrix", "virtual"] | None = None,
-    seeds: Sequence[int] | None = None, preset: str | None = None, set: Mapping[str, Any] | None = None,
-    jobs: int = 1, executor: Executor | None = None, progress: Show | None = None,
-) -> Runs:  # fmt: skip
+    scenario: Scenario | str | Path | None = None,
+    *,
+    task: str | None = None,
+    mix: str | None = None,
+    overlay: str | None = None,
+    nodes: int | None = None,
+    rounds: int | None = None,
+    engine: Literal["matrix", "virtual"] | None = None,
+    seeds: Sequence[int] | None = None,
+    preset: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    progress: Show | None = None,
+) -> Runs:
     """Simulate a swarm, or a sweep of swarms.
 
     Args:
@@ -48,9 +58,16 @@ def simulate(
     if jobs < 1:
         raise ConfigError(f"jobs: must be >= 1, got {jobs}")
     given = {
-        "task": task, "mix": mix, "overlay": overlay, "simulate.nodes": nodes, "pace.rounds": rounds, "simulate.engine": engine,
-        "sweep.seeds": seeds, "preset": preset, **(set or {}),
-    }  # fmt: skip
+        "task": task,
+        "mix": mix,
+        "overlay": overlay,
+        "simulate.nodes": nodes,
+        "pace.rounds": rounds,
+        "simulate.engine": engine,
+        "sweep.seeds": seeds,
+        "preset": preset,
+        **(set or {}),
+    }
     if isinstance(scenario, Scenario):
         begun = toml.apply_set(scenario, assignments(given))
         cells = sweep.cells(begun)

@@ -34,9 +34,7 @@ def identities(agreed: Manifest, count: int) -> tuple[str, tuple[str, ...]]:
     return swarm.swarm, tuple(swarm.identity(index).peer_id for index in range(count))
 
 
-def exchange(
-    scenario: Scenario, agreed: Manifest, mixer: Mixer, whole: Layout, layout: Layout
-) -> tuple[ExchangeCodec, Selector]:
+def exchange(scenario: Scenario, agreed: Manifest, mixer: Mixer, whole: Layout, layout: Layout) -> tuple[ExchangeCodec, Selector]:
     """Codecs and coordinates of the exchange of vectors (D,) made of models of the layout `whole`, `layout` of what is shared of them.
 
     A budget that is left to be measured is what the slowest of `network.rates` allows.
@@ -50,9 +48,13 @@ def exchange(
     kind = kind_of(mixer.edge)
     request = codec.response if kind in SENT_AS_RESPONSES else codec.request
     select = selection(
-        scenario.compress, request, codec.response, parts(layout, dim), wishes=selector_facts(agreed.compress, kind).wishes,
+        scenario.compress,
+        request,
+        codec.response,
+        parts(layout, dim),
+        wishes=selector_facts(agreed.compress, kind).wishes,
         beside=beside(agreed),
-    )  # fmt: skip
+    )
     return codec, select(budget, dim)
 
 

@@ -22,9 +22,7 @@ class InlineCrew:
         forward: of these, of activations.
     """
 
-    def __init__(
-        self, manifest: Manifest, number: int = 0, on_the_way: Callable[[Pass], Pass] = lambda frame: frame
-    ) -> None:
+    def __init__(self, manifest: Manifest, number: int = 0, on_the_way: Callable[[Pass], Pass] = lambda frame: frame) -> None:
         """`on_the_way` may change what is sent."""
         self._manifest, self._number, self._on_the_way = manifest, number, on_the_way
         self.engines = [Worker() for _ in range(manifest.crew.stages)]
@@ -74,9 +72,7 @@ class InlineCrew:
                 self.bytes += len(command.payload) + len(command.labels)
                 self.forward += len(command.payload) if command.way == "F" else 0
                 sent = self._on_the_way(command)
-                todo.extend(
-                    (sent.to, it) for it in cores[sent.to].arrived(sent.way, sent.micro, sent.payload, sent.labels)
-                )
+                todo.extend((sent.to, it) for it in cores[sent.to].arrived(sent.way, sent.micro, sent.payload, sent.labels))
             elif isinstance(command, Apply):
                 parts = command.parts
             else:

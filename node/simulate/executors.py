@@ -122,9 +122,7 @@ def cluster(address: str) -> Iterator[Executor]:
     Raises ConfigError: dask.distributed is not installed, or there is no scheduler.
     """
     if find_spec("distributed") is None:
-        raise ConfigError(
-            "--cluster: needs dask.distributed, which is not installed; try `pip install 'starling-swarm[cluster]'`"
-        )
+        raise ConfigError("--cluster: needs dask.distributed, which is not installed; try `pip install 'starling-swarm[cluster]'`")
     import distributed  # noqa: PLC0415 — an extra that few need, and slow to import
 
     try:

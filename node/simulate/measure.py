@@ -35,9 +35,7 @@ class Measure:
     def metric(self) -> str:
         return "consensus_error" if self.problem is None else self.problem.metric
 
-    def add(
-        self, round: int, x: Tensor, alive: Sequence[int], *, seconds: float, sent_bytes: int, exchanges: int, nodes: int
-    ) -> None:  # fmt: skip
+    def add(self, round: int, x: Tensor, alive: Sequence[int], *, seconds: float, sent_bytes: int, exchanges: int, nodes: int) -> None:
         """One evaluation of the models x (n, d) of the honest rows `alive`, ascending, after `round` rounds.
 
         `sent_bytes` and `exchanges`, counted at each end, are sums so far over the `nodes` that ever were.
@@ -56,10 +54,19 @@ class Measure:
             sampled = x if everyone else x[torch.arange(self.sample) * len(alive) // self.sample]
             values, success = self.problem.values(sampled, alive), self.problem.success(sampled)
         row = Row(
-            round=round, seconds=seconds, bytes_per_node=sent_bytes / nodes, exchanges_per_node=exchanges / nodes, alive=len(alive),
-            loss=loss, mean_model=mean_model, mean=sum(values) / len(values), min=min(values),
-            max=max(values), consensus_distance=distance, attack_success=success,
-        )  # fmt: skip
+            round=round,
+            seconds=seconds,
+            bytes_per_node=sent_bytes / nodes,
+            exchanges_per_node=exchanges / nodes,
+            alive=len(alive),
+            loss=loss,
+            mean_model=mean_model,
+            mean=sum(values) / len(values),
+            min=min(values),
+            max=max(values),
+            consensus_distance=distance,
+            attack_success=success,
+        )
         if not all(map(math.isfinite, (row.loss or 0.0, mean_model, row.min, row.mean, row.max, distance))):
             raise ValueError(NOT_FINITE)
         self.rows.append(row)
@@ -67,16 +74,30 @@ class Measure:
             self.seen(round, x)
 
     def outcome(
-        self, *, parameters: int, byzantine: NDArray[np.bool_], counts: dict[str, int], diverged: int | None, undone: int,
-        target: float, wall_s: float,
-    ) -> Outcome:  # fmt: skip
+        self,
+        *,
+        parameters: int,
+        byzantine: NDArray[np.bool_],
+        counts: dict[str, int],
+        diverged: int | None,
+        undone: int,
+        target: float,
+        wall_s: float,
+    ) -> Outcome:
         """Return the outcome of the run; arguments as of `Outcome`, `byzantine` (N,)."""
         higher = self.problem is not None and self.problem.higher_is_better
         return Outcome(
-            metric=self.metric, higher_is_better=higher, parameters=parameters, rows=tuple(self.rows),
-            counts=counts, undone=undone, diverged=diverged, bad=tuple(np.flatnonzero(byzantine).tolist()),
-            target=reached(self.rows, target, higher_is_better=higher), wall_s=wall_s,
-        )  # fmt: skip
+            metric=self.metric,
+            higher_is_better=higher,
+            parameters=parameters,
+            rows=tuple(self.rows),
+            counts=counts,
+            undone=undone,
+            diverged=diverged,
+            bad=tuple(np.flatnonzero(byzantine).tolist()),
+            target=reached(self.rows, target, higher_is_better=higher),
+            wall_s=wall_s,
+        )
 
     def line(self) -> str:
         """Return the latest in a few words."""

@@ -34,9 +34,7 @@ def check(path: Path | None) -> None:
         raise ConfigError("--plot: needs matplotlib, which is not installed; try `pip install 'starling-swarm[plot]'`")
 
 
-def figure(
-    finished: Sequence[Finished], title: str, target: float, *, x: str | None = None, group: Sequence[str] = ()
-) -> Figure:
+def figure(finished: Sequence[Finished], title: str, target: float, *, x: str | None = None, group: Sequence[str] = ()) -> Figure:
     """Return the picture of at least one run, against `x`, a name in `results.AXES`; None: a panel for each. `group` as of
     `results.variants`.
 
@@ -80,9 +78,7 @@ def figure(
     return picture
 
 
-def _line(
-    axes: Axes, runs: Sequence[Sequence[Row]], field: str, label: str, colour: tuple[float, ...], style: str
-) -> None:
+def _line(axes: Axes, runs: Sequence[Sequence[Row]], field: str, label: str, colour: tuple[float, ...], style: str) -> None:
     """One variant: its mean, and a band of a standard deviation where it has more than one run."""
     points = list(zip(*runs, strict=False))  # one that diverged is shorter
     across = [fmean(getattr(row, field) for row in rows) for rows in points]

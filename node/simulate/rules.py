@@ -30,9 +30,7 @@ def check(cells: tuple[Cell, ...]) -> list[str]:
         try:
             warnings |= dict.fromkeys(check_one(cell.scenario))
         except ConfigError as error:
-            raise ConfigError(
-                f"{error} (in the run with {title(cell.labels)})" if cell.labels else str(error)
-            ) from error
+            raise ConfigError(f"{error} (in the run with {title(cell.labels)})" if cell.labels else str(error)) from error
     return list(warnings)
 
 
@@ -70,13 +68,10 @@ def check_one(scenario: Scenario) -> list[str]:
         _check_rows(scenario)
     if pace.kind == "sampled" and simulate.engine != "virtual":
         raise ConfigError(
-            "pace.kind: sampled rounds are of nodes that sleep and wake; rows of an array all step; "
-            "try `--set simulate.engine=virtual`"
+            "pace.kind: sampled rounds are of nodes that sleep and wake; rows of an array all step; try `--set simulate.engine=virtual`"
         )
     if pace.stop_after and simulate.engine != "virtual":
-        raise ConfigError(
-            "pace.stop_after: rows of an array are measured together and do not vote; try `--set simulate.engine=virtual`"
-        )
+        raise ConfigError("pace.stop_after: rows of an array are measured together and do not vote; try `--set simulate.engine=virtual`")
     if simulate.running_mean and scenario.optimizer.kind != "sgd":
         raise ConfigError(
             f"simulate.running_mean: is about sgd's momentum, got optimizer={scenario.optimizer.kind}; "
@@ -91,17 +86,13 @@ def check_one(scenario: Scenario) -> list[str]:
 def _check_rows(scenario: Scenario) -> None:
     """Check that the matrix engine supports what the scenario asks of nodes."""
     if averaged(manifest(scenario)):
-        raise ConfigError(
-            "task.buffers: rows of an array have no buffers of their own, must be local; try `--set simulate.engine=virtual`"
-        )
+        raise ConfigError("task.buffers: rows of an array have no buffers of their own, must be local; try `--set simulate.engine=virtual`")
     if scenario.overlay.params().get("choose") == "fast":
         raise ConfigError(
             "overlay.choose: rows of an array measure no lines, by which edges are chosen; try `--set simulate.engine=virtual`"
         )
     if scenario.pace.overlap:
-        raise ConfigError(
-            "pace.overlap: rows of an array take their steps and exchanges alternately; try `--set simulate.engine=virtual`"
-        )
+        raise ConfigError("pace.overlap: rows of an array take their steps and exchanges alternately; try `--set simulate.engine=virtual`")
 
 
 def check_files(task: TaskSection) -> None:
@@ -137,9 +128,7 @@ def _check_whole(scenario: Scenario) -> None:
             "try `--set simulate.engine=matrix`"
         )
     if scenario.simulate.running_mean:
-        raise ConfigError(
-            "simulate.running_mean: whole nodes begin with no momentum; try `--set simulate.engine=matrix`"
-        )
+        raise ConfigError("simulate.running_mean: whole nodes begin with no momentum; try `--set simulate.engine=matrix`")
     if scenario.attack.params:
         raise ConfigError(
             "attack.params: whole nodes lie as an attack does by itself, must be empty with engine = virtual; "
@@ -161,9 +150,7 @@ def _check_kappa(scenario: Scenario) -> list[str]:
     if mix.kind != "pet" or averages_memories(scenario) or mix.kappa is None or mix.kappa < most:
         return []
     better = f"leave it out, or try `--set mix.kappa={chosen_kappa(nodes):.2g}`"
-    return [
-        f"mix.kappa: {mix.kappa:g} is not below {most:g}, from where on flows of {nodes} nodes may grow without end; {better}"
-    ]
+    return [f"mix.kappa: {mix.kappa:g} is not below {most:g}, from where on flows of {nodes} nodes may grow without end; {better}"]
 
 
 def _check_attack(scenario: Scenario) -> list[str]:
@@ -177,8 +164,7 @@ def _check_attack(scenario: Scenario) -> list[str]:
         )
     if max(attack.rows, default=0) >= nodes or len(set(attack.rows)) < len(attack.rows):
         raise ConfigError(
-            f"attack.rows: must name nodes below simulate.nodes = {nodes}, each once, got {list(attack.rows)}; "
-            "try `--set attack.rows=[0]`"
+            f"attack.rows: must name nodes below simulate.nodes = {nodes}, each once, got {list(attack.rows)}; try `--set attack.rows=[0]`"
         )
     bad = len(attack.rows) or attack.nodes
     if bad > nodes - 2:
@@ -208,9 +194,7 @@ def _check_attack(scenario: Scenario) -> list[str]:
             "try `--set mix.kind=gradient_tracking`"
         )
     if scenario.byzantine_fraction and bad > scenario.byzantine_fraction * nodes:
-        return [
-            f"attack: {bad} of {nodes} nodes are bad, more than byzantine_fraction = {scenario.byzantine_fraction:g} is meant to stand"
-        ]
+        return [f"attack: {bad} of {nodes} nodes are bad, more than byzantine_fraction = {scenario.byzantine_fraction:g} is meant to stand"]
     return []
 
 

@@ -60,9 +60,10 @@ class Runs:
         return pd.DataFrame(
             [
                 {**run.labels, "metric": run.outcome.metric, **msgspec.structs.asdict(row)}
-                for run in self.finished for row in run.outcome.rows
+                for run in self.finished
+                for row in run.outcome.rows
             ]
-        )  # fmt: skip
+        )
 
     def plot(self, path: str | Path | None = None, *, x: str | None = None, group: Sequence[str] = ()) -> Any:
         """Draw the metric: mean ± standard deviation over seeds, one line for each variant.

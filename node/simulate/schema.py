@@ -158,10 +158,7 @@ class Scenario(Section, frozen=True):
 
 def without_faults(scenario: Scenario) -> bool:
     """Tell if there is no loss, churn, straggler or attack: then no exchange may miss its deadline."""
-    return (
-        msgspec.structs.replace(scenario.faults, tries=FaultsSection().tries) == FaultsSection()
-        and not scenario.attack.kind
-    )
+    return msgspec.structs.replace(scenario.faults, tries=FaultsSection().tries) == FaultsSection() and not scenario.attack.kind
 
 
 def joiners(scenario: Scenario) -> int:
@@ -185,7 +182,16 @@ def manifest(scenario: Scenario) -> Manifest:
         task = task.changed(nodes=parts)
     partition = PartitionSection(**msgspec.to_builtins(scenario.partition) | {"shards": parts})
     return Manifest(
-        name=scenario.name, seed=scenario.simulate.seed, task=task, partition=partition, optimizer=scenario.optimizer, mix=scenario.mix,
-        overlay=scenario.overlay, compress=scenario.compress, membership=scenario.membership, robust=scenario.robust,
-        byzantine_fraction=scenario.byzantine_fraction, pace=msgspec.structs.replace(scenario.pace, quorum=nodes),
-    )  # fmt: skip
+        name=scenario.name,
+        seed=scenario.simulate.seed,
+        task=task,
+        partition=partition,
+        optimizer=scenario.optimizer,
+        mix=scenario.mix,
+        overlay=scenario.overlay,
+        compress=scenario.compress,
+        membership=scenario.membership,
+        robust=scenario.robust,
+        byzantine_fraction=scenario.byzantine_fraction,
+        pace=msgspec.structs.replace(scenario.pace, quorum=nodes),
+    )

@@ -86,9 +86,7 @@ def _axis(key: str, values: object) -> list[dict[str, Scalar]]:
     for value in values:
         together = value if len(names) > 1 else [value]
         if not isinstance(together, list | tuple) or len(together) != len(names):
-            raise ConfigError(
-                f"sweep.grid: {key}: must be lists of {len(names)} values, got {value!r}; try `[[1, 2], [3, 4]]`"
-            )
+            raise ConfigError(f"sweep.grid: {key}: must be lists of {len(names)} values, got {value!r}; try `[[1, 2], [3, 4]]`")
         for name, each in zip(names, together, strict=True):
             if not isinstance(each, str | int | float | bool):
                 raise ConfigError(f"sweep.grid: {name}: must be text or a number, got {each!r}; try `{name} = [1, 2]`")

@@ -20,15 +20,9 @@ def card(name: str, *, swarm: str, task: str, form: str, status: StatusSnapshot 
     rows = {"swarm": f"`{swarm}`", "task": f"`{task}`", "format": form}
     if status is not None:
         done = f"{status.round} of {status.rounds}" if status.rounds else str(status.round)
-        rows |= {
-            "rounds": done,
-            "local steps of this node": f"{status.local_steps:,}",
-            "members at the end": str(status.members),
-        }
+        rows |= {"rounds": done, "local steps of this node": f"{status.local_steps:,}", "members at the end": str(status.members)}
         if status.value is not None:
-            rows[status.metric or ""] = (
-                f"{status.value:.6g}, on this node's held-out data, in round {status.value_round}"
-            )
+            rows[status.metric or ""] = f"{status.value:.6g}, on this node's held-out data, in round {status.value_round}"
         if status.parameters is not None:
             rows["trained parameters"] = f"{status.parameters:,}"
         rows |= {"algorithm": status.algorithm, "overlay": status.overlay}

@@ -51,9 +51,5 @@ def load(run_dir: Path) -> FinalStatus | None:
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
     if final.snapshot.version not in SNAPSHOT:
-        raise ValueError(
-            unreadable(
-                f"{path}: a status", final.snapshot.version, SNAPSHOT, f"move it away with `mv {path} {path}.old`"
-            )
-        )
+        raise ValueError(unreadable(f"{path}: a status", final.snapshot.version, SNAPSHOT, f"move it away with `mv {path} {path}.old`"))
     return final

@@ -141,9 +141,7 @@ def labels(texts: Mapping[str, str], width: int = NAME_WIDTH) -> dict[str, str]:
     left = dict(sorted(texts.items()))
     extra = 0
     while left:
-        cut = {
-            key: short(text, (ID_WIDTH if text.startswith(ID_PREFIX) else width) + extra) for key, text in left.items()
-        }
+        cut = {key: short(text, (ID_WIDTH if text.startswith(ID_PREFIX) else width) + extra) for key, text in left.items()}
         count = Counter([*unique.values(), *cut.values()])
         unique |= {key: label for key, label in cut.items() if count[label] == 1}
         whole = [key for key, label in cut.items() if count[label] > 1 and label == clean(texts[key])]

@@ -36,7 +36,7 @@ PEER_STATES: Final[tuple[str, ...]] = get_args(get_type_hints(PeerStatus)["state
 _COMPUTED: Final[tuple[tuple[str, str, Callable[[StatusSnapshot], float]], ...]] = (
     ("starling_healthy", "1 when the node has no problem, else 0; /healthz says which.", lambda s: s.problem is None),
     ("starling_edges", "Peers that this node exchanges with.", lambda s: sum(peer.edge for peer in s.peers)),
-)  # fmt: skip
+)
 
 
 class Declared(NamedTuple):
@@ -55,8 +55,9 @@ def declared(struct: type[msgspec.Struct]) -> tuple[Declared, ...]:
     metadata = ((name, each) for name in struct.__struct_fields__ for each in getattr(hints[name], "__metadata__", ()))
     return tuple(
         Declared(field=name, text=each.description or "", **each.extra)
-        for name, each in metadata if isinstance(each, msgspec.Meta) and each.extra
-    )  # fmt: skip
+        for name, each in metadata
+        if isinstance(each, msgspec.Meta) and each.extra
+    )
 
 
 _OF_NODE: Final = declared(StatusSnapshot)
@@ -99,9 +100,15 @@ def _collected(snapshot: StatusSnapshot) -> Iterator[Metric]:
 
 def _of_node(snapshot: StatusSnapshot) -> Iterator[Metric]:
     about = {
-        "peer": snapshot.peer, "swarm": snapshot.swarm, "name": snapshot.name, "task": snapshot.task, "metric": snapshot.metric,
-        "algorithm": snapshot.algorithm, "overlay": snapshot.overlay, "device": snapshot.device or "",
-    }  # fmt: skip
+        "peer": snapshot.peer,
+        "swarm": snapshot.swarm,
+        "name": snapshot.name,
+        "task": snapshot.task,
+        "metric": snapshot.metric,
+        "algorithm": snapshot.algorithm,
+        "overlay": snapshot.overlay,
+        "device": snapshot.device or "",
+    }
     yield InfoMetricFamily("starling_node", "Who this node is and what it trains.", about)
     for name, text, of in _COMPUTED:
         yield _family("gauge", name, text, of(snapshot))
@@ -123,12 +130,8 @@ def _of_states(snapshot: StatusSnapshot) -> Iterator[Metric]:
 
 
 def _exchanges(snapshot: StatusSnapshot) -> Metric:
-    family = CounterMetricFamily(
-        "starling_exchanges", "Exchanges by how they ended, both ends counted.", labels=["outcome"]
-    )
-    last: dict[str, Exemplar] = {
-        each.outcome: exemplar for each in snapshot.transactions if (exemplar := _exemplar(each)) is not None
-    }
+    family = CounterMetricFamily("starling_exchanges", "Exchanges by how they ended, both ends counted.", labels=["outcome"])
+    last: dict[str, Exemplar] = {each.outcome: exemplar for each in snapshot.transactions if (exemplar := _exemplar(each)) is not None}
     for outcome, count in msgspec.structs.asdict(snapshot.exchanges).items():
         family.add_metric([outcome], count, exemplar=last.get(outcome))
     return family

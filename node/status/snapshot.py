@@ -60,8 +60,7 @@ class PeerStatus(msgspec.Struct, frozen=True):
         float | None, gauge("peer_staleness_ratio", "Share of recent exchanges that this peer did not answer, 0 to 1.")
     ] = None
     clipped: Annotated[
-        float | None,
-        gauge("peer_clipped_ratio", "Share of recent exchanges whose vector from this peer was clipped, 0 to 1."),
+        float | None, gauge("peer_clipped_ratio", "Share of recent exchanges whose vector from this peer was clipped, 0 to 1.")
     ] = None
     trusted: bool = False
     """By this node's owner."""
@@ -107,9 +106,7 @@ class Resources(msgspec.Struct, frozen=True):
     gpu: Annotated[float | None, gauge("gpu_busy_ratio", "GPU utilisation by all processes, 0 to 1.")] = None
     gpu_memory_bytes: Annotated[int | None, gauge("gpu_memory_bytes", "Of the GPU, taken by this node.")] = None
     threads: Annotated[int | None, gauge("threads", "Of torch, in local steps on the CPU.")] = None
-    tasks: Annotated[
-        int | None, gauge("tasks", "Of the daemon; a number that grows while the members stay as many is a leak.")
-    ] = None
+    tasks: Annotated[int | None, gauge("tasks", "Of the daemon; a number that grows while the members stay as many is a leak.")] = None
 
 
 class Transaction(msgspec.Struct, frozen=True):
@@ -173,13 +170,9 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """d, scalars in the model."""
     device: str | None = None
     round: Annotated[int, gauge("round", "Rounds done.")] = 0
-    rounds: Annotated[
-        int, gauge("rounds", "Length of the run in rounds; absent where it is endless.", zero_is_absent=True)
-    ] = 0
+    rounds: Annotated[int, gauge("rounds", "Length of the run in rounds; absent where it is endless.", zero_is_absent=True)] = 0
     """0: endless."""
-    local_steps: Annotated[
-        int, counter("local_steps", "Optimizer steps done; goes on from the checkpoint after a restart.")
-    ] = 0
+    local_steps: Annotated[int, counter("local_steps", "Optimizer steps done; goes on from the checkpoint after a restart.")] = 0
     steps_per_s: Annotated[float | None, gauge("steps_per_second", "Local steps per second of computing time.")] = None
     """Local steps per second of computing time, over the last 16 rounds."""
     loss: Annotated[float | None, gauge("loss", "Mean training loss of the last round.")] = None
@@ -193,9 +186,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     up_bytes_per_s: float | None = None
     down_bytes_per_s: float | None = None
     exchanges: Exchanges = Exchanges()
-    engine_restarts: Annotated[
-        int, counter("engine_restarts", "Engine processes that died or hung and were replaced.")
-    ] = 0
+    engine_restarts: Annotated[int, counter("engine_restarts", "Engine processes that died or hung and were replaced.")] = 0
     seat: str = ""
     """In a swarm of crews: which stage of which crew this node holds, and what the crew lacks."""
     rejoined: bool = False
@@ -210,28 +201,22 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     events: tuple[Event, ...] = ()
     """The last 50."""
     epsilon: Annotated[
-        float | None,
-        gauge("privacy_epsilon", "Privacy loss of this node's data (differential privacy); absent without noise."),
+        float | None, gauge("privacy_epsilon", "Privacy loss of this node's data (differential privacy); absent without noise.")
     ] = None
     delta: Annotated[float | None, gauge("privacy_delta", "Of that epsilon.")] = None
-    byzantine: Annotated[
-        bool, gauge("byzantine", "1 when this node attacks its swarm because its owner asked it to.")
-    ] = False
+    byzantine: Annotated[bool, gauge("byzantine", "1 when this node attacks its swarm because its owner asked it to.")] = False
     """It attacks its swarm because its owner asked it to; `problem` says how."""
-    up_limit_bytes_per_s: Annotated[
-        int | None, gauge("up_limit_bytes_per_second", "The owner's cap on what is sent; absent without.")
-    ] = None
+    up_limit_bytes_per_s: Annotated[int | None, gauge("up_limit_bytes_per_second", "The owner's cap on what is sent; absent without.")] = (
+        None
+    )
     down_limit_bytes_per_s: Annotated[
         int | None, gauge("down_limit_bytes_per_second", "The owner's cap on what is received; absent without.")
     ] = None
     resources: Resources = Resources()
-    paced_per_s: Annotated[
-        float | None, gauge("paced_steps_per_second", "Local steps per second, waiting for peers included.")
-    ] = None
+    paced_per_s: Annotated[float | None, gauge("paced_steps_per_second", "Local steps per second, waiting for peers included.")] = None
     """Local steps per second of all time, waiting for peers included, over the same rounds as `steps_per_s`: never above it."""
     distance: Annotated[
-        float | None,
-        gauge("consensus_distance", "Root mean square per parameter of the difference to a peer, median of them."),
+        float | None, gauge("consensus_distance", "Root mean square per parameter of the difference to a peer, median of them.")
     ] = None
     """Consensus distance as this node measures it: root mean square per parameter of its difference to a peer, the median over its peers in
     the last exchanges. Only exchanged coordinates count, so selectors that favour large changes overestimate it."""
@@ -260,8 +245,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     agreed: tuple[tuple[str, str], ...] = ()
     """What all members agreed on in the manifest, in words: (name, words), as ("learns", "handwritten digits, …")."""
     noise_scale: Annotated[
-        float | None,
-        gauge("gradient_noise_scale_samples", "Batch size beyond which more samples in a step help little."),
+        float | None, gauge("gradient_noise_scale_samples", "Batch size beyond which more samples in a step help little.")
     ] = None
     """Gradient noise scale of this node's data, in samples; None unless `numerics.noise_every` is set and it is known."""
     alone: float | None = None
@@ -303,7 +287,5 @@ def decode(line: bytes) -> StatusSnapshot:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not a status snapshot: {error}") from error
     if snapshot.version not in SNAPSHOT:
-        raise ValueError(
-            unreadable("a status", snapshot.version, SNAPSHOT, "look at it with the version that wrote it")
-        )
+        raise ValueError(unreadable("a status", snapshot.version, SNAPSHOT, "look at it with the version that wrote it"))
     return snapshot

@@ -22,10 +22,7 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def encode(decisions: Iterable[Decision]) -> str:
     """Return the file's text; an end that never comes is left out."""
-    stored = [
-        _Stored(it.peer, it.kind, it.until if math.isfinite(it.until) else None, it.bans, it.why[:300])
-        for it in decisions
-    ]
+    stored = [_Stored(it.peer, it.kind, it.until if math.isfinite(it.until) else None, it.bans, it.why[:300]) for it in decisions]
     return "[\n" + ",\n".join(f" {msgspec.json.encode(it).decode()}" for it in stored) + "\n]\n" if stored else "[]\n"
 
 
@@ -35,6 +32,4 @@ def decode(text: str) -> tuple[Decision, ...]:
         stored = msgspec.json.decode(text, type=Annotated[list[_Stored], Meta(max_length=MAX_DECISIONS)])
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
-    return tuple(
-        Decision(it.peer, it.kind, math.inf if it.until is None else it.until, it.bans, it.why) for it in stored
-    )
+    return tuple(Decision(it.peer, it.kind, math.inf if it.until is None else it.until, it.bans, it.why) for it in stored)

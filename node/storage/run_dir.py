@@ -151,9 +151,7 @@ class RunDir:
         try:
             return decode(path.read_text()) if path.exists() else ()
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{path}: {error}; move it away with `mv {path} {path}.bad`, which ends all bans"
-            ) from error
+            raise ConfigError(f"{path}: {error}; move it away with `mv {path} {path}.bad`, which ends all bans") from error
 
     def remember_peers(self, addresses: tuple[str, ...]) -> None:
         """Store addresses of members for the next run."""

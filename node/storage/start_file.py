@@ -39,9 +39,7 @@ def keep(source: Path, target: Path, wanted: Chunked) -> bytes:
     try:
         _write(target, start.pieces(source))
     except OSError as error:
-        raise ConfigError(
-            f"start: {source} cannot be copied to {target}: {error.strerror}; look with `df -h`"
-        ) from error
+        raise ConfigError(f"start: {source} cannot be copied to {target}: {error.strerror}; look with `df -h`") from error
     if (found := listed(target, wanted)) is None:
         raise ConfigError(f"start: {source} was changed while it was copied to {target}; try again")
     return found

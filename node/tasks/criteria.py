@@ -14,11 +14,7 @@ from starling.node.tasks.samples import Samples, Unreadable, seeded
 from starling.node.tasks.trees import children
 
 _TRIED = 16  # samples that a loss is tried with
-_CLASSES = (
-    -0.5,
-    0.25,
-    0.75,
-)  # margins of right answers: a loss of classes falls from each to the next, also where labels are smoothed
+_CLASSES = (-0.5, 0.25, 0.75)  # margins of right answers: a loss of classes falls from each to the next, also where labels are smoothed
 _LOGIT = (-0.5, 0.5, 2.0, 6.0)  # a loss of 0 and 1 as numbers would rise again
 
 
@@ -51,9 +47,7 @@ def _modules(criterion: Any) -> Iterator[nn.Module]:
                 yield content
 
 
-def default_metric(
-    model: Callable[[], nn.Module], train: Samples, criterion: Function | None, standard: Function
-) -> dict[str, Function]:
+def default_metric(model: Callable[[], nn.Module], train: Samples, criterion: Function | None, standard: Function) -> dict[str, Function]:
     """Accuracy where the loss is certainly one of classes or of a logit, by name; {}: the loss itself is the metric.
 
     A loss of the owner's is tried: one of classes falls as the output of the right one rises, one of a logit as that takes the sign of the
@@ -90,9 +84,7 @@ def _classes(batch: Any) -> Tensor | None:
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         return None
     target = batch[-1]
-    whole = (
-        isinstance(target, Tensor) and target.ndim == 1 and not target.is_floating_point() and not target.is_complex()
-    )
+    whole = isinstance(target, Tensor) and target.ndim == 1 and not target.is_floating_point() and not target.is_complex()
     return target.long() if whole else None
 
 

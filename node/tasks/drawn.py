@@ -72,11 +72,7 @@ class Readable:
 
     def without(self, index: Tensor) -> Tensor:
         """Return (m,) without the bad ones."""
-        return (
-            torch.tensor([number for number in index.tolist() if number not in self.bad], dtype=torch.int64)
-            if self.bad
-            else index
-        )
+        return torch.tensor([number for number in index.tolist() if number not in self.bad], dtype=torch.int64) if self.bad else index
 
 
 class Drawn:
@@ -95,7 +91,7 @@ class Drawn:
 
     def __init__(
         self, train: Samples, index: Tensor, test: Samples, test_index: Tensor, device: str, lengths: Tensor | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.notes: list[str] = []
         self._train, self._test = Readable(train, self.notes), Readable(test, self.notes)
         self._index, self._test_index = index, test_index

@@ -30,9 +30,7 @@ _PIECE_BYTES = 1 << 20
 
 MAX_HEADER_BYTES = 4096
 
-NPY_HEADER = re.compile(
-    rb"\{'descr': '([<>|][uifUS]\d{1,4})', 'fortran_order': (True|False), 'shape': \(([\d, ]{0,200})\), \}\s*"
-)
+NPY_HEADER = re.compile(rb"\{'descr': '([<>|][uifUS]\d{1,4})', 'fortran_order': (True|False), 'shape': \(([\d, ]{0,200})\), \}\s*")
 """What `np.save` writes before integers, floats and strings; objects have no such header."""
 
 

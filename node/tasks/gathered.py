@@ -44,9 +44,7 @@ class Gathered:
         try:
             outputs, targets = (joined([pair[side] for pair in self._pairs], pads=self._pads) for side in range(2))
         except Unjoined as error:
-            raise ConfigError(
-                f"{self._what}: {error}; give an object with update and compute, as of torchmetrics"
-            ) from error
+            raise ConfigError(f"{self._what}: {error}; give an object with update and compute, as of torchmetrics") from error
         return outputs, targets
 
 
@@ -79,9 +77,7 @@ def _joined(batches: Sequence[Any], name: str, pads: bool) -> Any:
     first = batches[0]
     if isinstance(first, Tensor):
         return (
-            torch.stack(list(batches)).float().mean(0)
-            if not first.ndim
-            else torch.cat(_padded(batches, name) if pads else list(batches))
+            torch.stack(list(batches)).float().mean(0) if not first.ndim else torch.cat(_padded(batches, name) if pads else list(batches))
         )
     members = children(first)
     if members is None:
@@ -101,10 +97,6 @@ def _padded(batches: Sequence[Tensor], name: str) -> list[Tensor]:
     labels = name in LABELS or any(bool((each == IGNORED).any()) for each in batches if not each.is_floating_point())
     padded = []
     for each in batches:
-        missing = [
-            side
-            for size, most in zip(reversed(each.shape[1:]), reversed(longest), strict=True)
-            for side in (0, most - size)
-        ]
+        missing = [side for size, most in zip(reversed(each.shape[1:]), reversed(longest), strict=True) for side in (0, most - size)]
         padded.append(functional.pad(each, missing, value=IGNORED if labels else 0))
     return padded

@@ -37,9 +37,15 @@ class Images(Classification):
     classes: int
 
     def __init__(
-        self, model: keys.Network = "mlp", path: str = "", hidden: int = 128, height: int = 28, width: int = 28, channels: int = 1,
+        self,
+        model: keys.Network = "mlp",
+        path: str = "",
+        hidden: int = 128,
+        height: int = 28,
+        width: int = 28,
+        channels: int = 1,
         classes: int = 10,
-    ) -> None:  # fmt: skip
+    ) -> None:
         made = keys.Images(model, str(path), hidden, height, width, channels, classes)
         object.__setattr__(self, "network", model)
         for name in ("path", "hidden", "height", "width", "channels", "classes"):

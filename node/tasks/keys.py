@@ -48,9 +48,7 @@ def _classifier(model: str, shape: tuple[int, int, int], hidden: int, classes: i
     half, quarter = math.ceil(height / 2) * math.ceil(width / 2), math.ceil(height / 4) * math.ceil(width / 4)
     convolved = (9 * channels + 1) * 16 + (9 * 16 + 1) * 32
     inner = 16 * half + 32 * quarter + hidden
-    return Size(
-        convolved + (32 * quarter + 1) * hidden + (hidden + 1) * classes, inputs + 3 * inner, inputs + 32 * half
-    )
+    return Size(convolved + (32 * quarter + 1) * hidden + (hidden + 1) * classes, inputs + 3 * inner, inputs + 32 * half)
 
 
 @parameters

@@ -76,8 +76,7 @@ class LabelledData:
         there = torch.stack([(self.test_y == label).sum() for label in labels])
         most = (there / counts).min()  # times the samples here
         places = [
-            (self.test_y == label).nonzero().view(-1)[: max(1, int(most * count))]
-            for label, count in zip(labels, counts, strict=True)
+            (self.test_y == label).nonzero().view(-1)[: max(1, int(most * count))] for label, count in zip(labels, counts, strict=True)
         ]
         index = torch.cat(places).sort().values if float(most) else torch.arange(len(self.test_y), device=self.y.device)
         for part in torch.split(index, size):

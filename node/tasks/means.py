@@ -60,9 +60,7 @@ class Means:
         rows = [counts(part, size, self._paddings, self._errors) for part, size in zip(parts, sizes, strict=True)]
         return {name: [row[name] for row in rows] for name in rows[0] if all(name in row for row in rows)}
 
-    def shares(
-        self, whole: Any, parts: Sequence[Any], sizes: Sequence[int], loss: Callable[[Any], float] | None
-    ) -> list[float]:
+    def shares(self, whole: Any, parts: Sequence[Any], sizes: Sequence[int], loss: Callable[[Any], float] | None) -> list[float]:
         """Return the weights of the losses of `parts`, of `sizes` samples, in the loss of the whole. `loss` measures; None: no measuring.
 
         Raises NoMean: none gives the loss of the whole.
@@ -114,24 +112,17 @@ def weighted(shares: Sequence[float], losses: Sequence[float]) -> float:
     return sum(share * loss for share, loss in zip(shares, losses, strict=True) if share)
 
 
-def counts(
-    batch: Any, samples: int, paddings: Collection[int] = (0, IGNORED), only: Collection[str] | None = None
-) -> dict[str, float]:
+def counts(batch: Any, samples: int, paddings: Collection[int] = (0, IGNORED), only: Collection[str] | None = None) -> dict[str, float]:
     """Return every number that a loss of this batch may be a mean over, by name; `only` these names.
 
     Of each tensor: its numbers; of whole numbers and of masks those that are no padding; of tokens the same without the first of each
     row, as targets are shifted; and the sum of lengths, (m,) whole numbers.
     """
-    chosen = [
-        (name, number) for name, number in _numbers(batch, samples, sorted(paddings)) if only is None or name in only
-    ]
+    chosen = [(name, number) for name, number in _numbers(batch, samples, sorted(paddings)) if only is None or name in only]
     made = [number() for _, number in chosen]
     tensors = [each for each in made if isinstance(each, Tensor)]
     on_device = iter(torch.stack(tensors).tolist() if tensors else ())  # all in one transfer
-    return {
-        name: float(next(on_device) if isinstance(each, Tensor) else each)
-        for (name, _), each in zip(chosen, made, strict=True)
-    }
+    return {name: float(next(on_device) if isinstance(each, Tensor) else each) for (name, _), each in zip(chosen, made, strict=True)}
 
 
 def _numbers(batch: Any, samples: int, paddings: Sequence[int]) -> Iterator[tuple[str, Callable[[], Tensor | int]]]:
@@ -172,9 +163,7 @@ def _is_mask(tensor: Tensor) -> bool:
 
 def _paddings(batch: Any) -> set[int]:
     """Return the tokens that most rows end with."""
-    ends = (
-        tensor[..., -1] for _, tensor in _named(batch, "") if tensor.ndim > 1 and tensor.numel() and _is_whole(tensor)
-    )
+    ends = (tensor[..., -1] for _, tensor in _named(batch, "") if tensor.ndim > 1 and tensor.numel() and _is_whole(tensor))
     return {int(end.flatten().mode().values) for end in islice(ends, MOST_PADDINGS)}
 
 

@@ -96,9 +96,7 @@ class MeanLoss:
     def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
         self._loss = loss
         self._means, self._is_mean = Means(), True
-        self._sums: dict[
-            str, tuple[float, float]
-        ] = {}  # weighted losses and weights, by what the loss may be a mean of
+        self._sums: dict[str, tuple[float, float]] = {}  # weighted losses and weights, by what the loss may be a mean of
         self._device = "cpu"
         self._kept: Gathered | None = Gathered("loss", KEPT_BYTES, pads=False)
         self._before: tuple[Any, int] | None = None  # first rows of the last batch
@@ -173,7 +171,7 @@ class WholeMeter:
 
     def __init__(
         self, forward: Callable[[nn.Module, Any], tuple[Any, Any]], loss: Function, again: Function, metrics: Mapping[str, Any]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._forward, self._again = forward, again
         self._loss, self._samples = MeanLoss(loss), 0
         functions = [name for name, each in metrics.items() if not is_object(each) and each not in STREAMED]
@@ -253,9 +251,7 @@ def _labels(target: Any) -> Any:
 def _named(name: str, value: Any) -> dict[str, float]:
     if isinstance(value, Mapping):
         if not value:
-            raise ConfigError(
-                f"metrics: {name} gave no figure, but an empty dict; it must give one number, or several by name"
-            )
+            raise ConfigError(f"metrics: {name} gave no figure, but an empty dict; it must give one number, or several by name")
         return {str(key): _number(str(key), each) for key, each in value.items()}
     return {"": _number(name, value)}
 

@@ -137,10 +137,18 @@ def standard_loss(output: Any, target: Any) -> Tensor:
 
 
 def task(
-    *, model: Callable[[], nn.Module], train: Any, test: Any = None, loss: Callable[[Any, Any], Tensor] | None = None,
-    metrics: str | Metric | Mapping[str, Metric] | None = None, higher_is_better: bool | None = None, keys: Any = None,
-    lengths: Any = None, version: str | int = "", weight: Callable[[Any], float] | None = None,
-) -> Made:  # fmt: skip
+    *,
+    model: Callable[[], nn.Module],
+    train: Any,
+    test: Any = None,
+    loss: Callable[[Any, Any], Tensor] | None = None,
+    metrics: str | Metric | Mapping[str, Metric] | None = None,
+    higher_is_better: bool | None = None,
+    keys: Any = None,
+    lengths: Any = None,
+    version: str | int = "",
+    weight: Callable[[Any], float] | None = None,
+) -> Made:
     """Return a task from its parts. Return it from a function of a module, and name that: `task.kind = "my_task:digits"`.
 
     A batch that is a tuple (x, …, y) is used as `loss(model(x, …), y)`, one that is a dict as `loss(model(**batch), batch)`, a tensor as
@@ -207,9 +215,7 @@ def _metrics(given: Any) -> dict[str, Any]:
         given = {getattr(given, "__name__", type(given).__name__): given}
     bad = [name for name, each in given.items() if not isinstance(name, str) or not (callable(each) or is_object(each))]
     if bad or not given:
-        raise ConfigError(
-            f"metrics: needs functions of (output, target), or objects with update and compute, by name, got {given!r:.80}"
-        )
+        raise ConfigError(f"metrics: needs functions of (output, target), or objects with update and compute, by name, got {given!r:.80}")
     return dict(given)
 
 
@@ -229,9 +235,7 @@ def _lazy(given: Any) -> bool:
     return callable(given) and not hasattr(given, "__getitem__") and not hasattr(given, "dataset")
 
 
-def _shard(
-    source: Source, labels: NDArray[Any] | None, keys: NDArray[Any] | None, index: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _shard(source: Source, labels: NDArray[Any] | None, keys: NDArray[Any] | None, index: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the places in `index`, of samples to train on, that are this node's."""
     known = {name: each[index] for name, each in (("labels", labels), ("keys", keys)) if each is not None}
     return take(cut(source.partition, len(index), source.seed, **known), source.shard)

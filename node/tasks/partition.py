@@ -80,9 +80,14 @@ def by_key(keys: Sequence[int | str] | NDArray[np.generic], shards: int, seed: i
 
 
 def cut(
-    section: PartitionSection, samples: int, seed: int, *,
-    labels: Indices | None = None, files: Indices | None = None, keys: NDArray[np.generic] | None = None,
-) -> list[Indices]:  # fmt: skip
+    section: PartitionSection,
+    samples: int,
+    seed: int,
+    *,
+    labels: Indices | None = None,
+    files: Indices | None = None,
+    keys: NDArray[np.generic] | None = None,
+) -> list[Indices]:
     """Cut as the manifest says. Raises ConfigError if the kind needs what these data do not have, or there are more shards than samples.
 
     Labels, files and keys are (n,), given if the data have labels, come as files, or samples have owners.

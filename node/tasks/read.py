@@ -143,12 +143,7 @@ def _images(folder: Path) -> Pair:
     except ImportError as error:
         raise ConfigError(f"{folder}: needs the package pillow; `pip install 'starling-swarm[images]'`") from error
     classes = sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
-    files = [
-        (file, label)
-        for label, each in enumerate(classes)
-        for file in sorted(each.iterdir())
-        if file.suffix.lower() in _IMAGES
-    ]
+    files = [(file, label) for label, each in enumerate(classes) for file in sorted(each.iterdir()) if file.suffix.lower() in _IMAGES]
     if len(classes) < 2 or not files:
         raise ConfigError(f"{folder}: needs a folder of {', '.join(_IMAGES)} files for each of two or more classes")
     pixels: list[NDArray[np.uint8]] = []
@@ -158,13 +153,9 @@ def _images(folder: Path) -> Pair:
             with Image.open(file, formats=("PNG", "JPEG")) as image:
                 size = size if pixels else image.size
                 if image.size != size:
-                    raise ConfigError(
-                        f"{file}: is {image.size[0]} × {image.size[1]} pixels, {files[0][0]} is {size[0]} × {size[1]}"
-                    )
+                    raise ConfigError(f"{file}: is {image.size[0]} × {image.size[1]} pixels, {files[0][0]} is {size[0]} × {size[1]}")
                 if 3 * size[0] * size[1] * len(files) > MAX_BYTES:
-                    raise ConfigError(
-                        f"{folder}: {len(files)} images of {size[0]} × {size[1]} are more than {MAX_BYTES} bytes"
-                    )
+                    raise ConfigError(f"{folder}: {len(files)} images of {size[0]} × {size[1]} are more than {MAX_BYTES} bytes")
                 if image.mode not in {"1", "L", "LA", "P", "RGB", "RGBA"}:
                     raise ConfigError(f"{file}: pixels must be bytes, got mode {image.mode}")
                 grey = image.mode in {"L", "1"}
@@ -178,8 +169,13 @@ def _images(folder: Path) -> Pair:
 
 _IMAGES = (".png", ".jpg", ".jpeg")
 _READERS: Mapping[str, Callable[[Path], Pair]] = {
-    ".npz": lambda path: _npz(path)[0], ".csv": _csv, ".libsvm": _libsvm, ".svm": _libsvm, ".txt": _libsvm, ".parquet": _parquet,
-}  # fmt: skip
+    ".npz": lambda path: _npz(path)[0],
+    ".csv": _csv,
+    ".libsvm": _libsvm,
+    ".svm": _libsvm,
+    ".txt": _libsvm,
+    ".parquet": _parquet,
+}
 
 
 def _dense(path: Path, x: NDArray[Any]) -> NDArray[Any]:

@@ -210,9 +210,7 @@ def samples_of(name: str, given: Any) -> Samples:
 
 def _nest(given: Any) -> bool:
     """Tell if this is arrays, or a nest of them."""
-    return isinstance(given, Tensor | np.ndarray | Mapping) or (
-        isinstance(given, Sequence) and not isinstance(given, str)
-    )
+    return isinstance(given, Tensor | np.ndarray | Mapping) or (isinstance(given, Sequence) and not isinstance(given, str))
 
 
 def _arrays(name: str, given: Any) -> Any:

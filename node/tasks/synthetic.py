@@ -63,9 +63,7 @@ class Synthetic(Classification):
         if source.partition.kind != "dirichlet":
             return labelled(source, train, test, device)
         if source.partition.shards > TRAINING:
-            raise ConfigError(
-                f"partition.shards: cannot cut {TRAINING} samples into {source.partition.shards} shards, each needs one"
-            )
+            raise ConfigError(f"partition.shards: cannot cut {TRAINING} samples into {source.partition.shards} shards, each needs one")
         parts = split(tuple(train.y.tolist()), source.partition.shards, source.partition.alpha, source.seed)
         return placed(train.take(take(parts, source.shard)), test, device)
 

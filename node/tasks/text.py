@@ -198,9 +198,7 @@ def _open(path: Path, encode: Encode | None) -> list[NDArray[Any]]:
         if not any(sizes):
             raise ConfigError(f"{path}: no text here, needed is a file or a folder of .txt files")
         if len(paths) > MAX_FILES or sum(sizes) > MAX_BYTES:
-            raise ConfigError(
-                f"{path}: at most {MAX_FILES} files and {MAX_BYTES} bytes, got {len(paths)} and {sum(sizes)}"
-            )
+            raise ConfigError(f"{path}: at most {MAX_FILES} files and {MAX_BYTES} bytes, got {len(paths)} and {sum(sizes)}")
         files = {file: np.memmap(file, np.uint8, "r") for file, size in zip(paths, sizes, strict=True) if size}
         return [raw if encode is None else encode(file, raw) for file, raw in files.items()]
     except OSError as error:

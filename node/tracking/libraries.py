@@ -13,9 +13,7 @@ class TensorBoard:
     """Event files in a folder, which is made; `tensorboard --logdir FOLDER` shows them. A folder of its own for each node."""
 
     def __init__(self, target: str, run: Run) -> None:
-        event, summary = (
-            _package(f"tensorboard.compat.proto.{name}_pb2", "tensorboard") for name in ("event", "summary")
-        )
+        event, summary = (_package(f"tensorboard.compat.proto.{name}_pb2", "tensorboard") for name in ("event", "summary"))
         writer = _package("tensorboard.summary.writer.event_file_writer", "tensorboard")
         self._event, self._summary = event.Event, summary.Summary
         try:
@@ -50,9 +48,7 @@ class MlFlow:
 
     def add(self, point: Scalar) -> None:
         """One metric at its round."""
-        self._client.log_metric(
-            self._run, point.tag, float(point.value), timestamp=int(point.time_s * 1000), step=point.round
-        )
+        self._client.log_metric(self._run, point.tag, float(point.value), timestamp=int(point.time_s * 1000), step=point.round)
 
     def close(self) -> None:
         """End the run."""

@@ -190,7 +190,5 @@ def sleeper(attack: str = "foe", after: float = 0.5) -> Sleeper:
     """
     ATTACKS.check(attack, "attack_params.attack")
     if attack == "sleeper" or ATTACKS.facts(attack).targets != "vector":
-        raise ConfigError(
-            f"attack_params.attack: must be another attack on vectors, got {attack!r}; see docs/attacks.md"
-        )
+        raise ConfigError(f"attack_params.attack: must be another attack on vectors, got {attack!r}; see docs/attacks.md")
     return Sleeper(ATTACKS.build("attack_params", attack, {}), after)

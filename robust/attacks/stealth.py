@@ -79,11 +79,9 @@ def _furthest(direction: str, measure: Callable[[Tensor, int], Tensor]) -> Formu
     def message(scene: Scene, _: object) -> Tensor:
         middle = mean(scene.honest)
         norm: Tensor = middle.norm()
-        p = {
-            "std": -deviation(scene.honest),
-            "unit": -middle / norm.clamp_min(torch.finfo(middle.dtype).tiny),
-            "sign": -middle.sign(),
-        }[direction]
+        p = {"std": -deviation(scene.honest), "unit": -middle / norm.clamp_min(torch.finfo(middle.dtype).tiny), "sign": -middle.sign()}[
+            direction
+        ]
         limit = measure(torch.stack([(scene.honest - row).norm(dim=1) for row in scene.honest]), 1).max()
         low, high = 0.0, _FURTHEST
         for _ in range(_HALVINGS):

@@ -97,9 +97,7 @@ class Composed:
 
     def __post_init__(self) -> None:
         if self.memory_slots and self.first is not None:
-            raise ValueError(
-                "before: must be empty with a rule that remembers each peer, whose vectors must not be mixed first"
-            )
+            raise ValueError("before: must be empty with a rule that remembers each peer, whose vectors must not be mixed first")
 
     @property
     def memory_slots(self) -> int:
@@ -143,9 +141,12 @@ class Composed:
             return losses(models.view(*leading, *models.shape[1:])).reshape(models.shape[:2])
 
         context = Context(
-            of_rule, stack.own, before.reshape(rows, dim), None if losses is None else flattened,
+            of_rule,
+            stack.own,
+            before.reshape(rows, dim),
+            None if losses is None else flattened,
             None if slots is None else slots.reshape(rows, peers),
-        )  # fmt: skip
+        )
         combined, of_rule, excluded = self.rule.reduce(prepared, context)
         alone = ~stack.present.any(dim=1)
         if bool(alone.any()):

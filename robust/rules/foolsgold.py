@@ -44,9 +44,7 @@ class FoolsGold:
     @staticmethod
     def check(_agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
-        return [
-            "robust.rule: foolsgold finds clones alone, any other attack ruins the model; `--set robust.rule=cs_nnm`"
-        ]
+        return ["robust.rule: foolsgold finds clones alone, any other attack ruins the model; `--set robust.rule=cs_nnm`"]
 
     def start(self, own: Tensor) -> Tensor:
         return own.new_zeros((own.shape[0], MAX_HISTORIES * min(own.shape[1], BUCKETS)))

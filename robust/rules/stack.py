@@ -57,9 +57,7 @@ class Stack:
         if len(rows) == len(self.own):
             return self
         mixing = None if self.mixing is None else self.mixing[rows]
-        return replace(
-            self, own=self.own[rows], received=self.received[rows], present=self.present[rows], mixing=mixing
-        )
+        return replace(self, own=self.own[rows], received=self.received[rows], present=self.present[rows], mixing=mixing)
 
     def gram(self, extra: Tensor | None = None) -> Tensor:
         """Return (R, p, p) float64, products of the differences to the first vector, whose row and column are 0; with one `extra` (R, D)
@@ -149,9 +147,7 @@ class Stack:
         others = weights.to(dtype, copy=True)
         moves = self.own.new_empty(min(CHUNK, out.numel()), dtype=dtype)
         differences = self._differences(row, extra, among=among, wide=wide)
-        for (_, part), own_part, target in zip(
-            differences, torch.split(self.own[row], CHUNK), torch.split(out, CHUNK), strict=True
-        ):
+        for (_, part), own_part, target in zip(differences, torch.split(self.own[row], CHUNK), torch.split(out, CHUNK), strict=True):
             moved = torch.mv(part.T, others, out=moves[: part.shape[1]])
             if wide:
                 target.copy_(own_part + moved)
@@ -224,10 +220,7 @@ class Stack:
         own, received, present = self.own[rows, columns], self.received[rows, :, columns], self.present[rows]
         if bool(present.all()):
             return [own, *received.unbind(1)]
-        return [
-            own,
-            *(torch.where(here[:, None], its, own) for here, its in zip(present.T, received.unbind(1), strict=True)),
-        ]
+        return [own, *(torch.where(here[:, None], its, own) for here, its in zip(present.T, received.unbind(1), strict=True))]
 
     def _mix(self, rows: slice, columns: slice, weights: Tensor, values: Tensor) -> None:
         """Write mixed values to (rows, p, coordinates)."""

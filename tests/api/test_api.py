@@ -66,9 +66,14 @@ def test_the_scripts_of_the_page_run_as_they_stand(script, tmp_path):
     assert len(script.splitlines()) <= 20
     (tmp_path / "script.py").write_text(script)
     done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") >= 2
     assert not [each for each in psutil.process_iter(["cwd"]) if (each.info["cwd"] or "").startswith(str(tmp_path))]
@@ -87,9 +92,14 @@ def test_ctrl_c_in_a_script_ends_its_nodes_in_order(tmp_path):
         "        print(status.state, flush=True)\n"
     )
     script = subprocess.Popen(
-        [sys.executable, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     try:
         assert any("training" in line for line in script.stdout)
         os.killpg(script.pid, signal.SIGINT)
@@ -103,13 +113,7 @@ def test_ctrl_c_in_a_script_ends_its_nodes_in_order(tmp_path):
 
 
 def test_wrong_input_is_a_config_error_before_anything_is_written(tmp_path):
-    for wrong in (
-        {"task": "digts"},
-        {"set": {"pace.rouns": 3}},
-        {"shard": 99},
-        {"data": tmp_path / "gone"},
-        {"device": "tpu"},
-    ):
+    for wrong in ({"task": "digts"}, {"set": {"pace.rouns": 3}}, {"shard": 99}, {"data": tmp_path / "gone"}, {"device": "tpu"}):
         with pytest.raises(ConfigError):
             starling.create(tmp_path / "n", **wrong)
     with pytest.raises(ConfigError, match="invite"):

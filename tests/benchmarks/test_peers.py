@@ -69,15 +69,7 @@ def test_an_invalid_report_is_an_error_and_the_others_run(monkeypatch, capsys, t
         if name == "flower":
             raise RuntimeError("no network")
         return command.Outcome(
-            peer=name,
-            seed=world.seed,
-            version="1",
-            mean=0.9,
-            least=0.8,
-            bytes_per_node=None,
-            seconds=1.0,
-            cpu_s=1.0,
-            load=(0.0, 0.0),
+            peer=name, seed=world.seed, version="1", mean=0.9, least=0.8, bytes_per_node=None, seconds=1.0, cpu_s=1.0, load=(0.0, 0.0)
         )
 
     monkeypatch.setattr(command, "run", run)
@@ -86,10 +78,7 @@ def test_an_invalid_report_is_an_error_and_the_others_run(monkeypatch, capsys, t
     assert "flower, seed 4: no network" in printed.err
     assert "hivemind 1, seed 1: accuracy 0.900, least 0.800; not counted" in printed.out
     (stored,) = tmp_path.glob("*-peers.json")
-    assert [(one["peer"], one["seed"]) for one in json.loads(stored.read_bytes())["runs"]] == [
-        ("hivemind", 1),
-        ("hivemind", 4),
-    ]
+    assert [(one["peer"], one["seed"]) for one in json.loads(stored.read_bytes())["runs"]] == [("hivemind", 1), ("hivemind", 4)]
     with pytest.raises(SystemExit):
         command.main(["keras"])
 

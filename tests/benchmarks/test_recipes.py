@@ -66,9 +66,8 @@ from starling.node.simulate.schema import PATH_TASKS, manifest
 from tests.harness.attack_scenes import targeting
 
 FACTS = Facts(
-    cpu="a cpu", cores=2, memory_gb=1.5, system="Linux", python="3.11.7", torch="2", libp2p="0.8", commit="c" * 40,
-    modified=False,
-)  # fmt: skip
+    cpu="a cpu", cores=2, memory_gb=1.5, system="Linux", python="3.11.7", torch="2", libp2p="0.8", commit="c" * 40, modified=False
+)
 MOST_PLOT_BYTES = 150_000
 ALL = [pytest.param(path, id=path.stem) for path in recipes.everything()]
 PAGES = [pytest.param(path, id=path.stem) for path in sorted(table.PAGES.glob("*.md")) if path.name != "README.md"]
@@ -97,39 +96,29 @@ def curve(values, per_round=100.0, **over):
     """A simulation's, evaluated every ten rounds."""
     rounds = list(range(0, 10 * len(values), 10))
     same = {key: list(values) for key in simulations.CURVE}
-    return {
-        **same,
-        "round": rounds,
-        "seconds": [0.5 * t for t in rounds],
-        "bytes_per_node": [per_round * t for t in rounds],
-        **over,
-    }
+    return {**same, "round": rounds, "seconds": [0.5 * t for t in rounds], "bytes_per_node": [per_round * t for t in rounds], **over}
 
 
 def simulated(case: str, seed: int, values=(1.0, 0.1), **over: object) -> results.Run:
     """What is kept of a simulation, as far as figures are made of it."""
-    run = {
-        "case": case,
-        "seed": seed,
-        "higher_is_better": False,
-        "metric": "error",
-        "diverged": None,
-        "wall_s": 2.0,
-        "parameters": 10,
-    }
+    run = {"case": case, "seed": seed, "higher_is_better": False, "metric": "error", "diverged": None, "wall_s": 2.0, "parameters": 10}
     return {**run, "curve": curve(values), **over}
 
 
 GRID = TrackingRecipe(
-    title="x", scenario="benchmarks/scenarios/tracking.toml", seeds=(1, 2), rounds=4, local_steps=3,
-    splits={"iid": ("partition=iid",)}, optimizers={"sgd": ("optimizer.lr=0.1",)},
-    methods={"dsgd": ("mix=dsgd",), "pet": ("mix=pet",), "k_gt": ("mix=k_gt",)}, halved=("k_gt",),
-)  # fmt: skip
+    title="x",
+    scenario="benchmarks/scenarios/tracking.toml",
+    seeds=(1, 2),
+    rounds=4,
+    local_steps=3,
+    splits={"iid": ("partition=iid",)},
+    optimizers={"sgd": ("optimizer.lr=0.1",)},
+    methods={"dsgd": ("mix=dsgd",), "pet": ("mix=pet",), "k_gt": ("mix=k_gt",)},
+    halved=("k_gt",),
+)
 
 
-def tracked(
-    recipe: TrackingRecipe, cell: tuple[str, str, str], method: str, ends=(0.8, 0.9), **over: object
-) -> results.Run:
+def tracked(recipe: TrackingRecipe, cell: tuple[str, str, str], method: str, ends=(0.8, 0.9), **over: object) -> results.Run:
     """What is kept of a method in a cell."""
     run = {"cell": "-".join(cell), "faults": cell[2], "method": method, "metric": "accuracy", "higher_is_better": True}
     sent = {"bytes": [100.0] * len(recipe.seeds), "rounds": 4, "diverged": 0}
@@ -141,15 +130,8 @@ def written(recipe: AuthorsRecipe) -> list[results.Run]:
     both = {"austen": 2.0, "twain": 3.0}
     looks = [[{"austen": 4.0, "twain": 1.5}], [both, {"austen": 2.5, "twain": 2.75}], [{"austen": 2.75, "twain": 2.75}]]
     swarm = {"case": "swarm", "bits": looks, "parameters": 10, "steps": 6, "bytes_per_node": 50.0}
-    central = {
-        "case": "central",
-        "steps": 6,
-        "bits": [[{"austen": 2.25, "twain": 2.5}], [{"austen": 2.25, "twain": 3.0}]],
-    }
-    lone = [
-        {"case": author, "steps": 6, "bits": [[{author: bits + 0.75}], [{author: bits + 0.875}]]}
-        for author, bits in both.items()
-    ]
+    central = {"case": "central", "steps": 6, "bits": [[{"austen": 2.25, "twain": 2.5}], [{"austen": 2.25, "twain": 3.0}]]}
+    lone = [{"case": author, "steps": 6, "bits": [[{author: bits + 0.75}], [{author: bits + 0.875}]]} for author, bits in both.items()]
     return [swarm, central, *lone]
 
 
@@ -174,35 +156,55 @@ def combined(rule: str, d: int) -> results.Run:
 def large_run(**over: object) -> results.Run:
     """What is kept of the run with a large model."""
     run = {
-        "parameters": 1000, "round_s": [2.0, 4.0, 3.0], "local_steps_s": [1.0, 2.0], "payload_bytes": 500.0, "committed": [3, 2, 1],
-        "timeout": [1, 0, 0], "engine_peaks": [30_000, 20_000, 10_000], "daemon_peaks": [9, 8, 7], "checkpoint_bytes": 8000,
-        "resumed_s": 5.0, "resumed_exchange_s": 6.0, "rounds_lost": 1, "late_s": 7.0, "late_exchange_s": 9.0, "late_bytes": 4100,
+        "parameters": 1000,
+        "round_s": [2.0, 4.0, 3.0],
+        "local_steps_s": [1.0, 2.0],
+        "payload_bytes": 500.0,
+        "committed": [3, 2, 1],
+        "timeout": [1, 0, 0],
+        "engine_peaks": [30_000, 20_000, 10_000],
+        "daemon_peaks": [9, 8, 7],
+        "checkpoint_bytes": 8000,
+        "resumed_s": 5.0,
+        "resumed_exchange_s": 6.0,
+        "rounds_lost": 1,
+        "late_s": 7.0,
+        "late_exchange_s": 9.0,
+        "late_bytes": 4100,
         "losses": [[0, 5.0], [1, 4.0], [2, 3.0]],
-    }  # fmt: skip
+    }
     return {**run, **over}
 
 
 def looped(model: str, optimizer: str, mix: str, driver: str) -> results.Run:
     """A case of `starling bench loop`."""
-    return {
-        "model": model,
-        "optimizer": optimizer,
-        "mix": mix,
-        "driver": driver,
-        "plain_ms": 1.0,
-        "ours_ms": 1.1,
-        "kept": 0.91,
-    }
+    return {"model": model, "optimizer": optimizer, "mix": mix, "driver": driver, "plain_ms": 1.0, "ours_ms": 1.1, "kept": 0.91}
 
 
 def compared(cell: str, **over: object) -> results.Run:
     """A case of `starling bench never-worse`."""
     run = {
-        "cell": cell, "data": "digits", "metric": "accuracy", "higher_is_better": True, "seeds": [1, 2, 3, 4], "rounds": [2, 4],
-        "difference": [-0.1, 0.2], "error": [0.01, 0.02], "worst": -0.1, "worst_error": 0.01, "worst_round": 2, "end": 0.2,
-        "end_error": 0.02, "default_end": 0.9, "plain_end": 0.7, "below": 1, "above": 1, "diverged": [0, 0], "committed": [1.0, 1.0],
+        "cell": cell,
+        "data": "digits",
+        "metric": "accuracy",
+        "higher_is_better": True,
+        "seeds": [1, 2, 3, 4],
+        "rounds": [2, 4],
+        "difference": [-0.1, 0.2],
+        "error": [0.01, 0.02],
+        "worst": -0.1,
+        "worst_error": 0.01,
+        "worst_round": 2,
+        "end": 0.2,
+        "end_error": 0.02,
+        "default_end": 0.9,
+        "plain_end": 0.7,
+        "below": 1,
+        "above": 1,
+        "diverged": [0, 0],
+        "committed": [1.0, 1.0],
         "worse": True,
-    }  # fmt: skip
+    }
     return {**run, **over}
 
 
@@ -290,9 +292,13 @@ def test_every_command_line_is_one_that_the_command_takes(path):
             for case, own in recipe.all_cases.items():
                 attackers = [recipe.byzantine[case]] if case in recipe.byzantine else []
                 make_plan(
-                    nodes=recipe.nodes, rounds=recipe.rounds, seed=recipe.seeds[0], assignments=(*recipe.set, *own),
-                    preset=recipe.preset or None, byzantine=tuple(attackers),
-                )  # fmt: skip
+                    nodes=recipe.nodes,
+                    rounds=recipe.rounds,
+                    seed=recipe.seeds[0],
+                    assignments=(*recipe.set, *own),
+                    preset=recipe.preset or None,
+                    byzantine=tuple(attackers),
+                )
         case OverlaysRecipe():
             for case in recipe.cases.values():
                 for n in recipe.sizes:
@@ -345,9 +351,12 @@ def test_a_case_can_begin_with_what_a_node_has_learned_from_the_data_of_all(tmp_
     """START is the file of that model, which is equal every time and fits the recipe's task."""
     sets = ("task=digits", "task.hidden=8", "pace.local_steps=2", "pace.rounds=2", "mix=dsgd")
     recipe = SimulateRecipe(
-        title="x", scenario="benchmarks/scenarios/digits-by-label.toml", set=sets, warm=("pace.rounds=3",),
+        title="x",
+        scenario="benchmarks/scenarios/digits-by-label.toml",
+        set=sets,
+        warm=("pace.rounds=3",),
         cases={"cold": (), "warm": ("task.start=START",)},
-    )  # fmt: skip
+    )
     (file, digest), (_, again) = (warm.write(recipe, None, tmp_path) for _ in range(2))
     assert digest == again
     words = simulations.arguments(recipe, "warm", None, file)
@@ -413,9 +422,17 @@ def test_figures_of_a_case_are_over_its_seeds():
 
 
 AUTHORS = AuthorsRecipe(
-    title="x", scenario="benchmarks/scenarios/text.toml", data="texts", nodes=2, steps=4, local_steps=2, batch_size=2,
-    set=("mix=dsgd", "overlay=alone", "partition=by_file"), swarm=("overlay=ring",), lone=("optimizer.lr=0.01",),
-)  # fmt: skip
+    title="x",
+    scenario="benchmarks/scenarios/text.toml",
+    data="texts",
+    nodes=2,
+    steps=4,
+    local_steps=2,
+    batch_size=2,
+    set=("mix=dsgd", "overlay=alone", "partition=by_file"),
+    swarm=("overlay=ring",),
+    lone=("optimizer.lr=0.01",),
+)
 
 
 def test_the_swarm_of_authors_is_as_good_as_its_worst_node_and_every_model_as_its_best_look():
@@ -449,10 +466,7 @@ def test_lone_and_central_models_do_the_steps_of_the_swarm():
 def texts(tmp_path, monkeypatch):
     folder = tmp_path / "data" / "texts"
     folder.mkdir(parents=True)
-    for author, phrase in {
-        "austen": "It is a truth universally acknowledged. ",
-        "twain": "You do not know about me. ",
-    }.items():
+    for author, phrase in {"austen": "It is a truth universally acknowledged. ", "twain": "You do not know about me. "}.items():
         (folder / f"{author}.txt").write_text(phrase * 40)
     monkeypatch.setenv(data.VARIABLE, str(folder.parent))
     return folder
@@ -464,9 +478,7 @@ def test_a_cut_off_measurement_of_authors_goes_on(texts, tmp_path):
     learned = {"name": "texts", "sha256": data.fingerprint(texts)}
     done = kept / authors.key(AUTHORS, learned) / "central.json"
     done.parent.mkdir(parents=True)
-    done.write_bytes(
-        msgspec.json.encode({"case": "central", "bits": [[{"austen": 7.0, "twain": 8.0}]], "steps": 4, "wall_s": 0.0})
-    )
+    done.write_bytes(msgspec.json.encode({"case": "central", "bits": [[{"austen": 7.0, "twain": 8.0}]], "steps": 4, "wall_s": 0.0}))
     runs = authors.measure(AUTHORS, kept)
     assert [run["case"] for run in runs] == ["swarm", "central", "austen", "twain"]
     assert [len(look) for look in runs[0]["bits"]] == [AUTHORS.nodes] * 2
@@ -510,9 +522,7 @@ def test_equal_models_of_nodes_are_looked_at_once(texts):
 def test_a_swarm_that_does_other_steps_is_refused(texts):
     """As one of four whose averages take a round more, which has no local steps, and whose recipe names no more rounds."""
     with pytest.raises(RuntimeError, match="swarm: must do steps = 4, got 2 by pace and overlay"):
-        authors.measure(
-            msgspec.structs.replace(AUTHORS, nodes=4, swarm=("overlay.average_every=1",)), texts.parent / "kept"
-        )
+        authors.measure(msgspec.structs.replace(AUTHORS, nodes=4, swarm=("overlay.average_every=1",)), texts.parent / "kept")
 
 
 def test_bytes_are_compared_with_those_of_a_ring_all_reduce_each_step():
@@ -615,9 +625,7 @@ def test_a_simulation_that_diverged_has_no_end_that_a_bound_could_like():
 
 
 def test_cases_of_a_simulation_are_compared_by_floor_bytes_and_how_long_one_is_behind():
-    recipe = SimulateRecipe(
-        title="x", scenario="y", seeds=(1,), cases={"a": (), "b": ()}, compare=(("a", "b"),), targets=(0.1,)
-    )
+    recipe = SimulateRecipe(title="x", scenario="y", seeds=(1,), cases={"a": (), "b": ()}, compare=(("a", "b"),), targets=(0.1,))
     behind = simulated("a", 1, (1.0, 0.9, 0.5, 0.1))
     figures = simulations.figures(recipe, [behind, simulated("b", 1, (1.0, 0.1, 0.1, 0.1))])
     assert figures["a/b.floor"] == 1.0
@@ -630,12 +638,7 @@ def test_cases_of_a_simulation_are_compared_by_floor_bytes_and_how_long_one_is_b
 def test_nodes_are_compared_with_the_best_of_those_that_train_alone():
     """The seed in which they are least ahead counts; where less is better, so it is."""
     recipe = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases={"a": (), "b": ()}, ahead=(("a", "b"),))
-    runs = [
-        simulated("a", 1, (0.5, 0.1)),
-        simulated("a", 2, (0.5, 0.2)),
-        simulated("b", 1, (0.9, 0.5)),
-        simulated("b", 2, (0.9, 0.4)),
-    ]
+    runs = [simulated("a", 1, (0.5, 0.1)), simulated("a", 2, (0.5, 0.2)), simulated("b", 1, (0.9, 0.5)), simulated("b", 2, (0.9, 0.4))]
     for run, best, worst in zip(runs, (0.05, 0.1, 0.4, 0.35), (0.15, 0.25, 0.6, 0.5), strict=True):
         run["curve"] |= {"min": [0.0, best], "max": [1.0, worst]}
     figures = simulations.figures(recipe, runs)
@@ -653,9 +656,7 @@ def test_over_folds_a_swarm_is_compared_with_the_best_lone_node():
     folds = (("a", "b"), ("c", "d"))
     recipe = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases=dict.fromkeys("abcd", ()), folds=folds)
     ends = {"a": (0.9, 0.8), "b": (0.5, 0.8), "c": (0.6, 0.3), "d": (0.2, 0.4)}
-    runs = [
-        simulated(case, seed, (0.1, end)) for case, of in ends.items() for seed, end in zip((1, 2), of, strict=True)
-    ]
+    runs = [simulated(case, seed, (0.1, end)) for case, of in ends.items() for seed, end in zip((1, 2), of, strict=True)]
     better = [run | {"higher_is_better": True} for run in runs]
     assert simulations.figures(recipe, better)["folds.ahead"] == pytest.approx(0.7 - 0.6)
     assert simulations.figures(recipe, runs)["folds.ahead"] == pytest.approx(0.3 - 0.8)
@@ -730,20 +731,26 @@ HARMLESS = {"worst": 0.0, "below": 0, "worse": False}
 def test_cells_of_a_grid_are_counted_by_optimiser_as_worse_and_better():
     """Better is who is above at some evaluation and below at none, or diverges in fewer seeds."""
     runs = [
-        compared("iid/sgd/cosine/normal/calm"), compared("iid/sgd/cosine/normal/faults", **HARMLESS),
+        compared("iid/sgd/cosine/normal/calm"),
+        compared("iid/sgd/cosine/normal/faults", **HARMLESS),
         compared("iid/muon/cosine/normal/calm", **HARMLESS, above=0),
         compared("iid/muon/cosine/normal/faults", **HARMLESS | {"above": 0, "diverged": [0, 1]}),
-    ]  # fmt: skip
+    ]
     table = never_worse.figures(runs)
     for optimizer, counts in {"sgd": (2, 1, 1), "muon": (2, 0, 1), "all": (4, 1, 2)}.items():
         assert tuple(table[f"{optimizer}.{name}"] for name in ("cells", "worse", "better")) == counts
-    of_cell = {
-        key.rpartition(".")[2]: value for key, value in table.items() if key.startswith("iid-sgd-cosine-normal-calm.")
-    }
+    of_cell = {key.rpartition(".")[2]: value for key, value in table.items() if key.startswith("iid-sgd-cosine-normal-calm.")}
     assert of_cell == {
-        "worst": -0.1, "worst_round": 2, "worst_error": 0.01, "end": 0.2, "end_error": 0.02, "plain": 0.7, "below": 0.5, "above": 0.5,
+        "worst": -0.1,
+        "worst_round": 2,
+        "worst_error": 0.01,
+        "end": 0.2,
+        "end_error": 0.02,
+        "plain": 0.7,
+        "below": 0.5,
+        "above": 0.5,
         "committed": 1.0,
-    }  # fmt: skip
+    }
     deviations = never_worse.spread(runs)
     assert deviations["iid-sgd-cosine-normal-calm.worst"] == 0.02
     assert never_worse.spread([compared("a/b", worst_error=None, end_error=None)]) == {}
@@ -753,9 +760,11 @@ def test_a_page_lists_cells_that_are_worse_the_worst_first():
     recipe = NeverWorseRecipe(title="x")
     nothing = dict.fromkeys(("worst", "worst_error", "worst_round", "end", "end_error", "plain_end"))
     runs = [
-        compared("iid/sgd/a/b/c"), compared("iid/adamw/a/b/c", worst=-0.3), compared("iid/muon/a/b/c", **HARMLESS),
+        compared("iid/sgd/a/b/c"),
+        compared("iid/adamw/a/b/c", worst=-0.3),
+        compared("iid/muon/a/b/c", **HARMLESS),
         compared("iid/muon/a/b/d", **nothing, diverged=[2, 1]),
-    ]  # fmt: skip
+    ]
     shown = table.show(msgspec.structs.replace(result(), recipe=recipe, runs=runs, figures=never_worse.figures(runs)))
     first, second, third = [line for line in shown.splitlines() if line.startswith("| `iid")]
     assert first == "| `iid-muon-a-b-d` | accuracy | – | – | 1 of 2 | – | –; 2 diverged, of plain averages 1 |"
@@ -805,9 +814,12 @@ def test_the_least_of_the_repetitions_is_the_cost_of_a_node_round():
     costs = [(10, 3.0), (20, 8.0), (30, 4.0), (10, 2.0), (20, 5.0), (30, 4.0)]
     figures = scaling.figures(recipe, [{"nodes": n, "us_per_node_round": cost} for n, cost in costs])
     assert figures == {
-        "n_10.us_per_node_round": 2.0, "n_20.us_per_node_round": 5.0, "n_30.us_per_node_round": 4.0,
-        "n.growth": 2.0, "n.spread": 2.5,
-    }  # fmt: skip
+        "n_10.us_per_node_round": 2.0,
+        "n_20.us_per_node_round": 5.0,
+        "n_30.us_per_node_round": 4.0,
+        "n.growth": 2.0,
+        "n.spread": 2.5,
+    }
 
 
 # --- small ones that run --------------------------------------------------------------------------------------
@@ -864,9 +876,7 @@ def test_a_small_measurement_of_codecs_runs():
 
 def test_combining_rules_are_measured_by_one_command_for_each_length(monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        command, "starling", lambda words, what: asked.append(words) or {"cases": [combined("median", 10)]}
-    )
+    monkeypatch.setattr(command, "starling", lambda words, what: asked.append(words) or {"cases": [combined("median", 10)]})
     recipe = RulesRecipe(title="x", dims=(10, 20), rules=("median", "nnm"), repeat=3)
     figures = combining.figures(combining.measure(recipe))
     assert figures["median@10.ratio"] == 9.0
@@ -901,9 +911,7 @@ def test_the_help_command_is_timed_and_reaped():
 # --- verdicts, storing, showing -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("value", "met"), [(0.89, False), (0.9, True), (1.0, True), (1.01, False), (float("nan"), False)]
-)
+@pytest.mark.parametrize(("value", "met"), [(0.89, False), (0.9, True), (1.0, True), (1.01, False), (float("nan"), False)])
 def test_a_figure_is_judged_by_both_of_its_bounds(value, met):
     recipe = DemoRecipe(title="x", at_least={"f": 0.9}, at_most={"f": 1.0})
     assert [verdict.met for verdict in results.verdicts(recipe, {"f": value, "g": 1.0})] == [met, None]
@@ -953,10 +961,8 @@ def test_a_figure_that_only_one_result_has_is_outside():
 
 @pytest.mark.parametrize(
     ("case", "factor", "agrees"),
-    [
-        ("mean", 1.02, True), ("mean", 1.2, False), ("wall_s", 1.4, True), ("wall_s", 1.6, False), ("bytes_per_exchange", 1.4, True),
-    ],
-)  # fmt: skip
+    [("mean", 1.02, True), ("mean", 1.2, False), ("wall_s", 1.4, True), ("wall_s", 1.6, False), ("bytes_per_exchange", 1.4, True)],
+)
 def test_accuracies_of_demos_are_compared_by_their_spread_and_only_what_a_clock_measures_loosely(case, factor, agrees):
     """The spread of three seeds is .01: results that were stored without one have it in their runs."""
     recipe = DemoRecipe(title="x")
@@ -1003,9 +1009,7 @@ def test_every_recipe_says_which_paths_it_measures(path):
 def test_a_result_is_older_where_its_commit_lacks_the_last_change_of_what_it_measures(tmp_path):
     def git(*words):
         given = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
-        return subprocess.run(
-            ["git", "-C", tmp_path, *given, *words], check=True, capture_output=True, text=True
-        ).stdout.strip()
+        return subprocess.run(["git", "-C", tmp_path, *given, *words], check=True, capture_output=True, text=True).stdout.strip()
 
     def commit(name, text):
         (tmp_path / name).write_text(text)

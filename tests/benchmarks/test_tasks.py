@@ -47,9 +47,11 @@ def test_a_speaker_stays_together_and_first_takes_are_held_out(tmp_path):
     generator = np.random.default_rng(0)
     count = 40
     arrays = {
-        "logmel": generator.normal(3.0, 2.0, (count, 48, 32)).astype(np.float16), "digit": np.arange(count) % 10,
-        "speaker": np.arange(count) % 2, "take": np.arange(count) // 4,
-    }  # fmt: skip
+        "logmel": generator.normal(3.0, 2.0, (count, 48, 32)).astype(np.float16),
+        "digit": np.arange(count) % 10,
+        "speaker": np.arange(count) % 2,
+        "take": np.arange(count) // 4,
+    }
     np.savez(tmp_path / "speech.npz", **arrays)
     train, test = tasks.speech(tmp_path / "speech.npz")
     assert (len(train.y), len(test.y)) == (20, 20)
@@ -65,9 +67,10 @@ def test_no_node_trains_on_the_speaker_left_out(tmp_path):
     """Digits are moved by whole frames and bands: each batch has their numbers, in another order."""
     generator = np.random.default_rng(0)
     arrays = {
-        "logmel": generator.normal(3.0, 2.0, (60, tasks.FRAMES, tasks.BANDS)).astype(np.float16), "digit": np.arange(60) % 10,
+        "logmel": generator.normal(3.0, 2.0, (60, tasks.FRAMES, tasks.BANDS)).astype(np.float16),
+        "digit": np.arange(60) % 10,
         "speaker": np.arange(60) % 6,
-    }  # fmt: skip
+    }
     np.savez(tmp_path / "speech.npz", **arrays)
     train, test = tasks.speakers(tmp_path / "speech.npz", 2)
     assert set(train.keys) == {0, 1, 3, 4, 5}
@@ -120,9 +123,7 @@ def test_a_volunteers_own_path_is_refused(tmp_path):
         tasks.Adult(path="x").data(Source(tmp_path, PartitionSection(kind="iid", shards=1), 0, 0), "cpu")
 
 
-@pytest.mark.skipif(
-    not (SHARED / "tabular").is_dir(), reason="no folder tabular/ where STARLING_DATA says, or in ../shared/data"
-)
+@pytest.mark.skipif(not (SHARED / "tabular").is_dir(), reason="no folder tabular/ where STARLING_DATA says, or in ../shared/data")
 def test_adult_has_its_features_and_both_classes():
     task = tasks.Adult(path=str(SHARED / "tabular"))
     data = task.data(source("by_label", 1), "cpu")

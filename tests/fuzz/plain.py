@@ -6,9 +6,7 @@ from tests.fuzz.target import Choices
 
 NUMBERS = (0, 1, -1, 255, 2**31, 2**32, 2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 0.5, 1.0, -1.0, 1e-300, 1e300, 5e-324, float("inf"), float("-inf"), float("nan"))
-TEXTS = (
-    "", "a", "digits", "alive", "s" + "a" * 32, "\0", "\x1b[31m", "a\nb", "\u202e", "é" * 40, "x" * 300, "/ip4/1.2.3.4/tcp/1", "1e9",
-)  # fmt: skip
+TEXTS = ("", "a", "digits", "alive", "s" + "a" * 32, "\0", "\x1b[31m", "a\nb", "\u202e", "é" * 40, "x" * 300, "/ip4/1.2.3.4/tcp/1", "1e9")
 
 MSGPACK_LURES = (
     b"\xdc\x10\x00" * 1360,  # lists of 4,096 in each other
@@ -27,8 +25,18 @@ MSGPACK_LURES = (
     b"\x81\x90\x01",
 )
 JSON_LURES = (
-    b"[" * 4000, b'{"a":' * 1300, b"9" * 4000, b"-1e99999", b'"\\ud800"', b'"\xff"', b"NaN", b"[Infinity,-Infinity]", b"{}", b"null", b"0",
-)  # fmt: skip
+    b"[" * 4000,
+    b'{"a":' * 1300,
+    b"9" * 4000,
+    b"-1e99999",
+    b'"\\ud800"',
+    b'"\xff"',
+    b"NaN",
+    b"[Infinity,-Infinity]",
+    b"{}",
+    b"null",
+    b"0",
+)
 
 
 def value(choices: Choices, depth: int = 3, *, binary: bool = True) -> Any:

@@ -32,12 +32,8 @@ from tests.fuzz.target import Target, load, regressions
 INSTRUMENTED = ("starling", "tests")  # of the tests only the targets: their decisions guide the fuzzer
 MAX_INPUT_S = 10
 MAX_MB = 2048
-_FIGURES = (
-    r"stat::number_of_executed_units: (\d+)", r"stat::average_exec_per_sec:\s+(\d+)", r"(?m)^#\d+\s+(?:INITED|DONE)\s+cov: (\d+)",
-)  # fmt: skip
-_ENVIRONMENT = dict(
-    os.environ
-)  # a copy: if another thread changes os.environ meanwhile, as tests do, execve fails with EFAULT
+_FIGURES = (r"stat::number_of_executed_units: (\d+)", r"stat::average_exec_per_sec:\s+(\d+)", r"(?m)^#\d+\s+(?:INITED|DONE)\s+cov: (\d+)")
+_ENVIRONMENT = dict(os.environ)  # a copy: if another thread changes os.environ meanwhile, as tests do, execve fails with EFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +75,7 @@ class Attacks:
         self._began, self._corpus = time.monotonic(), corpus
         for name in names:
             (corpus / name / "code").unlink(missing_ok=True)  # of an earlier attack
-        command = [
-            sys.executable,
-            "-m",
-            "tests.fuzz.run",
-            *names,
-            f"--corpus={corpus}",
-            f"--at-a-time={at_a_time}",
-            *options,
-        ]
+        command = [sys.executable, "-m", "tests.fuzz.run", *names, f"--corpus={corpus}", f"--at-a-time={at_a_time}", *options]
         self._process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=_ENVIRONMENT)
 
     def outcome(self, name: str) -> Outcome:
@@ -115,9 +103,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=0, help="most of them; 0: no limit")
     parser.add_argument("--corpus", type=Path, help="folder of findings, for the next run")
     parser.add_argument("--timeout", type=int, default=MAX_INPUT_S, help="seconds per input")
-    parser.add_argument(
-        "--at-a-time", type=int, default=0, help="0: one target, in this process; else logs are in DIR/TARGET/log"
-    )
+    parser.add_argument("--at-a-time", type=int, default=0, help="0: one target, in this process; else logs are in DIR/TARGET/log")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="starling-fuzz-") as scratch:
         corpus, options = given.corpus or Path(scratch), (given.seconds, given.inputs, given.timeout)
@@ -187,17 +173,24 @@ def fuzz(name: str, corpus: Path, seconds: int, inputs: int, timeout: int) -> No
             target.run(data)
     seconds += round(time.monotonic() - began)
     arguments = [
-        sys.argv[0], str(found), str(seeds), f"-max_total_time={seconds}", f"-runs={inputs or -1}", f"-max_len={target.most_bytes}",
-        f"-timeout={timeout}", f"-rss_limit_mb={MAX_MB}", f"-artifact_prefix={broken}/", "-print_final_stats=1", "-use_value_profile=1",
-    ]  # fmt: skip
+        sys.argv[0],
+        str(found),
+        str(seeds),
+        f"-max_total_time={seconds}",
+        f"-runs={inputs or -1}",
+        f"-max_len={target.most_bytes}",
+        f"-timeout={timeout}",
+        f"-rss_limit_mb={MAX_MB}",
+        f"-artifact_prefix={broken}/",
+        "-print_final_stats=1",
+        "-use_value_profile=1",
+    ]
 
     def run(data: bytes) -> bool:
         try:
             return target.run(data)
         except BaseException:
-            signal.setitimer(
-                signal.ITIMER_REAL, 0
-            )  # the fuzzer's, which must not end the process before the input is written
+            signal.setitimer(signal.ITIMER_REAL, 0)  # the fuzzer's, which must not end the process before the input is written
             raise
 
     atheris.Setup(arguments, run)

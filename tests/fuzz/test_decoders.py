@@ -39,8 +39,7 @@ def test_seeds_are_accepted(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "path"),
-    [pytest.param(name, path, id=f"{name}-{path.name}") for name in TARGETS for path in regressions(name)],
+    ("name", "path"), [pytest.param(name, path, id=f"{name}-{path.name}") for name in TARGETS for path in regressions(name)]
 )
 def test_regressions_stay_fixed(name, path):
     target = target_of(name)[0]

@@ -52,9 +52,7 @@ def attacked(request, tmp_path_factory):
 
 
 @pytest.mark.timeout(600 + 60 * SECONDS)
-@pytest.mark.parametrize(
-    "name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.acceptance) for name in TARGETS]
-)
+@pytest.mark.parametrize("name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.acceptance) for name in TARGETS])
 def test_no_input_breaks_the_promise_of_its_decoder(name, attacked):
     """Another exception than the documented one, ten seconds, or two gigabytes end the fuzzer with another code than 0."""
     outcome = attacked(name)
@@ -67,9 +65,10 @@ def test_no_input_breaks_the_promise_of_its_decoder(name, attacked):
     assert outcome.coverage >= target.reach, "it got into the decoder"
 
 
-@pytest.mark.parametrize(("name", "kind", "says"), [
-    ("planted_raises", "crash", "KeyError"), ("planted_believes", "crash", "MemoryError"), ("planted_hangs", "timeout", "timeout after"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind", "says"),
+    [("planted_raises", "crash", "KeyError"), ("planted_believes", "crash", "MemoryError"), ("planted_hangs", "timeout", "timeout after")],
+)
 def test_a_planted_bug_is_detected(name, kind, says, attacked):
     outcome = attacked(name)
     assert outcome.code != 0

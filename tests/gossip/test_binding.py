@@ -27,10 +27,7 @@ def model(drawn, seed=0):
 
 def losses(net, factor=1.0):
     """A sum of squares whose gradient at every number is its value times twice the factor."""
-    return (
-        sum((each.abs().double().square().sum() for each in net.values()), torch.zeros((), dtype=torch.float64))
-        * factor
-    )
+    return sum((each.abs().double().square().sum() for each in net.values()), torch.zeros((), dtype=torch.float64)) * factor
 
 
 @given(drawn=models)
@@ -104,9 +101,7 @@ def test_one_real_dtype_is_bound_without_a_copy(dtype):
     assert torch.equal(binding.gradient(), 2 * binding.x)
 
 
-@pytest.mark.parametrize(
-    "dtypes", [[torch.bfloat16], [torch.float16], [torch.complex64], [torch.float32, torch.bfloat16]]
-)
+@pytest.mark.parametrize("dtypes", [[torch.bfloat16], [torch.float16], [torch.complex64], [torch.float32, torch.bfloat16]])
 def test_other_dtypes_have_masters(dtypes):
     net = model([(dtype, (3,)) for dtype in dtypes])
     assert isinstance(bound(net, layout(net)), Mastered)
@@ -167,9 +162,7 @@ def test_the_gradients_vector_is_freed_and_made_anew():
 
 def test_a_dtype_that_is_not_trained_is_said_with_the_remedy():
     net = nn.ParameterDict({"w": nn.Parameter(torch.zeros(2).to(torch.float8_e4m3fn))})
-    with pytest.raises(
-        ValueError, match=r"parameter w is float8_e4m3fn, .*one of float32, .*or freeze it, requires_grad_\(False\)"
-    ):
+    with pytest.raises(ValueError, match=r"parameter w is float8_e4m3fn, .*one of float32, .*or freeze it, requires_grad_\(False\)"):
         layout(net)
 
 

@@ -48,9 +48,7 @@ HOW = st.sampled_from(["honest", "honest", "silent", "liar", "fickle"])
 
 
 @given(st.binary(min_size=1, max_size=120), st.lists(HOW, min_size=1, max_size=5), st.randoms(use_true_random=False))
-def test_whatever_peers_do_in_whatever_order_it_is_whole_if_one_is_honest_and_only_liars_are_blamed(
-    state, kinds, chance: random.Random
-):
+def test_whatever_peers_do_in_whatever_order_it_is_whole_if_one_is_honest_and_only_liars_are_blamed(state, kinds, chance: random.Random):
     chunks = download(state)
     kind = {f"p{number}": each for number, each in enumerate(kinds)}
     under_way, blamed, arrived = [], set(), 0
@@ -68,9 +66,7 @@ def test_whatever_peers_do_in_whatever_order_it_is_whole_if_one_is_honest_and_on
             if how == "silent":
                 chunks.failed(peer, index)
                 continue
-            came = chunks.arrived(
-                peer, index, part(state, index) if how == "honest" else bytes(chunks.length(index) + 1), now
-            )
+            came = chunks.arrived(peer, index, part(state, index) if how == "honest" else bytes(chunks.length(index) + 1), now)
             arrived += came == "new" and chunks.length(index)
             if came == "wrong":
                 blamed.add(peer)
@@ -100,14 +96,7 @@ def test_a_peer_that_keeps_failing_is_not_requested_and_a_chunk_resets_the_count
 def test_earlier_chunks_are_verified_and_only_missing_ones_requested():
     state = bytes(range(5 * CHUNK))
     chunks = download(state)
-    found = [
-        (0, part(state, 0)),
-        (1, b"otherwise"),
-        (3, part(state, 3)),
-        (3, part(state, 3)),
-        (4, b""),
-        (99, b"x" * CHUNK),
-    ]
+    found = [(0, part(state, 0)), (1, b"otherwise"), (3, part(state, 3)), (3, part(state, 3)), (4, b""), (99, b"x" * CHUNK)]
     assert chunks.recover(found) == 2
     assert chunks.received == 2 * CHUNK
     assert [chunks.take("a", 0.0) for _ in range(4)] == [1, 2, 4, None]

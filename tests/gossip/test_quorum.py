@@ -31,11 +31,7 @@ def test_what_is_remembered_is_bounded(peers):
     assert len(voters.electors) <= LATELY // EXCHANGES
 
 
-@given(
-    own=st.floats(-1.0, 1.0),
-    honest=st.lists(st.floats(-1.0, 1.0), max_size=10),
-    lies=st.lists(st.floats(-1e9, 1e9), max_size=4),
-)
+@given(own=st.floats(-1.0, 1.0), honest=st.lists(st.floats(-1.0, 1.0), max_size=10), lies=st.lists(st.floats(-1e9, 1e9), max_size=4))
 def test_fewer_than_a_third_of_liars_leave_the_middle_among_the_honest(own, honest, lies):
     lies = lies[: len(honest) // 2]
     agreed = middle(own, [*honest, *lies])

@@ -130,9 +130,7 @@ def test_a_vector_of_another_length_is_refused():
         as_named(torch.zeros(31), layout(model()))
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool]
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool])
 def test_finite_numbers_are_finite_where_their_sum_is_not_too(dtype):
     largest = torch.finfo(dtype).max if dtype.is_floating_point else 1
     assert finite(torch.full((3, 5), largest, dtype=dtype))

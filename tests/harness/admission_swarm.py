@@ -91,9 +91,15 @@ class Node:
         self.told, self.cost, self.error = Reports(), Cost(), ""
         self.network, self.events = swarm.hub.join(self.peer), []
         self.context = context(
-            network=self.network, report=self.told, identity=identity, manifest=swarm.manifest, swarm=swarm.id, seed=0,
-            unix_time=lambda: START_S + trio.current_time(), config=NodeConfig(operator=operator),
-        )  # fmt: skip
+            network=self.network,
+            report=self.told,
+            identity=identity,
+            manifest=swarm.manifest,
+            swarm=swarm.id,
+            seed=0,
+            unix_time=lambda: START_S + trio.current_time(),
+            config=NodeConfig(operator=operator),
+        )
         self.store = MemoryStore(ticket=ticket)
         self.admission = Admission(self.context, self.store, chain, offload or self.cost)
 

@@ -30,10 +30,20 @@ def vectors(*rows: Sequence[float]) -> Tensor:
 def scene(**changes: Any) -> Scene:
     honest = vectors((1.0, 2.0), (3.0, 0.0), (5.0, 4.0))
     plain = Scene(
-        own=vectors((2.0, 2.0))[0], before=vectors((3.0, 3.0))[0], start=vectors((0.5, -0.5))[0], honest=honest,
-        members=torch.tensor([0, 1, 2]), receivers=honest[:2].clone(), index=torch.tensor([0, 1]),
-        gradient=vectors((3.0, 4.0))[0], round=0, rounds=10, attackers=1, nodes=4, seed=7,
-    )  # fmt: skip
+        own=vectors((2.0, 2.0))[0],
+        before=vectors((3.0, 3.0))[0],
+        start=vectors((0.5, -0.5))[0],
+        honest=honest,
+        members=torch.tensor([0, 1, 2]),
+        receivers=honest[:2].clone(),
+        index=torch.tensor([0, 1]),
+        gradient=vectors((3.0, 4.0))[0],
+        round=0,
+        rounds=10,
+        attackers=1,
+        nodes=4,
+        seed=7,
+    )
     return replace(plain, **changes)
 
 
@@ -43,9 +53,17 @@ def drawn(seed: int, nodes: int, dim: int, **changes: Any) -> Scene:
     own, before, start, gradient = torch.randn(4, dim, generator=chance, dtype=DTYPE)
     numbers = torch.arange(nodes)
     return scene(
-        own=own, before=before, start=start, honest=honest, members=numbers, receivers=honest.clone(), index=numbers, gradient=gradient,
-        nodes=nodes + 1, **changes,
-    )  # fmt: skip
+        own=own,
+        before=before,
+        start=start,
+        honest=honest,
+        members=numbers,
+        receivers=honest.clone(),
+        index=numbers,
+        gradient=gradient,
+        nodes=nodes + 1,
+        **changes,
+    )
 
 
 def crafted(attack: Attack, seen: Scene, memory: Any = None) -> Tensor:
@@ -59,9 +77,7 @@ def mean(rows: Sequence[Sequence[float]]) -> list[float]:
 def std(rows: Sequence[Sequence[float]]) -> list[float]:
     """Of each coordinate, with n − 1."""
     middle = mean(rows)
-    return [
-        math.sqrt(sum((row[c] - middle[c]) ** 2 for row in rows) / (len(rows) - 1)) for c in range(len(middle))
-    ]  # fmt: skip
+    return [math.sqrt(sum((row[c] - middle[c]) ** 2 for row in rows) / (len(rows) - 1)) for c in range(len(middle))]
 
 
 def distance(a: Sequence[float], b: Sequence[float]) -> float:

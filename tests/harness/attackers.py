@@ -199,17 +199,23 @@ async def sybil(attacker: Attacker) -> None:
 
 
 ONCE = {
-    "A": a_handler_error, "B": b_many_connections, "C": c_no_window, "D": d_random_bytes, "E": e_random_muxer_bytes,
-    "F": f_long_muxer_frames, "H": h_slow_negotiation, "I": i_flood_of_openings, "J": j_rapid_connects, "K": k_unknown_protocols,
-}  # fmt: skip
+    "A": a_handler_error,
+    "B": b_many_connections,
+    "C": c_no_window,
+    "D": d_random_bytes,
+    "E": e_random_muxer_bytes,
+    "F": f_long_muxer_frames,
+    "H": h_slow_negotiation,
+    "I": i_flood_of_openings,
+    "J": j_rapid_connects,
+    "K": k_unknown_protocols,
+}
 HELD = {"G": half_open, "L": sybil}
 
 
 # Often enough for each attack's kind of exhaustion: more connections than there are places, more half-open ones than handshakes.
 TIMES = {"A": 4, "B": 150, "C": 8, "D": 100, "E": 40, "F": 16, "G": 400, "H": 16, "I": 16, "J": 300, "K": 8, "L": 150}
-MORE = {
-    "A": 40, "B": 1000, "C": 100, "D": 3000, "E": 400, "F": 200, "G": 400, "H": 100, "I": 200, "J": 3000, "K": 50, "L": 400,
-}  # fmt: skip
+MORE = {"A": 40, "B": 1000, "C": 100, "D": 3000, "E": 400, "F": 200, "G": 400, "H": 100, "I": 200, "J": 3000, "K": 50, "L": 400}
 
 
 async def carry_out(attacker: Attacker, name: str, seconds: float, times: int) -> None:

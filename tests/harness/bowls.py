@@ -17,9 +17,19 @@ from starling.robust.clip import clip
 
 
 def bowls(
-    mixer: Mixer, *, rounds: int, lr: float, noise: float = 0.0, loss: float = 0.0, churn: bool = False, overlay: Overlay | None = None,
-    n: int = 16, d: int = 20, steps: int = 10, seed: int = 0,
-) -> tuple[list[float], Swarm]:  # fmt: skip
+    mixer: Mixer,
+    *,
+    rounds: int,
+    lr: float,
+    noise: float = 0.0,
+    loss: float = 0.0,
+    churn: bool = False,
+    overlay: Overlay | None = None,
+    n: int = 16,
+    d: int = 20,
+    steps: int = 10,
+    seed: int = 0,
+) -> tuple[list[float], Swarm]:
     """-> relative distance to the optimum of who is alive, after each round; the swarm.
 
     Args:

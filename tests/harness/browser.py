@@ -30,13 +30,24 @@ class Browser:
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
         flags = (
-            "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={folder}", "--no-sandbox", "--disable-gpu", "--no-first-run",
-            "--disable-dev-shm-usage", "--disable-extensions", "--disable-background-networking", "about:blank",
-        )  # fmt: skip
+            "--headless=new",
+            "--remote-debugging-pipe",
+            f"--user-data-dir={folder}",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-dev-shm-usage",
+            "--disable-extensions",
+            "--disable-background-networking",
+            "about:blank",
+        )
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash", PROGRAM, *flags],
-            pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            pass_fds=(theirs_in, theirs_out),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(theirs_in)
         os.close(theirs_out)
         self._session = None
@@ -72,9 +83,7 @@ class Browser:
                 self._event(message["method"], message.get("params", {}))
 
     def _event(self, method, told):
-        if method == "Runtime.exceptionThrown" or (
-            method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert")
-        ):
+        if method == "Runtime.exceptionThrown" or (method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert")):
             self.errors.append(told)
         elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
             self.errors.append(told["entry"])

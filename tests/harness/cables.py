@@ -99,9 +99,7 @@ def cabled(cables: Sequence[Cable], seed: int = 1) -> Iterator[None]:
     if os.geteuid() != 0 or not DEVICE.exists():
         pytest.skip(f"needs root and {DEVICE}")
     words = [sys.executable, "-m", "tests.harness.cables", str(seed)]
-    with subprocess.Popen(
-        words, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen(words, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             process.stdin.write(msgspec.json.encode(cables) + b"\n")
             process.stdin.flush()

@@ -18,9 +18,11 @@ def limited_memory(pid: int, more_bytes: int) -> Iterator[None]:
     """What a process allocates from now on may be so much; beyond it the kernel kills it."""
     swap = 0 if SECOND else more_bytes
     with _limited(
-        "memory", [[pid]], {"memory.max" if SECOND else "memory.limit_in_bytes": more_bytes},
+        "memory",
+        [[pid]],
+        {"memory.max" if SECOND else "memory.limit_in_bytes": more_bytes},
         where_accounted={"memory.swap.max": swap, "memory.memsw.limit_in_bytes": swap},
-    ):  # fmt: skip
+    ):
         yield
 
 
@@ -36,8 +38,8 @@ def limited_processor(families: Sequence[Sequence[int]], share: float) -> Iterat
 
 @contextmanager
 def _limited(
-    controller: str, families: Sequence[Sequence[int]], limits: Mapping[str, object], where_accounted: Mapping[str, object] | None = None,
-) -> Iterator[None]:  # fmt: skip
+    controller: str, families: Sequence[Sequence[int]], limits: Mapping[str, object], where_accounted: Mapping[str, object] | None = None
+) -> Iterator[None]:
     """Each of these lists of processes in a group with these limits, the last of them where the kernel has such."""
     home = ROOT if SECOND else ROOT / controller
     groups = [home / f"starling-test-{os.getpid()}-{number}" for number in range(len(families))]

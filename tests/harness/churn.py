@@ -39,9 +39,17 @@ class Row:
 
 
 async def row(
-    seed: int, rounds: int, *, mix: str = "pet", dim: int = 200, lr: float = 0.1, churn: float = 0.03, calm: int = 0,
-    nodes: int = NODES, overlay: str = "sticky",
-) -> Row:  # fmt: skip
+    seed: int,
+    rounds: int,
+    *,
+    mix: str = "pet",
+    dim: int = 200,
+    lr: float = 0.1,
+    churn: float = 0.03,
+    calm: int = 0,
+    nodes: int = NODES,
+    overlay: str = "sticky",
+) -> Row:
     """One acceptance row: loss .3 on every lane, K = 5 exact gradients, exact codecs, whole vectors, kappa .1.
 
     Args:
@@ -55,9 +63,7 @@ async def row(
         nodes: to begin with.
         overlay: its kind.
     """
-    swarm = VirtualSwarm(
-        agreement(seed, rounds, mix, dim, lr, nodes, overlay), seed=seed, step_cost_s=lambda _index: STEP_S
-    )
+    swarm = VirtualSwarm(agreement(seed, rounds, mix, dim, lr, nodes, overlay), seed=seed, step_cost_s=lambda _index: STEP_S)
     errors: list[float] = []
     crashed, joined, played = 0, 0, 0
     async with swarm.running(nodes):

@@ -13,17 +13,35 @@ from starling.node.cli.main import main
 from starling.node.demo.summary import DemoSummary
 
 DONE = {
-    "peer": "12D3KooWabcdefg", "state": "done", "rounds": 30, "local_steps": 600, "value": 0.97, "bytes_sent": 123_456,
-    "bytes_received": 654_321, "exchanges": {"committed": 28, "aborted": 1, "busy": 0, "timeout": 2}, "rejoined": False,
-    "joined_late": False, "byzantine": False,
-}  # fmt: skip
+    "peer": "12D3KooWabcdefg",
+    "state": "done",
+    "rounds": 30,
+    "local_steps": 600,
+    "value": 0.97,
+    "bytes_sent": 123_456,
+    "bytes_received": 654_321,
+    "exchanges": {"committed": 28, "aborted": 1, "busy": 0, "timeout": 2},
+    "rejoined": False,
+    "joined_late": False,
+    "byzantine": False,
+}
 
 
 TABLE = {
-    "swarm": "s", "wall_s": 12.345, "rounds": 30, "metric": "accuracy", "mean": 0.97, "min": 0.96, "max": 0.98,
-    "consensus_distance": 0.0123, "bytes_per_exchange": 2400.0, "dense_bytes": 19_240, "ban": None, "alone": None,
+    "swarm": "s",
+    "wall_s": 12.345,
+    "rounds": 30,
+    "metric": "accuracy",
+    "mean": 0.97,
+    "min": 0.96,
+    "max": 0.98,
+    "consensus_distance": 0.0123,
+    "bytes_per_exchange": 2400.0,
+    "dense_bytes": 19_240,
+    "ban": None,
+    "alone": None,
     "nodes": [DONE, {**DONE, "peer": "12D3KooWlateone", "joined_late": True, "rejoined": True}],
-}  # fmt: skip
+}
 
 
 class Canned:

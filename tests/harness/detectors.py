@@ -50,9 +50,7 @@ def sent(outputs: list[Output], kind: type = object) -> list[tuple[str, object]]
 
 
 def detector(peer: str, now: float = 0.0, *, incarnation: int = 1, seed: int = 0, timing: Timing = TIMING) -> Detector:
-    return Detector(
-        LocalRecord(record(peer, incarnation), sign), MemberList(verify, OpenGate()), timing, seed, lambda t: t, now
-    )
+    return Detector(LocalRecord(record(peer, incarnation), sign), MemberList(verify, OpenGate()), timing, seed, lambda t: t, now)
 
 
 def knowing(*others: str) -> Detector:
@@ -136,9 +134,13 @@ class DetectorSwarm:
         """Start a node and let it greet the first living one."""
         bootstrap = next(iter(self.nodes), None)
         self.nodes[peer] = Detector(
-            LocalRecord(self.record_of(peer, incarnation), sign), MemberList(verify, OpenGate(), max_members=self.max_members),
-            self.timing, self.seed, lambda t: t, self.now,
-        )  # fmt: skip
+            LocalRecord(self.record_of(peer, incarnation), sign),
+            MemberList(verify, OpenGate(), max_members=self.max_members),
+            self.timing,
+            self.seed,
+            lambda t: t,
+            self.now,
+        )
         self.do(peer, [] if bootstrap is None else self.nodes[peer].greet(bootstrap, self.now))
 
     def crash(self, peer: str, *, noticed: bool = False) -> None:

@@ -18,12 +18,7 @@ def run(*command, **options):
     """A command without the paths of this process -> what it printed."""
     environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     done = subprocess.run(
-        list(map(str, command)),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        **options,
+        list(map(str, command)), capture_output=True, text=True, check=False, env=environment | {"OMP_NUM_THREADS": "1"}, **options
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -10,18 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from starling.gossip.exchange.calls import (
-    Answer,
-    Answered,
-    Apply,
-    Commit,
-    Drop,
-    EdgeCall,
-    Offer,
-    Offered,
-    Revoke,
-    Settle,
-)
+from starling.gossip.exchange.calls import Answer, Answered, Apply, Commit, Drop, EdgeCall, Offer, Offered, Revoke, Settle
 from starling.gossip.exchange.commands import EdgeCommand, Ended, SendMessage
 from starling.gossip.exchange.edge import MAX_COPIES, Edge
 from starling.gossip.wire.frames import decode, encode
@@ -59,9 +48,14 @@ class End:
     """One end: machine, engine and what the test can do to it."""
 
     def __init__(
-        self, me: str, peer: str, rng: Random, net: list[tuple[str, PairwiseMessage]], ledger: Ledger | None = None,
+        self,
+        me: str,
+        peer: str,
+        rng: Random,
+        net: list[tuple[str, PairwiseMessage]],
+        ledger: Ledger | None = None,
         make: Callable[[str, str, int], Edge] = Edge,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.make = make
         self.rng, self.net = rng, net
         self.edge = self.make(me, peer, rng.randrange(1, 2**48))
@@ -142,9 +136,7 @@ class End:
 class Pair:
     """Both ends of an edge and the network between them."""
 
-    def __init__(
-        self, rng: Random, ledgers: tuple[Ledger, Ledger] | None = None, make: Callable[[str, str, int], Edge] = Edge
-    ) -> None:
+    def __init__(self, rng: Random, ledgers: tuple[Ledger, Ledger] | None = None, make: Callable[[str, str, int], Edge] = Edge) -> None:
         self.rng = rng
         self.net: list[tuple[str, PairwiseMessage]] = []
         one, other = ledgers or (Ledger(), Ledger())
@@ -167,11 +159,7 @@ class Pair:
             end.unreliable = False
         for _ in range(rounds):
             for end in self.ends:
-                if any(
-                    it is not None and it.copy == MAX_COPIES
-                    for one in self.ends
-                    for it in (one.edge.outstanding, one.edge.pending)
-                ):
+                if any(it is not None and it.copy == MAX_COPIES for one in self.ends for it in (one.edge.outstanding, one.edge.pending)):
                     end.do(end.edge.abort("timeout", "deadline"))
                 end.accept_deferred()
                 end.do(end.edge.retry())

@@ -6,31 +6,25 @@ from contextlib import contextmanager
 
 from msgspec import structs
 
-from starling.node.config.schema import (
-    CompressSection,
-    Manifest,
-    MixSection,
-    OptimizerSection,
-    PaceSection,
-    PartitionSection,
-    TaskSection,
-)
+from starling.node.config.schema import CompressSection, Manifest, MixSection, OptimizerSection, PaceSection, PartitionSection, TaskSection
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 
 
-def manifest(
-    kind="digits", nodes=4, *, mix="pet", pace="steps", seed=5, optimizer=None, compress=None, params=None, **rounds
-):
+def manifest(kind="digits", nodes=4, *, mix="pet", pace="steps", seed=5, optimizer=None, compress=None, params=None, **rounds):
     """A small swarm's agreement; keyword arguments beyond those named go to the pace."""
     if kind == "quadratic":
         params = {"nodes": nodes, "dim": 20, "dtype": "float64"} | (params or {})
     mixing = mix if isinstance(mix, MixSection) else MixSection(kind=mix)
     return Manifest(
-        seed=seed, task=TaskSection(kind=kind, **(params or {})), partition=PartitionSection(shards=nodes),
-        optimizer=optimizer or OptimizerSection(), mix=mixing, compress=compress or CompressSection(),
+        seed=seed,
+        task=TaskSection(kind=kind, **(params or {})),
+        partition=PartitionSection(shards=nodes),
+        optimizer=optimizer or OptimizerSection(),
+        mix=mixing,
+        compress=compress or CompressSection(),
         pace=PaceSection(kind=pace, **{"local_steps": 5, "rounds": 50} | rounds),
-    )  # fmt: skip
+    )
 
 
 def opening(agreed, shard=0, node="a", checkpoint=""):
@@ -116,9 +110,7 @@ def exchange(engines, i, j, *, seq, round=0, theta=0.5, inc=0, budget=0):
     """One transaction between engines named by peer id, all four calls; the lesser id initiates. -> request and response"""
     i, j = sorted((i, j))
     offered = done(engines[i], calls.Offer(j, inc, seq, round, theta, budget))
-    answered = done(
-        engines[j], calls.Answer(i, inc, seq, round, theta, offered.gain, offered.payload, borne=offered.borne)
-    )
+    answered = done(engines[j], calls.Answer(i, inc, seq, round, theta, offered.gain, offered.payload, borne=offered.borne))
     done(engines[i], calls.Apply(j, inc, seq, answered.payload, answered.borne))
     done(engines[j], calls.Commit(i, inc, seq))
     return offered, answered

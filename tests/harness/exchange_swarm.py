@@ -71,27 +71,20 @@ class CountingEngine(FakeEngine):
 class PairwiseMember(Member):
     """A member with the service of pairwise exchanges."""
 
-    def __init__(
-        self, name: str, network: MemoryNetwork, x: int, pace: str, seed: int, sticky: StickyEdges | None
-    ) -> None:
+    def __init__(self, name: str, network: MemoryNetwork, x: int, pace: str, seed: int, sticky: StickyEdges | None) -> None:
         rng = Random(f"{name} {seed}")
         super().__init__(name, network, CountingEngine(x))
-        manifest = msgspec.structs.replace(
-            Manifest(), pace=PaceSection(kind=pace, **({"max_wait_s": 2.0} if pace == "steps" else {}))
-        )
+        manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(kind=pace, **({"max_wait_s": 2.0} if pace == "steps" else {})))
         given = context(
-            network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm",
-            identity=SimpleNamespace(peer_id=name),
-        )  # fmt: skip
+            network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", identity=SimpleNamespace(peer_id=name)
+        )
         common = given, self, lambda: rng.randrange(2**60), lambda *_: None, (self.transactions.observe,)
         if pace == "steps":
             self.exchange = RoundExchange(*common, lambda _round: {})
         else:
             self.exchange = VisitExchange(*common, sticky or StickyEdges(ALL, b"salt"))
 
-    async def rounds(
-        self, count: int, links: Callable[[int], Mapping[str, float]], compute_s: Callable[[], float]
-    ) -> None:
+    async def rounds(self, count: int, links: Callable[[int], Mapping[str, float]], compute_s: Callable[[], float]) -> None:
         turn = 0
         while turn < count:
             self.exchange.computing(turn, links(turn), VIEW)
@@ -103,17 +96,11 @@ class PairwiseMember(Member):
 class PairwiseSwarm(Swarm):
     """Members a, b, c … Their models begin at 0, 1000, 2000 … `sticky`: edges of those that limit theirs, by name."""
 
-    def __init__(
-        self, n: int, *, pace: str = "steps", rules=(), seed: int = 0, sticky: Mapping[str, StickyEdges] | None = None
-    ) -> None:
+    def __init__(self, n: int, *, pace: str = "steps", rules=(), seed: int = 0, sticky: Mapping[str, StickyEdges] | None = None) -> None:
         hub = MemoryHub(rules, seed)
         names = [chr(ord("a") + i) for i in range(n)]
         super().__init__(
-            hub,
-            [
-                PairwiseMember(name, hub.join(name), 1000 * i, pace, seed, (sticky or {}).get(name))
-                for i, name in enumerate(names)
-            ],
+            hub, [PairwiseMember(name, hub.join(name), 1000 * i, pace, seed, (sticky or {}).get(name)) for i, name in enumerate(names)]
         )
 
     def imbalance(self) -> int:

@@ -63,9 +63,7 @@ class FaultyLoop:
 
     def mix(self, row, effects, frozen, phase):
         loop = self.loop
-        shared, book = edge_ledger.average(
-            loop.mixer.edge, loop.ledgers[row], frozen, sorted(effects, key=lambda effect: effect.peer)
-        )
+        shared, book = edge_ledger.average(loop.mixer.edge, loop.ledgers[row], frozen, sorted(effects, key=lambda effect: effect.peer))
         self.keep(row, book)
         loop.x[row], loop.states[row] = loop.mixer.absorb(loop.states[row], loop.x[row].clone(), shared, phase)
 

@@ -50,9 +50,7 @@ class Stranger:
     def record(self, identity: Identity, incarnation: int = 1, version: int = 0, status: str = "alive") -> Record:
         """A record as that identity signs it."""
         named = identity.peer_id
-        return identity.sign_record(
-            Record(named, self._swarm, incarnation, version, status, (address_of(named),), b"", b"")
-        )
+        return identity.sign_record(Record(named, self._swarm, incarnation, version, status, (address_of(named),), b"", b""))
 
     async def keep_saying(self, records: Iterable[Record], victims: Sequence[str], per_s: float) -> None:
         """Tell one of the victims after the other one record after the other, so many a second, until cancelled or at their end."""

@@ -38,15 +38,11 @@ class RealStranger:
         self._nonces = count()
         self._acknowledged: dict[int, float] = {}  # when each of its probes was
 
-    def record(
-        self, identity: Identity | None = None, incarnation: int = 1, version: int = 0, status: str = "alive"
-    ) -> Record:
+    def record(self, identity: Identity | None = None, incarnation: int = 1, version: int = 0, status: str = "alive") -> Record:
         """A record as an identity signs it, its own where none is named; only its own has a credential."""
         signer = identity or self.identity
         credential = b"" if identity else self._credential
-        plain = Record(
-            signer.peer_id, self._swarm, incarnation, version, status, tuple(self.network.addresses), b"", credential
-        )
+        plain = Record(signer.peer_id, self._swarm, incarnation, version, status, tuple(self.network.addresses), b"", credential)
         return signer.sign_record(plain)
 
     async def dial(self, address: str) -> str:
@@ -111,9 +107,7 @@ class RealStranger:
 
 
 @asynccontextmanager
-async def stranger(
-    swarm: str, *name: object, credential: bytes = b"", identity: Identity | None = None
-) -> AsyncIterator[RealStranger]:
+async def stranger(swarm: str, *name: object, credential: bytes = b"", identity: Identity | None = None) -> AsyncIterator[RealStranger]:
     """One hostile peer, listening on loopback while the block runs."""
     mine = identity or key(*name)
     async with open_network(mine.seed, [LOOPBACK], [], LimitsSection(), Remembered()) as network:

@@ -152,16 +152,8 @@ class Values:
         return [*(it.gain for it in self.known.of(self.victim.peer_id, wire.Request)[:1]), 0.0, 1e-3, 1.0, 1e9]
 
     def payload(self, kind: type[Message]) -> list[bytes]:
-        seen = (
-            it.payload
-            for _, it in reversed(self.known.seen)
-            if isinstance(it, wire.Request | wire.Response | wire.Pulled)
-        )
-        heard = list(
-            dict.fromkeys(
-                chain((it.payload for it in self.known.of(self.victim.peer_id, kind) if hasattr(it, "payload")), seen)
-            )
-        )
+        seen = (it.payload for _, it in reversed(self.known.seen) if isinstance(it, wire.Request | wire.Response | wire.Pulled))
+        heard = list(dict.fromkeys(chain((it.payload for it in self.known.of(self.victim.peer_id, kind) if hasattr(it, "payload")), seen)))
         some = heard[:4]
         return [*some, *(it[:-1] for it in some[:1]), *(it[:4] + bytes(len(it) - 4) for it in some[:1]), b""]
 
@@ -202,14 +194,9 @@ class Values:
         out: list[tuple[wire.Rumor, ...]] = [()]
         for source in (me, self.known.members[0]):
             for state in ("suspect", "dead"):
-                of_all = tuple(
-                    wire.Rumor(peer, *self._version(peer), state, source) for peer in self.known.members if peer != me
-                )
+                of_all = tuple(wire.Rumor(peer, *self._version(peer), state, source) for peer in self.known.members if peer != me)
                 out += [of_all, *((rumor,) for rumor in of_all)]
-        return [
-            *out,
-            *(tuple(msgspec.structs.replace(rumor, version=rumor.version + 1) for rumor in out[1]) for _ in (0,)),
-        ]
+        return [*out, *(tuple(msgspec.structs.replace(rumor, version=rumor.version + 1) for rumor in out[1]) for _ in (0,))]
 
     def record(self, _kind: object) -> list[wire.Record]:
         own, (incarnation, version) = self._signed, self._version()
@@ -253,9 +240,7 @@ class Values:
     def claims(self, kind: object) -> list[tuple[wire.Claim, ...]]:
         pulled = [(peer, it) for peer, it in reversed(self.known.seen) if isinstance(it, wire.Pulled)][:2]
         heard = tuple(wire.Claim(peer, it.incarnation, it.round, it.digest, it.signature) for peer, it in pulled)
-        own = tuple(
-            claim_of(self.attested(self._version()[0], self.round(None)[0], bytes([each]) * 32)) for each in (1, 2)
-        )
+        own = tuple(claim_of(self.attested(self._version()[0], self.round(None)[0], bytes([each]) * 32)) for each in (1, 2))
         return [heard, own[:1], own, tuple(msgspec.structs.replace(it, digest=bytes(32)) for it in heard)]
 
     def kind(self, _kind: object) -> list[str]:
@@ -347,22 +332,16 @@ class Values:
 
     def _heard(self) -> list[wire.Record]:
         table = self.running.membership.table
-        return [
-            table[peer].record for peer in self.known.members if peer in table and peer != self.known.identity.peer_id
-        ]
+        return [table[peer].record for peer in self.known.members if peer in table and peer != self.known.identity.peer_id]
 
     def _signed(self, incarnation: int, version: int, status: str, *addresses: str) -> wire.Record:
-        return _record(
-            self.known.identity, self.known.swarm, min(incarnation, END), min(version, END), status, *addresses
-        )
+        return _record(self.known.identity, self.known.swarm, min(incarnation, END), min(version, END), status, *addresses)
 
 
 def entry_and_peer(record: wire.Record) -> tuple[bytes, str]:
     return entry_of(record), record.peer
 
 
-def _record(
-    identity: Identity, swarm: str, incarnation: int, version: int, status: str, *addresses: str
-) -> wire.Record:
+def _record(identity: Identity, swarm: str, incarnation: int, version: int, status: str, *addresses: str) -> wire.Record:
     at = addresses or (address_of(identity.peer_id),)
     return identity.sign_record(wire.Record(identity.peer_id, swarm, incarnation, version, status, at, b"", b""))

@@ -61,9 +61,15 @@ def peer_of(name: str) -> str:
 def node(name: str, *, listen=LOOPBACK, report=None, up=0, down=0, relay="off", **limits):
     """One peer, listening; its id is decided by its name."""
     return open_network(
-        seed_of(name), [listen] if listen else [], [], LimitsSection(**limits), report or Remembered(), up_bytes_per_s=up,
-        down_bytes_per_s=down, relay=relay,
-    )  # fmt: skip
+        seed_of(name),
+        [listen] if listen else [],
+        [],
+        LimitsSection(**limits),
+        report or Remembered(),
+        up_bytes_per_s=up,
+        down_bytes_per_s=down,
+        relay=relay,
+    )
 
 
 @asynccontextmanager

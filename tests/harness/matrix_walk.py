@@ -81,12 +81,7 @@ def walk(
 
 
 def iterate(
-    mixer: Mixer,
-    W: Callable[[int], Tensor],
-    gradient: Callable[[Tensor], Tensor],
-    x: Tensor,
-    rounds: int,
-    **options: Any,
+    mixer: Mixer, W: Callable[[int], Tensor], gradient: Callable[[Tensor], Tensor], x: Tensor, rounds: int, **options: Any
 ) -> Tensor | None:
     """The models (n, d) after `rounds`, or None if they diverged on the way. `options` as of `walk`."""
     for turn, after in enumerate(walk(mixer, W, gradient, x, **options), 1):

@@ -27,7 +27,7 @@ class Node:
         self.clock = SwarmClock()
         node = context(
             network=self.network, report=self.told, identity=self.identity, swarm=swarm, incarnation=incarnation, manifest=manifest
-        )  # fmt: skip
+        )
         self.events = []
         self.membership = Membership(node, self.clock, Admission(node, MemoryStore()), self.events.append)
         self.contacts = Contacts(node, self.membership)

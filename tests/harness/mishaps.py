@@ -109,11 +109,7 @@ class _Virtual:
         self._story, self._began = story, 0.0
         self._off = dict.fromkeys(range(story.nodes), 0.0)
         self.swarm = VirtualSwarm(
-            manifest or _endless(story),
-            seed=seed,
-            step_cost_s=lambda _index: STEP_S,
-            rules=[self._fate],
-            clock_off_s=self._off.__getitem__,
+            manifest or _endless(story), seed=seed, step_cost_s=lambda _index: STEP_S, rules=[self._fate], clock_off_s=self._off.__getitem__
         )
 
     @property
@@ -167,26 +163,20 @@ class _Virtual:
 
 
 def _endless(story: Story) -> Manifest:
-    pace = PaceSection(
-        kind="steps", local_steps=LOCAL_STEPS, rounds=0, quorum=story.nodes, max_wait_s=2.0, evaluate_every=10**6
-    )
+    pace = PaceSection(kind="steps", local_steps=LOCAL_STEPS, rounds=0, quorum=story.nodes, max_wait_s=2.0, evaluate_every=10**6)
     task = TaskSection(kind="quadratic", nodes=story.nodes, dim=8)
     return Manifest(task=task, partition=PartitionSection(shards=story.nodes), pace=pace)
 
 
 async def accuracy(story: Story, seed: int, rounds: int) -> list[float]:
     """Digits, split by chance: the accuracy of every node after so many rounds, in which the story happens."""
-    pace = PaceSection(
-        kind="steps", local_steps=LOCAL_STEPS, rounds=rounds, quorum=story.nodes, max_wait_s=2.0, evaluate_every=rounds
-    )
+    pace = PaceSection(kind="steps", local_steps=LOCAL_STEPS, rounds=rounds, quorum=story.nodes, max_wait_s=2.0, evaluate_every=rounds)
     play = _Virtual(story, seed, Manifest(partition=PartitionSection(shards=story.nodes), pace=pace))
     async with play.swarm.running(story.nodes), trio.open_nursery() as nursery:
         await until(lambda: rounds_done(play.swarm, 2))
         play.begin()
         nursery.start_soon(play.happen)
-        await until(
-            lambda: all(it.node.progress.evaluated.round == rounds for it in play.swarm.nodes.values()), 10.0 * rounds
-        )
+        await until(lambda: all(it.node.progress.evaluated.round == rounds for it in play.swarm.nodes.values()), 10.0 * rounds)
         nursery.cancel_scope.cancel()
     return [it.node.progress.evaluated.value for it in play.swarm.nodes.values()]
 

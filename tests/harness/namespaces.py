@@ -91,9 +91,7 @@ def lan(count: int, line: Line | None = None, buffer_bytes: int = 0) -> Iterator
             for name in hosts:
                 ran("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
                 if buffer_bytes:
-                    sizes = "; ".join(
-                        f"echo 4096 131072 {buffer_bytes} > /proc/sys/net/ipv4/tcp_{way}mem" for way in "rw"
-                    )
+                    sizes = "; ".join(f"echo 4096 131072 {buffer_bytes} > /proc/sys/net/ipv4/tcp_{way}mem" for way in "rw")
                     ran("ip", "netns", "exec", name, "sh", "-ec", sizes)
             yield hosts
     finally:

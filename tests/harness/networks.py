@@ -33,10 +33,15 @@ class InvertedResidual(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.conv = nn.Sequential(
-            nn.Conv2d(width, 2 * width, 1, bias=False), nn.BatchNorm2d(2 * width), nn.ReLU6(inplace=True),
-            nn.Conv2d(2 * width, 2 * width, 3, 1, 1, groups=2 * width, bias=False), nn.BatchNorm2d(2 * width), nn.ReLU6(inplace=True),
-            nn.Conv2d(2 * width, width, 1, bias=False), nn.BatchNorm2d(width),
-        )  # fmt: skip
+            nn.Conv2d(width, 2 * width, 1, bias=False),
+            nn.BatchNorm2d(2 * width),
+            nn.ReLU6(inplace=True),
+            nn.Conv2d(2 * width, 2 * width, 3, 1, 1, groups=2 * width, bias=False),
+            nn.BatchNorm2d(2 * width),
+            nn.ReLU6(inplace=True),
+            nn.Conv2d(2 * width, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
 
     def forward(self, x):
         return x + self.conv(x)
@@ -66,24 +71,44 @@ class Tied(nn.Module):
 
 def resnet():
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True),
-        BasicBlock(8, 16, 2), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        BasicBlock(8, 16, 2),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
 
 
 def vgg():
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 32),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Linear(32, 10),
+    )
 
 
 def mobilenet():
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6(inplace=True), InvertedResidual(8),
-        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU6(inplace=True),
+        InvertedResidual(8),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
 
 
 NETWORKS = {"resnet": resnet, "vgg": vgg, "mobilenet": mobilenet, "tied": Tied}

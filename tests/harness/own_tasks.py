@@ -110,9 +110,7 @@ def margin(output, target):
 
 
 def hidden_weights() -> starling.Task:
-    return starling.task(
-        model=lambda: nn.Linear(6, 6), train=(X, CLASS), loss=margin, metrics=lambda output, _: output.mean()
-    )
+    return starling.task(model=lambda: nn.Linear(6, 6), train=(X, CLASS), loss=margin, metrics=lambda output, _: output.mean())
 
 
 def both_classes(output, target):
@@ -125,10 +123,7 @@ def both_classes(output, target):
 def rare() -> starling.Task:
     order = RARE.argsort()
     return starling.task(
-        model=lambda: nn.Linear(6, 2),
-        train=(X, RARE),
-        test=(X[order], RARE[order]),
-        metrics={"both": both_classes, "share": share},
+        model=lambda: nn.Linear(6, 2), train=(X, RARE), test=(X[order], RARE[order]), metrics={"both": both_classes, "share": share}
     )
 
 
@@ -149,10 +144,7 @@ def wide_later() -> starling.Task:
 
 def one_class() -> starling.Task:
     return starling.task(
-        model=lambda: nn.Linear(6, 2),
-        train=(X, CLASS),
-        test=(X, torch.zeros(400, dtype=torch.int64)),
-        metrics=both_classes,
+        model=lambda: nn.Linear(6, 2), train=(X, CLASS), test=(X, torch.zeros(400, dtype=torch.int64)), metrics=both_classes
     )
 
 
@@ -160,9 +152,7 @@ def weighted() -> starling.Task:
     """Weights of classes: the loss of a batch is no mean of its parts by any number in it."""
     of_class = torch.tensor([1.0, 30.0])
     return starling.task(
-        model=lambda: nn.Linear(6, 2),
-        train=(X, CLASS),
-        loss=lambda o, t: nn.functional.cross_entropy(o, t, weight=of_class),
+        model=lambda: nn.Linear(6, 2), train=(X, CLASS), loss=lambda o, t: nn.functional.cross_entropy(o, t, weight=of_class)
     )
 
 

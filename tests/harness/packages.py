@@ -21,9 +21,7 @@ class Shelf:
             (self.folder / f"{name}.py").write_text(source)
         info = self.folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-        )
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
         lines = [
             f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
             for group, entries in project["entry-points"].items()
@@ -33,10 +31,7 @@ class Shelf:
         catalogue._offered.cache_clear()
 
     def offer(self, package, name, value, group="starling.selectors", **modules):
-        self.install(
-            f'[project]\nname = "{package}"\nversion = "1.0"\n[project.entry-points."{group}"]\n{name} = "{value}"\n',
-            **modules,
-        )
+        self.install(f'[project]\nname = "{package}"\nversion = "1.0"\n[project.entry-points."{group}"]\n{name} = "{value}"\n', **modules)
 
 
 @contextmanager

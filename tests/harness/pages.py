@@ -48,9 +48,7 @@ def name(page: Path) -> str:
 
 def blocks(page: Path, reader: str | None = None) -> list[Block]:
     """All of a page, or those that one reader reads."""
-    found = [
-        Block(fence["language"], fence["info"] or "", fence["text"]) for fence in _FENCE.finditer(page.read_text())
-    ]
+    found = [Block(fence["language"], fence["info"] or "", fence["text"]) for fence in _FENCE.finditer(page.read_text())]
     return [block for block in found if reader in {None, block.reader}]
 
 

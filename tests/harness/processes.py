@@ -45,9 +45,7 @@ def starling(*arguments, cwd):
 
 def bash(line, cwd, timeout_s=120):
     """One line as it is typed, which ends by itself -> what it printed on standard output."""
-    done = subprocess.run(
-        ["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=timeout_s
-    )
+    done = subprocess.run(["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=timeout_s)
     assert done.returncode == 0, f"{line}: {done.stderr}"
     return done.stdout
 
@@ -75,8 +73,13 @@ class Shell:
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 ["bash", "-c", f"exec {line}"],
-                cwd=cwd, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-            )  # fmt: skip
+                cwd=cwd,
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
 
     @property
     def out(self):
@@ -151,8 +154,7 @@ def status_of(run_dir):
 
 
 ENDLESS = (
-    "--set pace.rounds=0 --set optimizer.schedule=constant --set partition.shards=2 --set pace.max_wait_s=1 "
-    "--set membership.suspicion_s=1"
+    "--set pace.rounds=0 --set optimizer.schedule=constant --set partition.shards=2 --set pace.max_wait_s=1 --set membership.suspicion_s=1"
 )
 
 
@@ -165,15 +167,36 @@ def training(run_dir, beyond=0):
 
 
 TABLE = {
-    "version", "swarm", "wall_s", "rounds", "metric", "mean", "min", "max", "ban", "consensus_distance", "bytes_per_exchange",
-    "dense_bytes", "nodes", "alone",
-}  # fmt: skip
+    "version",
+    "swarm",
+    "wall_s",
+    "rounds",
+    "metric",
+    "mean",
+    "min",
+    "max",
+    "ban",
+    "consensus_distance",
+    "bytes_per_exchange",
+    "dense_bytes",
+    "nodes",
+    "alone",
+}
 
 
 ROW = {
-    "peer", "state", "rounds", "local_steps", "value", "bytes_sent", "bytes_received", "exchanges", "rejoined", "joined_late",
+    "peer",
+    "state",
+    "rounds",
+    "local_steps",
+    "value",
+    "bytes_sent",
+    "bytes_received",
+    "exchanges",
+    "rejoined",
+    "joined_late",
     "byzantine",
-}  # fmt: skip
+}
 
 
 def demo(cwd, *arguments):

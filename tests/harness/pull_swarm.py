@@ -57,12 +57,19 @@ class PullMember(Member):
         manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(max_wait_s=2.0))
         self.exchange = PulledExchange(
             context(
-                network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", incarnation=INCARNATION,
+                network=network,
+                engine=self.engine,
+                report=self.facts,
+                manifest=manifest,
+                swarm="swarm",
+                incarnation=INCARNATION,
                 identity=SimpleNamespace(peer_id=name, sign=lambda message: sign(name, message)),
             ),
-            self, Signing(1000, self.witnessed.append, verify), lambda outcomes, held: self.noted.append((outcomes, held)),
+            self,
+            Signing(1000, self.witnessed.append, verify),
+            lambda outcomes, held: self.noted.append((outcomes, held)),
             (self.transactions.observe,),
-        )  # fmt: skip
+        )
 
     async def round(self, number: int, peers: str, compute_s: float = 0.01):
         """Local steps, then questions to peers that are named by one letter each."""

@@ -10,9 +10,7 @@ from tests.harness.sections import taken
 
 def gathering(rule="mean", **changes):
     agreed = manifest(mix="gather", nodes=4, compress=CompressSection(select="full", response="fp16"), **changes)
-    return msgspec.structs.replace(
-        agreed, overlay=OverlaySection(kind="pull", k=3), robust=taken(RobustSection, rule=rule, f=1)
-    )  # fmt: skip
+    return msgspec.structs.replace(agreed, overlay=OverlaySection(kind="pull", k=3), robust=taken(RobustSection, rule=rule, f=1))
 
 
 def trained(names="abcd", rule="mean", round=0):

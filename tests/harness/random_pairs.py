@@ -12,9 +12,7 @@ from tests.harness.quadratics import relative_error
 from tests.harness.two_engines import exchange_codec
 
 
-def errors_on_pairs(
-    step, x, star, rounds, seed, *, lr, steps, kappa, selector, response="identity", compares=False, until=0.0
-):
+def errors_on_pairs(step, x, star, rounds, seed, *, lr, steps, kappa, selector, response="identity", compares=False, until=0.0):
     """Relative errors after each round of models that begin as x (n, d); the last is the first below `until`.
 
     `step` as `LocalSteps`: (rows, round, step, models (r, d) of rows, correction of gradients) -> models after a local step.
@@ -22,9 +20,15 @@ def errors_on_pairs(
     n = len(x)
     peers = [f"p{row:02}" for row in range(n)]
     swarm = Swarm(
-        peers, x, Pet(kappa=kappa), exchange_codec("identity", response, clip_norm=0.0), selector, seed,
-        torch.ones(n, dtype=torch.bool), compares=compares,
-    )  # fmt: skip
+        peers,
+        x,
+        Pet(kappa=kappa),
+        exchange_codec("identity", response, clip_norm=0.0),
+        selector,
+        seed,
+        torch.ones(n, dtype=torch.bool),
+        compares=compares,
+    )
     schedule = Schedule(overlay("random_matching", 1, seed), peers, b"salt")
     errors = []
     for turn in range(rounds):

@@ -15,18 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from starling.gossip.api import (
-    Averaging,
-    Common,
-    Controlling,
-    Effect,
-    Losses,
-    Mixer,
-    Phase,
-    Selector,
-    Swapped,
-    Swapping,
-)
+from starling.gossip.api import Averaging, Common, Controlling, Effect, Losses, Mixer, Phase, Selector, Swapped, Swapping
 from starling.gossip.compress.support import Full, Support
 from starling.gossip.mix import borne, common_draw, edge_ledger
 from starling.gossip.mix.base import origin
@@ -118,9 +107,7 @@ class Reference:
 
         return correct
 
-    def _averaged(
-        self, averaging: Averaging, frozen: Sequence[Tensor], meetings: Iterable[Meeting], phase: Phase
-    ) -> list[Tensor]:
+    def _averaged(self, averaging: Averaging, frozen: Sequence[Tensor], meetings: Iterable[Meeting], phase: Phase) -> list[Tensor]:
         """Exchanges of differences -> the shared vectors after them."""
         gathered: list[list[Effect]] = [[] for _ in self.peers]
         for one, other, forth, back in meetings:
@@ -161,9 +148,7 @@ class Reference:
         sent = [averaging.borne(self.states[node]) for node in (i, j)]
         return min(1.0 if each is None else float(each) for each in sent)
 
-    def _swapped(
-        self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting], round: int
-    ) -> list[Tensor]:
+    def _swapped(self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting], round: int) -> list[Tensor]:
         """Swaps of messages -> the shared vectors after them."""
         gathered: list[list[Swapped]] = [[] for _ in self.peers]
         for one, other, w_one, w_other in meetings:
@@ -172,10 +157,7 @@ class Reference:
                 i, j, w_i, w_j = (other, one, w_other, w_one)
             name, inc, seq = self._begin(i, j)
             turn = (name, inc, seq, round)
-            sent = {
-                i: self._message(swapping, i, j, w_j, frozen[i], turn),
-                j: self._message(swapping, j, i, w_i, frozen[j], turn),
-            }
+            sent = {i: self._message(swapping, i, j, w_j, frozen[i], turn), j: self._message(swapping, j, i, w_i, frozen[j], turn)}
             gathered[i].append(Swapped(self.peers[j], sent[i], sent[j], frozen[i], w_j, w_i, self.peers[i]))
             gathered[j].append(Swapped(self.peers[i], sent[j], sent[i], frozen[j], w_i, w_j, self.peers[j]))
         mixed = []
@@ -189,19 +171,14 @@ class Reference:
             mixed.append(shared)
         return mixed
 
-    def _message(
-        self, swapping: Swapping, me: int, peer: int, give: float, mine: Tensor, turn: tuple[str, int, int, int]
-    ) -> Tensor | None:
+    def _message(self, swapping: Swapping, me: int, peer: int, give: float, mine: Tensor, turn: tuple[str, int, int, int]) -> Tensor | None:
         """The message of `me` to `peer`, as decoded."""
         name, inc, seq, number = turn
         if give == 0.0:
             return None
         kept = self.kept[me].get(self.peers[peer])
         message = swapping.message(swapping.begin(self._origin) if kept is None else kept, mine, give)
-        seed, chance = (
-            derive(self.seed, "mask", name, inc),
-            generator(self.seed, "quantize", name, inc, seq, self.peers[me]),
-        )
+        seed, chance = (derive(self.seed, "mask", name, inc), generator(self.seed, "quantize", name, inc, seq, self.peers[me]))
         if isinstance(swapping, Common):
             seed, seq = common_draw.mask_seed(self.seed, self.peers[me]), number
             chance = common_draw.chance(self.seed, self.peers[me], number)

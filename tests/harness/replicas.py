@@ -36,25 +36,15 @@ class Node:
         self.name, self.agreed = name, agreed
         self.seconds = 0.0
         self.replica = Replica(
-            torch.full((dim,), 0.5), mixer, shared, lambda: torch.full((dim,), 0.5),
-            settled_edges=settled_edges(agreed), keep_origin=True,
-        )  # fmt: skip
+            torch.full((dim,), 0.5), mixer, shared, lambda: torch.full((dim,), 0.5), settled_edges=settled_edges(agreed), keep_origin=True
+        )
         self.steps = 0
         if agreed.pace.kind == "steps":
             self.vectors = FrozenVectors(self.replica, Plain(), agreed.pace.local_steps)
         else:
-            self.vectors = LiveVectors(
-                self.replica, Plain(), self.phase, lambda: self.steps, GradientWindow(), agreed.pace.local_steps
-            )
+            self.vectors = LiveVectors(self.replica, Plain(), self.phase, lambda: self.steps, GradientWindow(), agreed.pace.local_steps)
         self.distances = ConsensusDistance()
-        site = Site(
-            structs.replace(opening(agreed, shard, name), **given),
-            self.vectors,
-            self,
-            None,
-            self.distances,
-            self.work,
-        )
+        site = Site(structs.replace(opening(agreed, shard, name), **given), self.vectors, self, None, self.distances, self.work)
         self.exchange = exchange_of(self.replica, site)
         self._handlers = self.exchange.handlers()
 
@@ -115,9 +105,7 @@ def trained(agreed, names="ab", **given):
 def requested(nodes, one="a", other="b", seq=0, round=0):
     """The offer of a transaction, and its answer."""
     offered = nodes[one].call(calls.Offer(other, 0, seq, round, 0.5))
-    answer = calls.Answer(
-        one, 0, seq, round, 0.5, offered.gain, offered.payload, borne=offered.borne, reference=offered.reference
-    )  # fmt: skip
+    answer = calls.Answer(one, 0, seq, round, 0.5, offered.gain, offered.payload, borne=offered.borne, reference=offered.reference)
     return answer, nodes[other].call(answer)
 
 
@@ -128,7 +116,7 @@ def transact(nodes, one="a", other="b", seq=0, round=0):
     return (
         nodes[one].call(calls.Apply(other, 0, seq, answered.payload, answered.borne, answered.share, clip)),
         nodes[other].call(calls.Commit(one, 0, seq)),
-    )  # fmt: skip
+    )
 
 
 def send(nodes, one, other):

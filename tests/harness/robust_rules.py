@@ -17,7 +17,7 @@ PARAMS = {
     "norm_bound": {"tau": 1.0},
     "balance": {"gamma": 2.0},
     "ubar": {"share": 0.7},
-}  # fmt: skip
+}
 K = 7
 RULES = {name: rule(name, PARAMS.get(name)) for name in CATALOGUE}
 MIXED = {

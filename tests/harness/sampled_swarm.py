@@ -40,10 +40,7 @@ class SampledSwarm:
         self.sampling = sampling
         self.names = [f"n{index:02d}" for index in range(n)]
         self.alive, self.view = set(self.names), set(self.names)
-        self.unseen = {
-            me: {other for other in self.names if other != me and blind and self.rng.random() < blind}
-            for me in self.names
-        }
+        self.unseen = {me: {other for other in self.names if other != me and blind and self.rng.random() < blind} for me in self.names}
         self.nodes = {name: machine(name, sampling, partial(self.order, name)) for name in self.names}
         self.busy: set[str] = set()
         self.finished: set[str] = set()

@@ -236,9 +236,7 @@ class SearchedSwarm:
         """What holds at every moment."""
         ids, rounds = set(self.peers), max(virtual.node.progress.round for virtual in self.honest)
         most = VERIFIED + VERIFIED_PER_ROUND * rounds + (HONEST + 1) * self.signed
-        assert self.verified <= most, (
-            f"{self.verified} signatures verified in {rounds} rounds, {self.signed} were the liar's"
-        )
+        assert self.verified <= most, f"{self.verified} signatures verified in {rounds} rounds, {self.signed} were the liar's"
         for virtual in self.honest:
             me, node = virtual.peer_id, virtual.node
             assert not virtual.ended.is_set(), f"{me} ended"
@@ -254,9 +252,7 @@ class SearchedSwarm:
             missing = self._services - tasks
             assert not missing, f"{me}: {missing} ended"
             sending = tasks.pop("BestEffort._send_counted", 0)
-            assert sending <= MAX_SENDING * len(node.running.membership.table), (
-                f"{me} sends {sending} messages at a time"
-            )
+            assert sending <= MAX_SENDING * len(node.running.membership.table), f"{me} sends {sending} messages at a time"
             assert tasks.total() <= MOST_TASKS, tasks.most_common(5)
             rounds = node.progress.round - self._began_rounds[me]
             most = CALLS_PER_ROUND * (rounds + 1) + CALLS_PER_FRAME * (self.sent + 1)
@@ -325,12 +321,6 @@ def items(root: object) -> Iterator[tuple[str, int]]:
             case list() | deque() | set() | frozenset() | tuple():
                 yield path, len(it)
                 under += [(f"{path}[]", each) for each in it]
-            case _ if type(it).__module__.startswith("starling.") and type(it).__name__ not in {
-                "MemoryHub",
-                "NodeSetup",
-            }:
-                names = [
-                    *getattr(it, "__dict__", ()),
-                    *(name for kind in type(it).__mro__ for name in getattr(kind, "__slots__", ())),
-                ]
+            case _ if type(it).__module__.startswith("starling.") and type(it).__name__ not in {"MemoryHub", "NodeSetup"}:
+                names = [*getattr(it, "__dict__", ()), *(name for kind in type(it).__mro__ for name in getattr(kind, "__slots__", ()))]
                 under += [(f"{path}.{name}", getattr(it, name, None)) for name in names]

@@ -27,9 +27,13 @@ class Stepwise:
         self._ended: outcome.Outcome[Any] | None = None
         self._closing = False
         trio.lowlevel.start_guest_run(
-            life, self._serve, run_sync_soon_threadsafe=self._turns.append, done_callback=self._end, clock=MockClock(autojump_threshold=0),
+            life,
+            self._serve,
+            run_sync_soon_threadsafe=self._turns.append,
+            done_callback=self._end,
+            clock=MockClock(autojump_threshold=0),
             restrict_keyboard_interrupt_to_checkpoints=True,
-        )  # fmt: skip
+        )
 
     def do(self, work: Work) -> Any:
         """The result of a piece of work. Raises what it raises, and what ended the run."""

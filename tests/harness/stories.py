@@ -23,9 +23,7 @@ def virtual(*seeds: int, more: tuple[int, ...] = (), before: Callable = lambda: 
     every = [*seeds, *(pytest.param(seed, marks=pytest.mark.acceptance) for seed in more)]
 
     def decorate(test: Callable) -> Callable:
-        others = [
-            it for name, it in signature(test).parameters.items() if name not in {"seed", "deterministic_scheduler"}
-        ]
+        others = [it for name, it in signature(test).parameters.items() if name not in {"seed", "deterministic_scheduler"}]
         takes_seed = "seed" in signature(test).parameters
 
         @pytest.mark.slow

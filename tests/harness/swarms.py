@@ -8,15 +8,7 @@ import trio
 
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Message
-from starling.node.config.schema import (
-    CompressSection,
-    Manifest,
-    MixSection,
-    OptimizerSection,
-    PaceSection,
-    PartitionSection,
-    TaskSection,
-)
+from starling.node.config.schema import CompressSection, Manifest, MixSection, OptimizerSection, PaceSection, PartitionSection, TaskSection
 from starling.node.daemon.running import RunningNode
 from starling.node.rpc import calls
 from starling.node.simulate.virtual.swarm import VirtualNode, VirtualSwarm
@@ -25,9 +17,7 @@ from tests.harness.daemons import until  # noqa: F401 — for tests of swarms
 STEP_S = 0.02  # what a local step costs in a story: a round of ten takes a fifth of a second
 
 
-def digits(
-    nodes: int, *, seed: int = 0, pace: str = "steps", mix: str = "pet", compress=None, **rounds: Any
-) -> Manifest:
+def digits(nodes: int, *, seed: int = 0, pace: str = "steps", mix: str = "pet", compress=None, **rounds: Any) -> Manifest:
     """Real digits, unevenly cut; keyword arguments beyond those named go to the pace."""
     return Manifest(
         seed=seed,
@@ -38,9 +28,7 @@ def digits(
         compress=compress or CompressSection(),
         pace=PaceSection(
             kind=pace,
-            **{"local_steps": 10, "rounds": 60, "quorum": nodes, "slot_s": 0.2}
-            | ({"max_wait_s": 1.0} if pace == "steps" else {})
-            | rounds,
+            **{"local_steps": 10, "rounds": 60, "quorum": nodes, "slot_s": 0.2} | ({"max_wait_s": 1.0} if pace == "steps" else {}) | rounds,
         ),
     )
 
@@ -48,9 +36,7 @@ def digits(
 def story(agreed: Manifest, seed: int, *rules, slow: dict[int, float] | None = None, **options: Any) -> VirtualSwarm:
     """A swarm whose nodes are all as fast, but for those in `slow`: index -> times slower."""
     slower = slow or {}
-    return VirtualSwarm(
-        agreed, rules=list(rules), seed=seed, step_cost_s=lambda i: STEP_S * slower.get(i, 1.0), **options
-    )
+    return VirtualSwarm(agreed, rules=list(rules), seed=seed, step_cost_s=lambda i: STEP_S * slower.get(i, 1.0), **options)
 
 
 def rounds_done(swarm: VirtualSwarm, count: int) -> bool:
@@ -62,10 +48,7 @@ def agree(swarm: VirtualSwarm, *nodes: int) -> bool:
     """Whether the given nodes (all that live, if none is given) see each other and nobody else."""
     chosen = [swarm.nodes[index] for index in nodes or swarm.nodes]
     expected = tuple(sorted(virtual.peer_id for virtual in chosen))
-    return all(
-        isinstance(virtual.node.phase, RunningNode) and virtual.node.running.membership.members == expected
-        for virtual in chosen
-    )
+    return all(isinstance(virtual.node.phase, RunningNode) and virtual.node.running.membership.members == expected for virtual in chosen)
 
 
 def values(swarm: VirtualSwarm) -> list[float]:
@@ -149,8 +132,4 @@ def lie(network, lane: str, forge: Forge, to: Callable[[str], bool]) -> None:
 
 def longest(node, rounds):
     """Most bytes of both payloads of an exchange in these rounds."""
-    return max(
-        t.bytes_sent + t.bytes_received
-        for t in node.transactions.ended
-        if t.outcome == "committed" and t.round in rounds
-    )
+    return max(t.bytes_sent + t.bytes_received for t in node.transactions.ended if t.outcome == "committed" and t.round in rounds)

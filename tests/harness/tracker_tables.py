@@ -29,14 +29,10 @@ from starling.robust.attacks.tracker import negative
 from tests.harness.robust_tables import COMMON, NODES, ONE_PEER
 
 ATTACKS = ("const", "neg", "rand", "small", "one_shot")
-COLUMNS = (
-    ("none", 0), *((attack, 1) for attack in ATTACKS), *((attack, 3) for attack in ATTACKS), ("const", 4), ("rand", 4),
-)  # fmt: skip
+COLUMNS = (("none", 0), *((attack, 1) for attack in ATTACKS), *((attack, 3) for attack in ATTACKS), ("const", 4), ("rand", 4))
 BOTH_COLUMNS = tuple((attack, bad) for bad in (1, 2, 3, 4) for attack in ("foe", "era"))
 """Attacks on the model, while the tracker sent is −ȳ."""
-TRACKING = (
-    *COMMON, *ONE_PEER, "mix=defended_tracking", "optimizer.lr=0.102", "optimizer.momentum=0.0", "simulate.running_mean=false",
-)  # fmt: skip
+TRACKING = (*COMMON, *ONE_PEER, "mix=defended_tracking", "optimizer.lr=0.102", "optimizer.momentum=0.0", "simulate.running_mean=false")
 SHORT = ("pace.rounds=200",)
 SEEDS = (0, 1, 2)
 
@@ -141,14 +137,12 @@ TRACKERS = (
     row("1/4, leak .1, cap 1", defended(0.25, 0.1, 1.0), "96.1 95.8 96.0 95.4 95.4 96.1 93.5 95.4 91.5 91.5 96.2 86.4 87.2"),
     row("1/4, leak .2, cap 1", defended(0.25, 0.2, 1.0), "96.1 96.0 96.0 96.0 96.0 96.1 95.4 96.0 95.2 95.2 96.1 95.0 94.6"),
     row("1/4, leak .4, cap 1", defended(0.25, 0.4, 1.0), "96.1 96.1 96.1 96.1 96.1 96.1 96.0 96.0 96.0 96.0 96.1 95.9 95.7"),
-)  # fmt: skip
+)
 BOTH = (
     row("mean, plain", NOTHING, "10.9 3.9 10.8 0.8 11.0 1.9 11.0 2.4", *SHORT),
     row("sac 3, plain", defended(0.0, 0.0, 0.0, 3.0), "10.9 1.4 10.8 0.9 11.0 2.6 10.9 3.1", *SHORT),
     row("sac 3, 1/2, leak .2", defended(0.5, 0.2, 1.0, 3.0), "92.9 92.2 86.7 85.1 11.9 37.7 12.6 0.4", *SHORT),
-    row(
-        "sac 3, 1/4, leak .4, cap 1/2", defended(0.25, 0.4, 0.5, 3.0), "93.5 92.9 89.8 88.2 76.1 79.6 13.6 0.5", *SHORT
-    ),
+    row("sac 3, 1/4, leak .4, cap 1/2", defended(0.25, 0.4, 0.5, 3.0), "93.5 92.9 89.8 88.2 76.1 79.6 13.6 0.5", *SHORT),
 )
 
 
@@ -157,10 +151,9 @@ SMALLER = row("1, the smaller of both", Smaller(1.0, 0.0, 0.0, 0.0), "96.1")
 UNTRACKED = (
     Design("dsgd, momentum", (*COMMON, *ONE_PEER, "mix=dsgd"), (96.2,)),
     Design(
-        "quasi-global momentum",
-        (*COMMON, *ONE_PEER, "mix=quasi_global", "optimizer.momentum=0.0", "simulate.running_mean=false"), (93.5,),
+        "quasi-global momentum", (*COMMON, *ONE_PEER, "mix=quasi_global", "optimizer.momentum=0.0", "simulate.running_mean=false"), (93.5,)
     ),
-)  # fmt: skip
+)
 """Where all are honest; there is no tracker to attack."""
 
 

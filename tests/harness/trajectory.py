@@ -54,10 +54,7 @@ def walk(
         x=start,
         mixer=mixer(agreed),
         codec=ExchangeCodec(
-            quantizer(agreed.compress.request, start.dtype),
-            quantizer(agreed.compress.response, start.dtype),
-            agreed.mix.clip_norm,
-            clip,
+            quantizer(agreed.compress.request, start.dtype), quantizer(agreed.compress.response, start.dtype), agreed.mix.clip_norm, clip
         ),
         selector=Everything(),
         seed=agreed.seed,
@@ -79,10 +76,7 @@ def walk(
             met = [(j, i, float(peers[i] in theirs[j]), float(peers[j] in theirs[i])) for i, j in pairs]
         now = stage(graph, len(peers), number)
         steps = agreed.pace.local_steps if now.local else 0
-        where = replace(
-            phase(agreed.optimizer, rates, number, steps), first=now.first, last=now.last,
-            turn=turn(graph, len(peers), number),
-        )  # fmt: skip
+        where = replace(phase(agreed.optimizer, rates, number, steps), first=now.first, last=now.last, turn=turn(graph, len(peers), number))
         reference.round(where, local if now.local else None, [link for link in met if link[0] < link[1]])
     return reference.x
 
@@ -114,9 +108,7 @@ def _nodes(agreed: Manifest, peers: Sequence[str], file: str = "") -> tuple[Tens
 
     def worth(node: int) -> Losses:
         model, live, _, data, _ = nodes[node]
-        batch = data.batch(
-            agreed.task.batch_size, generator(agreed.seed, "batch", peers[node], done[node] - 1)
-        )  # fmt: skip
+        batch = data.batch(agreed.task.batch_size, generator(agreed.seed, "batch", peers[node], done[node] - 1))
 
         def losses(models: Tensor) -> Tensor:
             values = torch.empty(models.shape[:-1])

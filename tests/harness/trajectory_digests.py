@@ -12,9 +12,7 @@ import hashlib
 import json
 import os
 
-PLAIN_KERNELS = {
-    "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-}  # fmt: skip
+PLAIN_KERNELS = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SWARM = "starling-trajectory-digests"
 NODES = 6
 
@@ -40,26 +38,24 @@ def manifests():
 
     def agreed(mix, overlay, compress, schedule="cosine", **more):
         return Manifest(
-            seed=5, task=TaskSection(kind="diagonal", dim=400, nodes=NODES, noise=0.1),
-            partition=PartitionSection(shards=NODES), mix=mix, overlay=overlay, compress=compress,
+            seed=5,
+            task=TaskSection(kind="diagonal", dim=400, nodes=NODES, noise=0.1),
+            partition=PartitionSection(shards=NODES),
+            mix=mix,
+            overlay=overlay,
+            compress=compress,
             optimizer=OptimizerSection(lr=0.05, momentum=0.5, schedule=schedule),
-            pace=PaceSection(local_steps=4, rounds=10, quorum=NODES, min_wait_s=5.0), **more,
-        )  # fmt: skip
+            pace=PaceSection(local_steps=4, rounds=10, quorum=NODES, min_wait_s=5.0),
+            **more,
+        )
 
     return {
         # since decision 23 the gain follows the rate, which is constant here
-        "pet": agreed(
-            MixSection(kind="pet", kappa=0.1, clip_norm=5.0), OverlaySection(kind="sticky"), masked, "constant"
-        ),
+        "pet": agreed(MixSection(kind="pet", kappa=0.1, clip_norm=5.0), OverlaySection(kind="sticky"), masked, "constant"),
         "dsgd": agreed(MixSection(kind="dsgd"), OverlaySection(kind="base_k", k=2), exact),
         "choco": agreed(MixSection(kind="choco", gamma=0.5), OverlaySection(kind="ring"), top_k),
         "push_sum": agreed(MixSection(kind="push_sum"), OverlaySection(kind="one_peer_exponential"), exact),
-        "gather": agreed(
-            MixSection(kind="gather"),
-            OverlaySection(kind="pull", k=4),
-            halved,
-            robust=RobustSection(rule="cs_nnm", f=1),
-        ),
+        "gather": agreed(MixSection(kind="gather"), OverlaySection(kind="pull", k=4), halved, robust=RobustSection(rule="cs_nnm", f=1)),
     }
 
 

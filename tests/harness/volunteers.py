@@ -95,10 +95,7 @@ class Volunteers:
         living = self.living
         waking = self.chance.choice(living, len(living), p=self.rate[living] / self.rate[living].sum())
         met = np.array([self.chance.choice(sorted(self.rings.edges[row])) for row in waking])
-        faults, phase = (
-            exchange_faults(self.faults, self.seed, number, len(waking)),
-            Phase(number, float(LOCAL_STEPS), self.lr),
-        )
+        faults, phase = (exchange_faults(self.faults, self.seed, number, len(waking)), Phase(number, float(LOCAL_STEPS), self.lr))
         for places in disjoint(np.stack((waking, met))):
             steps = np.zeros(len(self.peers), np.int64)
             steps[waking[places]] = LOCAL_STEPS

@@ -8,9 +8,17 @@ def gpt(seed=0):
     """Without dropout: equal rows give equal bits."""
     torch.manual_seed(seed)
     config = GPT2Config(
-        vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0, attn_pdrop=0.0,
-        resid_pdrop=0.0, embd_pdrop=0.0,
-    )  # fmt: skip
+        vocab_size=32,
+        n_positions=16,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_pdrop=0.0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+    )
     return GPT2LMHeadModel(config)
 
 
@@ -27,17 +35,27 @@ def rows(count=14):
 
 
 def arguments(folder, **changed):
-    return TrainingArguments(**{
-        "output_dir": str(folder / "out"), "per_device_train_batch_size": 2, "use_cpu": True, "report_to": "none",
-        "save_strategy": "no", "logging_steps": 1, "disable_tqdm": True, "learning_rate": 1e-2, "seed": 1,
-        "lr_scheduler_type": "constant", "dataloader_pin_memory": False, "max_steps": 6,
-    } | changed)  # fmt: skip
+    return TrainingArguments(
+        **{
+            "output_dir": str(folder / "out"),
+            "per_device_train_batch_size": 2,
+            "use_cpu": True,
+            "report_to": "none",
+            "save_strategy": "no",
+            "logging_steps": 1,
+            "disable_tqdm": True,
+            "learning_rate": 1e-2,
+            "seed": 1,
+            "lr_scheduler_type": "constant",
+            "dataloader_pin_memory": False,
+            "max_steps": 6,
+        }
+        | changed
+    )
 
 
 def trainer(folder, model, *callbacks, data=None, **changed):
-    return Trainer(
-        model, arguments(folder, **changed), train_dataset=data or rows(), eval_dataset=rows(4), callbacks=[*callbacks]
-    )
+    return Trainer(model, arguments(folder, **changed), train_dataset=data or rows(), eval_dataset=rows(4), callbacks=[*callbacks])
 
 
 def flat(model):

@@ -53,9 +53,15 @@ class Node:
         parts.parameters.read(x := torch.empty(self.layout.dim, dtype=self.layout.dtype))
         start_file.write(start, self.layout, x)
         agreed = manifest(
-            "script", 2, mix=mix, pace=self.pace, rounds=rounds, local_steps=steps, optimizer=OptimizerSection(kind=optimizer),
+            "script",
+            2,
+            mix=mix,
+            pace=self.pace,
+            rounds=rounds,
+            local_steps=steps,
+            optimizer=OptimizerSection(kind=optimizer),
             params={"metric": "loss", "higher_is_better": False, "start": str(of_file("start", start))},
-        )  # fmt: skip
+        )
         self.folder, self._rounds, self._steps, self._evaluates = folder, rounds, steps, evaluates
         call = opening(agreed, checkpoint=folder / "checkpoint")
         self._call = structs.replace(call, script=True, start=str(start))

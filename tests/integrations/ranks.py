@@ -43,9 +43,7 @@ def beside(kind, *given, **keys):
 
 def beside_it(*, is_over=True):
     """Let every Swarm take the node for one that has ended in order, or not, when the engine hangs up."""
-    distributed.Running = lambda *given: SimpleNamespace(
-        node=None, check=lambda: None, is_over=lambda: is_over, doing=lambda: ""
-    )
+    distributed.Running = lambda *given: SimpleNamespace(node=None, check=lambda: None, is_over=lambda: is_over, doing=lambda: "")
 
 
 def equal(vector):
@@ -436,9 +434,16 @@ def lightning(folder, rank):
     samples = torch.utils.data.TensorDataset(*(torch.cat(each) for each in zip(*batches(8), strict=True)))
     with beside(Node, folder, Fit(), rounds=2, steps=2) as node:
         used = Trainer(
-            accelerator="cpu", strategy="ddp", devices=2, logger=False, enable_progress_bar=False, max_epochs=10,
-            enable_model_summary=False, enable_checkpointing=False, callbacks=[SwarmCallback(folder)],
-        )  # fmt: skip
+            accelerator="cpu",
+            strategy="ddp",
+            devices=2,
+            logger=False,
+            enable_progress_bar=False,
+            max_epochs=10,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            callbacks=[SwarmCallback(folder)],
+        )
         used.fit(module, torch.utils.data.DataLoader(samples, batch_size=8))
     assert used.global_step == 4
     assert equal(flat(module))

@@ -39,13 +39,16 @@ class Script:
         number = len([*folder.parent.glob(f"{folder.name}.*.out")])
         self._out, self._errors = (folder.with_name(f"{folder.name}.{number}.{end}") for end in ("out", "errors"))
         environment = {
-            **ENVIRONMENT, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error",
+            **ENVIRONMENT,
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TRANSFORMERS_VERBOSITY": "error",
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        }  # fmt: skip
+        }
         with self._out.open("wb") as out, self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 line, cwd=folder.parent, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True
-            )  # fmt: skip
+            )
 
     @property
     def has_begun(self):

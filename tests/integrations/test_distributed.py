@@ -27,23 +27,40 @@ CTRL_C_S, DEAD_S = 4.0, 5.0  # within which a rank that waits hears Ctrl-C, and 
 GONE_S = 20.0  # for processes to end on a busy machine; long before the group's timeout, a minute
 NEEDS = {"accelerated": "accelerate", "trainer": "transformers", "lightning": "lightning"}
 CASES = [
-    "rounds", "views", "clock", "clock_of_shards", "lost", "over", "state", "created", "refused", "unequal", "shards", "copies",
-    "shards_of_adamw", "copies_of_shards", "memories_of_shards", "refused_shards", "accelerated", "interrupted",
-]  # fmt: skip
-
-pytestmark = [
-    pytest.mark.acceptance,
-    pytest.mark.real,
-    pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo"),
+    "rounds",
+    "views",
+    "clock",
+    "clock_of_shards",
+    "lost",
+    "over",
+    "state",
+    "created",
+    "refused",
+    "unequal",
+    "shards",
+    "copies",
+    "shards_of_adamw",
+    "copies_of_shards",
+    "memories_of_shards",
+    "refused_shards",
+    "accelerated",
+    "interrupted",
 ]
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.real, pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo")]
 
 
 def environment(port):
     """Of two ranks, but for which one it is."""
     return {
-        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }  # fmt: skip
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
 
 
 def trains(node):
@@ -67,7 +84,7 @@ def ran(folder, *cases):
             command, cwd=ROOT, env={**shared, "RANK": rank, "LOCAL_RANK": rank}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         for rank in ("0", "1")
-    ]  # fmt: skip
+    ]
     try:
         said = [each.communicate(timeout=PATIENCE_S) for each in ranks]
     except subprocess.TimeoutExpired:
@@ -114,21 +131,11 @@ def test_a_rank_that_is_killed_takes_the_others_and_the_node_with_it(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    script = [
-        sys.executable,
-        "-m",
-        "tests.integrations.scripts.ranks",
-        str(tmp_path / "node"),
-        "0",
-        "ddp",
-        "--quorum=1",
-    ]
+    script = [sys.executable, "-m", "tests.integrations.scripts.ranks", str(tmp_path / "node"), "0", "ddp", "--quorum=1"]
     shared = environment(port)
     with (tmp_path / "errors").open("wb") as errors:
         ranks = [
-            subprocess.Popen(
-                script, cwd=ROOT, env={**shared, "RANK": rank, "LOCAL_RANK": rank}, stdout=errors, stderr=errors
-            )
+            subprocess.Popen(script, cwd=ROOT, env={**shared, "RANK": rank, "LOCAL_RANK": rank}, stdout=errors, stderr=errors)
             for rank in ("0", "1")
         ]
     try:

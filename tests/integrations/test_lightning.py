@@ -66,10 +66,20 @@ def made(count=BATCHES):
 
 def fit(folder, module, *callbacks, path=None, validates=False, loader=None, **keys):
     saves = any(isinstance(each, ModelCheckpoint) for each in callbacks)
-    trainer = lightning.Trainer(**{
-        "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False, "max_epochs": 2,
-        "enable_checkpointing": saves, "callbacks": [*callbacks], "default_root_dir": str(folder), "num_sanity_val_steps": 0,
-    } | keys)  # fmt: skip
+    trainer = lightning.Trainer(
+        **{
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "max_epochs": 2,
+            "enable_checkpointing": saves,
+            "callbacks": [*callbacks],
+            "default_root_dir": str(folder),
+            "num_sanity_val_steps": 0,
+        }
+        | keys
+    )
     trainer.fit(module, loader or made(), made(1) if validates else None, ckpt_path=path)
     return trainer
 

@@ -63,16 +63,29 @@ def test_a_trainer_of_trl_is_a_member_of_the_same_swarm(tmp_path):
     texts = pyarrow.table({"input_ids": [[1, 2, 3, 4], [5, 6, 7, 8], [1, 3, 5, 7], [2, 4, 6, 8]] * 4})
     texts = datasets.Dataset(texts, fingerprint="made here")
     config = trl.SFTConfig(
-        output_dir=str(tmp_path / "out"), max_steps=100, per_device_train_batch_size=2, use_cpu=True, report_to="none",
-        save_strategy="no", bf16=False, dataloader_pin_memory=False, max_length=8, disable_tqdm=True, logging_steps=1,
+        output_dir=str(tmp_path / "out"),
+        max_steps=100,
+        per_device_train_batch_size=2,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        bf16=False,
+        dataloader_pin_memory=False,
+        max_length=8,
+        disable_tqdm=True,
+        logging_steps=1,
         dataset_kwargs={"skip_prepare_dataset": True},
-    )  # fmt: skip
+    )
     before, after = Recorder(), Recorder()
     with Node(tmp_path, adapted()) as node:
         used = trl.SFTTrainer(
-            model=gpt(), args=config, train_dataset=texts, processing_class=tokenizer, peft_config=lora(),
+            model=gpt(),
+            args=config,
+            train_dataset=texts,
+            processing_class=tokenizer,
+            peft_config=lora(),
             callbacks=[before, SwarmCallback(tmp_path), after],
-        )  # fmt: skip
+        )
         used.train()
     assert used.state.global_step == 6
     assert len(node.after) == 3

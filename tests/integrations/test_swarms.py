@@ -52,17 +52,27 @@ KINDS = {
     "accelerate": Kind(("accelerated", "accelerated", "plain", "accelerated"), "plain 0", 0.03, 0.02, needs=("accelerate",)),
     "ranks": Kind(("plain", "ranks fsdp", "ranks ddp", "plain"), "plain 0", 0.03, 0.02),
     "trainer_lora": Kind(
-        ("lora_trainer", "lora_trainer", "lora_plain", "lora_trainer"), "lora_trainer 0", 0.1, 0.05, 100,
-        ("transformers", "peft", "accelerate"), higher=False,
+        ("lora_trainer", "lora_trainer", "lora_plain", "lora_trainer"),
+        "lora_trainer 0",
+        0.1,
+        0.05,
+        100,
+        ("transformers", "peft", "accelerate"),
+        higher=False,
     ),
     "sft_qlora": Kind(
-        ("lora_sft quantised", "lora_sft quantised", "lora_sft whole", "lora_plain"), "lora_sft 0 quantised", 0.1, 0.05, 100,
-        ("trl", "peft", "bitsandbytes"), higher=False,
+        ("lora_sft quantised", "lora_sft quantised", "lora_sft whole", "lora_plain"),
+        "lora_sft 0 quantised",
+        0.1,
+        0.05,
+        100,
+        ("trl", "peft", "bitsandbytes"),
+        higher=False,
     ),
     "gan": Kind(("gan",) * 4, "gan 0", 0.03, 0.02, 400, higher=False),
     "gru": Kind(("gru",) * 4, "gru 0", 0.03, 0.02, 600),
     "graphs": Kind(("graphs",) * 4, "graphs 0", 0.1, 0.03, 600),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -75,14 +85,7 @@ def test_a_swarm_reaches_what_one_process_with_all_data_reaches(tmp_path, name):
         pytest.skip("needs gloo")
     words = [each.split() for each in kind.members]
     run = Run(tmp_path, words, kills=KILLED, ranks=kind.ranks, alone=kind.alone.split())
-    shown = {
-        "swarm": name,
-        "figures": run.figures,
-        "alone": run.alone,
-        "killed": run.reached,
-        "began": run.began,
-        "took_s": run.took_s,
-    }
+    shown = {"swarm": name, "figures": run.figures, "alone": run.alone, "killed": run.reached, "began": run.began, "took_s": run.took_s}
     sys.stdout.write(json.dumps(shown) + "\n")
     assert run.rounds() == [("finished", kind.rounds)] * 4
     assert run.reached - 2 <= run.began[0]

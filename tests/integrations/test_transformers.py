@@ -10,9 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip(
-    "transformers", reason="needs transformers: pip install 'starling-swarm[transformers]'"
-)
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'starling-swarm[transformers]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'starling-swarm[accelerate]'")
 
 from starling.gossip.errors import ConfigError  # noqa: E402
@@ -46,9 +44,7 @@ def test_rounds_are_counted_by_optimizer_steps_of_uneven_accumulation(tmp_path):
     """7 batches by 3 are 3 steps an epoch, of 3, 3 and 1 batches with differing numbers of labels."""
     model, before, after = gpt(), Recorder(), Recorder()
     with Node(tmp_path, model, rounds=3, steps=2) as node:
-        trainer(
-            tmp_path, model, before, SwarmCallback(tmp_path), after, gradient_accumulation_steps=3, max_steps=100
-        ).train()
+        trainer(tmp_path, model, before, SwarmCallback(tmp_path), after, gradient_accumulation_steps=3, max_steps=100).train()
     assert sorted(before.models) == [1, 2, 3, 4, 5, 6]
     for number in range(3):
         step = 2 * number + 2
@@ -87,14 +83,7 @@ def test_what_is_evaluated_and_saved_at_a_round_s_end_is_the_mixed_model(tmp_pat
     assert used.evaluate()["eval_loss"] == losses[2]
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "mix"),
-    [
-        ("adamw", "dsgd"),
-        ("sgd", "pet"),
-        ("adamw", "pet"),
-    ],
-)
+@pytest.mark.parametrize(("optimizer", "mix"), [("adamw", "dsgd"), ("sgd", "pet"), ("adamw", "pet")])
 @pytest.mark.parametrize("restores", [False, True])
 def test_a_checkpoint_in_the_middle_of_a_round_is_resumed_with_the_same_bits(tmp_path, restores, optimizer, mix):
     """Whether or not the Trainer makes other callbacks anew from its checkpoint, which it cannot do with this one."""
@@ -244,9 +233,7 @@ def test_a_trainer_that_evaluates_for_the_swarm_goes_on_as_without(tmp_path):
             used.train()
         ends.append(flat(used.model))
     assert torch.equal(*ends)
-    assert [figures.value for figures in node.figures] == [
-        each["eval_loss"] for each in used.state.log_history if "eval_loss" in each
-    ]
+    assert [figures.value for figures in node.figures] == [each["eval_loss"] for each in used.state.log_history if "eval_loss" in each]
 
 
 def test_the_swarm_hears_each_logged_loss_once(tmp_path):
@@ -278,10 +265,7 @@ def test_arguments_and_functions(monkeypatch, tmp_path):
         made.append((given, keys))
         return Swarm(tmp_path / "function", **keys)
 
-    for place, given, keys in (
-        ("arguments", (tmp_path / "arguments", "INVITE"), {"listen": "x"}),
-        ("function", (partial(make, 1), 2), {}),
-    ):
+    for place, given, keys in (("arguments", (tmp_path / "arguments", "INVITE"), {"listen": "x"}), ("function", (partial(make, 1), 2), {})):
         (tmp_path / place).mkdir()
         model = gpt()
         with Node(tmp_path / place, model, rounds=1):

@@ -17,11 +17,7 @@ OBSERVE = ROOT / "docker" / "observe"
 (GROUP,) = yaml.safe_load((OBSERVE / "alerts.yml").read_text())["groups"]
 ALERTS = {rule["alert"]: rule for rule in GROUP["rules"]}
 OF_SCRAPES = {"instance", "job", "service"}
-VALUES = {
-    "starling_state": set(STATES),
-    "starling_peers": set(PEER_STATES),
-    "starling_exchanges_total": set(Exchanges.__struct_fields__),
-}
+VALUES = {"starling_state": set(STATES), "starling_peers": set(PEER_STATES), "starling_exchanges_total": set(Exchanges.__struct_fields__)}
 
 # One vector: a selector, a function of a range, or a sum of such; compared with a number or another; several joined by `and on (…)`.
 SELECTOR = r"[a-z_:]+(?:\{[a-z_]+=~?\"[a-z|]+\"(?:, ?[a-z_]+=~?\"[a-z|]+\")*\})?"
@@ -75,9 +71,7 @@ def test_names_of_metrics_follow_the_conventions():
         assert re.fullmatch(r"starling(_[a-z]+)+", name), name
         assert not re.search(r"_(ms|millis\w*|kb|mb|percent|pct|minutes|hours|count)(_|$)", name), name
         if re.search(r"_(seconds|bytes|ratio|cores|samples)(_|$)", name):
-            assert re.search(
-                r"_(seconds|bytes|ratio|cores|samples|(seconds|bytes|sent|received)_total|per_second)$", name
-            ), name
+            assert re.search(r"_(seconds|bytes|ratio|cores|samples|(seconds|bytes|sent|received)_total|per_second)$", name), name
 
 
 @pytest.mark.real

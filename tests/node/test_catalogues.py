@@ -54,11 +54,7 @@ def test_names_and_parameters_become_tasks():
 @pytest.mark.parametrize(
     ("kind", "params", "message"),
     [
-        (
-            "digit",
-            {},
-            r"task\.kind: 'digit' is unknown, choose one of diagonal, digits, .*, synthetic, text; did you mean digits",
-        ),
+        ("digit", {}, r"task\.kind: 'digit' is unknown, choose one of diagonal, digits, .*, synthetic, text; did you mean digits"),
         ("digits", {"layers": 2}, r"task\.layers: digits has no such key, it takes hidden, model"),
         ("digits", {"model": "gpt"}, "model must be one of mlp, cnn, got 'gpt'"),
         ("digits", {"hidden": 0}, "hidden must be >= 1 and <= 65536, got 0"),
@@ -90,10 +86,7 @@ def test_installed_functions_and_classes_make_tasks():
     ("kinds", "message"),
     [
         (("no_such_module:make", "os:no_such_name", "os.path.deeper:x"), r"task\.kind: .* is not installed here"),
-        (
-            (":", "os:", ":system", "..os:system", "os:a.b", "/tmp/evil:x", "os:system:x"),
-            "must look like my_module:MyClass",
-        ),
+        ((":", "os:", ":system", "..os:system", "os:a.b", "/tmp/evil:x", "os:system:x"), "must look like my_module:MyClass"),
     ],
 )
 def test_what_is_not_installed_or_no_plain_dotted_name_is_refused(kinds, message):
@@ -102,9 +95,7 @@ def test_what_is_not_installed_or_no_plain_dotted_name_is_refused(kinds, message
             task(kind, {})
 
 
-@pytest.mark.parametrize(
-    "kind", ["os:system", f"{__name__}:bare", f"{__name__}:wrong", f"{__name__}:unresolved", "os:sep"]
-)
+@pytest.mark.parametrize("kind", ["os:system", f"{__name__}:bare", f"{__name__}:wrong", f"{__name__}:unresolved", "os:sep"])
 def test_nothing_is_called_that_does_not_declare_itself_a_task(kind):
     """A creator could name any function installed on a volunteer's machine: os:system with a command, say."""
     called.clear()

@@ -83,9 +83,7 @@ def test_grafana_s_own_types_know_every_key():
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
     read = json.loads(JSONEncoder().encode(dashboard.Dashboard.from_json(DASHBOARD)))
-    of_the_editor = (
-        ".templating.list[1].definition"  # the query once more, which Grafana writes and its types leave out
-    )
+    of_the_editor = ".templating.list[1].definition"  # the query once more, which Grafana writes and its types leave out
     assert [*unknown_keys(DASHBOARD, read)] == [of_the_editor]
 
 
@@ -94,12 +92,7 @@ def test_panels_neither_overlap_nor_leave_the_page():
     for title, place in places:
         assert 0 <= place["x"] < place["x"] + place["w"] <= 24, title
     for (one, a), (other, b) in combinations(places, 2):
-        apart = (
-            a["x"] + a["w"] <= b["x"]
-            or b["x"] + b["w"] <= a["x"]
-            or a["y"] + a["h"] <= b["y"]
-            or b["y"] + b["h"] <= a["y"]
-        )
+        apart = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"] or a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
         assert apart, (one, other)
 
 

@@ -93,14 +93,7 @@ def test_a_signature_is_of_one_message_by_one_peer():
 
 
 @pytest.mark.parametrize(
-    "peer",
-    [
-        "",
-        "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",
-        "12D3KooW",
-        *(52 * each for each in "01z"),
-        "12D3KooW" + "é" * 44,
-    ],
+    "peer", ["", "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "12D3KooW", *(52 * each for each in "01z"), "12D3KooW" + "é" * 44]
 )
 def test_a_malformed_peer_id_verifies_nothing(peer):
     assert not verify(peer, bytes(64), b"message")
@@ -113,8 +106,13 @@ def test_every_field_of_a_record_is_signed(field):
     record = me.sign_record(Record(me.peer_id, SWARM, 5, 1, "alive", ("/ip4/1.2.3.4/tcp/1",), b""))
     assert verify_record(record, SWARM)
     changed = {
-        "peer": identity(2).peer_id, "swarm": "s" + "b" * 32, "incarnation": 6, "version": 2, "status": "left",
-        "addresses": ("/ip4/1.2.3.4/tcp/2",), "signature": bytes(64),
-    }  # fmt: skip
+        "peer": identity(2).peer_id,
+        "swarm": "s" + "b" * 32,
+        "incarnation": 6,
+        "version": 2,
+        "status": "left",
+        "addresses": ("/ip4/1.2.3.4/tcp/2",),
+        "signature": bytes(64),
+    }
     assert not verify_record(msgspec.structs.replace(record, **{field: changed[field]}), SWARM)
     assert not verify_record(record, "s" + "b" * 32)

@@ -18,24 +18,19 @@ from tests.harness.engines import manifest, opening
 PARTS = Path(__file__).parents[2] / "examples" / "parts"
 PROJECT = (PARTS / "pyproject.toml").read_text()
 COMMON = [
-    "simulate.engine=virtual", "simulate.nodes=4", "pace.rounds=12", "pace.local_steps=2", "pace.evaluate_every=6",
-    "task=line_fit", "partition.kind=iid", "optimizer=sign_sgd", "optimizer.lr=0.05", "overlay=chord_ring",
-]  # fmt: skip
-PAIRWISE = [
-    "mix=slow_dsgd",
-    "mix.pace=0.7",
-    "compress.select=every_nth",
-    "compress.ratio=0.5",
-    "compress.response=fp24",
+    "simulate.engine=virtual",
+    "simulate.nodes=4",
+    "pace.rounds=12",
+    "pace.local_steps=2",
+    "pace.evaluate_every=6",
+    "task=line_fit",
+    "partition.kind=iid",
+    "optimizer=sign_sgd",
+    "optimizer.lr=0.05",
+    "overlay=chord_ring",
 ]
-PULLED = [
-    "mix=gather",
-    "robust.rule=midrange",
-    "compress.select=full",
-    "compress.response=fp24",
-    "attack.kind=echo",
-    "attack.nodes=1",
-]
+PAIRWISE = ["mix=slow_dsgd", "mix.pace=0.7", "compress.select=every_nth", "compress.ratio=0.5", "compress.response=fp24"]
+PULLED = ["mix=gather", "robust.rule=midrange", "compress.select=full", "compress.response=fp24", "attack.kind=echo", "attack.nodes=1"]
 
 
 @pytest.fixture

@@ -33,8 +33,9 @@ def test_no_other_part_asks_which_system_this_is():
     asking = {
         str(path.relative_to(ROOT))
         for folder in ("node", "gossip", "robust", "tui", "src/starling/integrations")
-        for path in (ROOT / folder).rglob("*.py") if "sys.platform" in path.read_text()
-    }  # fmt: skip
+        for path in (ROOT / folder).rglob("*.py")
+        if "sys.platform" in path.read_text()
+    }
     assert asking == ELSEWHERE
 
 
@@ -117,9 +118,7 @@ def test_files_travel_over_a_socket(tmp_path):
 
 def test_a_session_is_killed_with_all_that_it_started():
     script = "import subprocess, sys; subprocess.Popen(['sleep', '60']); print(flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         process.stdout.readline()
         platform.kill_session(process.pid)
         assert process.stdout.read() == b"", "the grandchild had it open, too"

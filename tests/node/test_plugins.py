@@ -158,9 +158,7 @@ def test_two_packages_cannot_share_a_name(shelf):
     shelf.offer("starling-b", "both", "b:Part", b="Part = dict")
     shelf.offer("starling-a", "both", "a:Part", a="Part = dict")
     for look_up in (lambda: SELECTORS["both"], lambda: SELECTORS.check("both")):
-        with pytest.raises(
-            ConfigError, match="offered by starling-a and starling-b; keep one: `pip uninstall starling-b`"
-        ):
+        with pytest.raises(ConfigError, match="offered by starling-a and starling-b; keep one: `pip uninstall starling-b`"):
             look_up()
 
 
@@ -183,9 +181,7 @@ def test_a_name_that_is_not_installed_is_an_error_that_says_so(shelf):
 @pytest.mark.parametrize("code", [5, 127, 256, -1])
 def test_a_packages_quantizer_has_a_code_of_its_own_range(shelf, code):
     """A built-in code to come could otherwise mean something else to old peers."""
-    shelf.offer(
-        "starling-coarse", "coarse", "coarse:Coarse", "starling.quantizers", coarse=f"class Coarse:\n    code = {code}"
-    )
+    shelf.offer("starling-coarse", "coarse", "coarse:Coarse", "starling.quantizers", coarse=f"class Coarse:\n    code = {code}")
     with pytest.raises(ConfigError, match=rf"code of 'coarse' must be in \[128, 255\], got {code}"):
         quantizer("coarse", torch.float32)
 

@@ -56,15 +56,7 @@ def test_every_file_of_a_released_version_is_read(left_behind):
     assert (loaded.round, loaded.local_steps, loaded.tensors["x"].shape) == (12, 48, (20,))
     found = checks(left_behind)
     assert {check.verdict for check in found.values()} == {"ok"}
-    assert {
-        "manifest",
-        "identity",
-        "invite",
-        "checkpoint.safetensors",
-        "best.safetensors",
-        "record.jsonl",
-        "final.json",
-    } <= found.keys()
+    assert {"manifest", "identity", "invite", "checkpoint.safetensors", "best.safetensors", "record.jsonl", "final.json"} <= found.keys()
 
 
 def test_the_table_is_what_the_code_writes():
@@ -92,7 +84,7 @@ def test_the_table_is_what_the_code_writes():
         (lambda d: _replace(d / "final.json", '"version":1', '"version":4'), "final.json", "version 4, this program reads 1"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
-)  # fmt: skip
+)
 def test_files_of_a_later_version_are_refused_with_the_next_command(left_behind, spoil, name, said):
     """One line each: what is there, what is read, the next command."""
     spoil(left_behind)
@@ -123,9 +115,7 @@ def test_the_command_says_it_to_people_and_programs(left_behind, capsys):
     assert "all of it is read as it is" in capsys.readouterr().out
     assert main(["upgrade-check", str(left_behind), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert {each["what"]: (each["oldest"], each["newest"]) for each in told["reads"]} == {
-        row.what: row.range for row in TABLE
-    }
+    assert {each["what"]: (each["oldest"], each["newest"]) for each in told["reads"]} == {row.what: row.range for row in TABLE}
     assert told["checks"][-1]["check"] == "upgrade"
     assert main(["upgrade-check", str(left_behind.parent)]) == 2
     assert "holds no node" in capsys.readouterr().err
@@ -138,11 +128,7 @@ def test_a_version_mismatch_is_reported_to_both_and_the_older_one_is_named(ours,
     told = [versions.mismatch({"state": one}, {"state": other}) for one, other in ((ours, theirs), (theirs, ours))]
     common = set(range(ours.oldest, ours.newest + 1)) & set(range(theirs.oldest, theirs.newest + 1))
     assert all(not text for text in told) if common else all(told)
-    assert (
-        sum("this node is older" in text for text in told)
-        == sum("it is older" in text for text in told)
-        == (not common)
-    )
+    assert sum("this node is older" in text for text in told) == sum("it is older" in text for text in told) == (not common)
 
 
 @settings(max_examples=40)

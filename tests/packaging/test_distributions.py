@@ -95,9 +95,7 @@ def stub(name, folder):
         archive.writestr(f"{name}/__init__.py", f"WHOSE = 'another {name}'\n")
         archive.writestr(f"{name}/errors.py", "")
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     return place
 
@@ -114,9 +112,7 @@ def test_a_demo_runs_next_to_packages_with_our_folder_names(built, tmp_path):
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    program = (
-        "import gossip, node, robust, starling; print(gossip.WHOSE, starling.__file__, starling.simulate.__module__)"
-    )
+    program = "import gossip, node, robust, starling; print(gossip.WHOSE, starling.__file__, starling.simulate.__module__)"
     said = run(home / "bin" / "python", "-c", program, cwd=elsewhere)
     assert said.startswith("another gossip ")
     assert str(site) in said

@@ -8,8 +8,7 @@ from tests.harness.processes import demo
 @pytest.mark.real
 @pytest.mark.acceptance
 @pytest.mark.parametrize(
-    "admission",
-    [["--set", "admission.kind=invite"], ["--set", "admission.bits=6", "--set", "admission.memory_kib=1024"]],
+    "admission", [["--set", "admission.kind=invite"], ["--set", "admission.bits=6", "--set", "admission.memory_kib=1024"]]
 )
 def test_a_demo_with_controlled_nodes_ends_normally(tmp_path, admission):
     """Each node is a process with its own key; invitations are given out by the creator, work is done in a thread."""

@@ -35,16 +35,16 @@ AGREED = (
     f"--set task.kind={slow_steps.KIND} --set task.batch_size=2 --set optimizer.kind=sgd --set optimizer.schedule=constant "
     "--set pace.rounds=0 --set pace.evaluate_every=1000000"
 )
-PACES = {
-    "steps": "--set pace.kind=steps --set pace.overlap=true",
-    "clock": "--set pace.kind=clock",
-}
+PACES = {"steps": "--set pace.kind=steps --set pace.overlap=true", "clock": "--set pace.kind=clock"}
 OWN = "--no-lan --set trust=true --set threads=1 --set checkpoint_s=3600"
 
 pytestmark = [
-    pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest.mark.usefixtures("warm_engines"),
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.acceptance,
+    pytest.mark.usefixtures("warm_engines"),
     pytest.mark.timeout(SECONDS + 600),
-]  # fmt: skip
+]
 
 
 @dataclass
@@ -115,11 +115,7 @@ def nodes(tmp_path, words, name, *, together):
             watched.append(Watched(shell, tmp_path / folder))
             if together and not number:
                 what = f"join {shell.until(shell.first_line)}"
-        until(
-            "they do not begin",
-            lambda: all((it := status_of(each.folder)) and it.local_steps > 10 for each in watched),
-            240.0,
-        )
+        until("they do not begin", lambda: all((it := status_of(each.folder)) and it.local_steps > 10 for each in watched), 240.0)
         yield watched
 
 
@@ -146,10 +142,7 @@ def test_big_payloads_fill_the_lines_commit_and_leave_the_local_steps_alone(tmp_
     dues, wires = [], []  # by node: the share of the time, and of the line
     for number, (alone, each) in enumerate(zip(lone, swarm, strict=True)):
         then, now = each.statuses[0], each.statuses[-1]
-        did = [
-            getattr(now.exchanges, it) - getattr(then.exchanges, it)
-            for it in ("committed", "aborted", "timeout", "busy")
-        ]
+        did = [getattr(now.exchanges, it) - getattr(then.exchanges, it) for it in ("committed", "aborted", "timeout", "busy")]
         committed, begun = committed + did[0], begun + sum(did[:3])
         sent, payload = sent + now.bytes_sent - then.bytes_sent, payload + now.payload_bytes - then.payload_bytes
         due, up, down = each.wire(begins)

@@ -8,18 +8,7 @@ import psutil
 import pytest
 
 from starling.node.status import final
-from tests.harness.processes import (
-    ENDLESS,
-    OWN,
-    PATIENCE_S,
-    PROMISE_S,
-    lives,
-    starling,
-    status_of,
-    terminals,
-    training,
-    until,
-)
+from tests.harness.processes import ENDLESS, OWN, PATIENCE_S, PROMISE_S, lives, starling, status_of, terminals, training, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -90,9 +79,7 @@ def test_a_stranger_s_manifest_runs_code_of_this_machine_only_if_its_owner_agree
     """Installed code, but the creator chose which: `join` refuses before anything is imported, and leaves no half-made node."""
     with terminals() as terminal:
         creator = terminal(
-            f"starling create {ENDLESS} --set task=starling.node.tasks.digits:Digits {OWN} --shard 0 --dir creator",
-            tmp_path,
-            "f",
+            f"starling create {ENDLESS} --set task=starling.node.tasks.digits:Digits {OWN} --shard 0 --dir creator", tmp_path, "f"
         )
         invite = creator.until(creator.first_line)
         refused = terminal(f"starling join {invite} {OWN} --shard 1 --dir joiner", tmp_path, "j")

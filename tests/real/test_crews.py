@@ -42,15 +42,10 @@ def test_a_crew_of_three_trains_and_goes_on_within_fifteen_seconds_after_a_machi
     with terminals() as terminal:
         creator = terminal(f"starling create {crew(text)} {OWN} --dir a", tmp_path, "a")
         invite = creator.until(creator.first_line)
-        nodes = [
-            creator,
-            *(terminal(f"starling join {invite} {OWN} --stage auto --dir {name}", tmp_path, name) for name in "bc"),
-        ]
+        nodes = [creator, *(terminal(f"starling join {invite} {OWN} --stage auto --dir {name}", tmp_path, name) for name in "bc")]
         until("they do not train", lambda: steps(tmp_path / "a") >= 20)
         seats = {name: status_of(tmp_path / name).seat for name in "abc"}
-        assert sorted(seats.values()) == [f"crew 0, stage {stage} of 3, whole" for stage in range(3)], (
-            "each has taken what was wanted"
-        )
+        assert sorted(seats.values()) == [f"crew 0, stage {stage} of 3, whole" for stage in range(3)], "each has taken what was wanted"
         lost, keeper = (next(name for name, seat in seats.items() if f"stage {stage}" in seat) for stage in (2, 1))
         if lost == "a":
             lost, keeper = (next(name for name, seat in seats.items() if f"stage {stage}" in seat) for stage in (1, 0))
@@ -83,10 +78,7 @@ def test_over_shaped_lines_it_learns_bit_for_bit_what_one_machine_does_though_a_
 
         creator = terminal(typed(0, f"create {rounds}"), tmp_path, "a")
         invite = creator.until(creator.first_line)
-        nodes = [
-            creator,
-            *(terminal(typed(place, f"join {invite} --stage auto"), tmp_path, "abc"[place]) for place in (1, 2)),
-        ]
+        nodes = [creator, *(terminal(typed(place, f"join {invite} --stage auto"), tmp_path, "abc"[place]) for place in (1, 2))]
         until("they do not train", lambda: steps(tmp_path / "a") >= 4 * STEPS)
         seats = [status_of(tmp_path / name).seat for name in "abc"]
         lost = next(place for place in (1, 2) if "stage 0" not in seats[place])

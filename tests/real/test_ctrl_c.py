@@ -36,7 +36,7 @@ COMMANDS = {
     f"{SWEEP} --set sweep.seeds=[1,2,3] --jobs 2": (has_family(3), 130),
     "starling web mine": (lambda shell: shell.first_line(), 0),
     "starling logs -f mine": (lambda shell: shell.first_line(), 0),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -70,9 +70,7 @@ def test_ctrl_c_ends_a_node_that_joined(tmp_path):
     with terminals() as terminal:
         creator = terminal(f"{CREATE} --dir mine --set pace.quorum=2", tmp_path, "creator")
         invite = creator.until(creator.first_line)
-        joiner = terminal(
-            f"starling join {invite} --dir theirs --listen /ip4/127.0.0.1/tcp/0 --shard 1", tmp_path, "joiner"
-        )
+        joiner = terminal(f"starling join {invite} --dir theirs --listen /ip4/127.0.0.1/tcp/0 --shard 1", tmp_path, "joiner")
         joiner.until(trains(tmp_path / "theirs"))
         for shell in (joiner, creator):
             assert shell.ctrl_c() == 0, shell.err
@@ -94,9 +92,7 @@ def test_the_terminal_ui_ends_and_leaves_the_terminal_as_it_was(by, tmp_path):
     """The key is read by the UI; a signal comes from outside. What the shell prints afterwards is to be seen."""
     (tmp_path / "node.toml").touch()
     ui = f"{sys.executable} -m starling tui {tmp_path}"
-    with closing(
-        Terminal(["bash", "-c", f"{ui}; stty -a | grep -o '[-]*icanon'; echo code $?; sleep 60"], (120, 40))
-    ) as screen:
+    with closing(Terminal(["bash", "-c", f"{ui}; stty -a | grep -o '[-]*icanon'; echo code $?; sleep 60"], (120, 40))) as screen:
         screen.shows("no node is running")
         shell = psutil.Process(int(screen.run("list-panes", "-F", "#{pane_pid}").stdout))
         pids = [each.pid for each in shell.children(recursive=True)]

@@ -39,9 +39,7 @@ def test_a_killed_node_resumes_and_a_late_one_catches_up(tmp_path):
 @pytest.mark.acceptance
 def test_a_byzantine_node_is_named_banned_and_not_waited_for(tmp_path):
     """NaN in every payload: its peers learn without it, and the summary is theirs alone."""
-    table = demo(
-        tmp_path, "--nodes", 4, "--rounds", 30, "--seed", 1, "--byzantine", "1:nan", "--set", "pace.max_wait_s=1"
-    )
+    table = demo(tmp_path, "--nodes", 4, "--rounds", 30, "--seed", 1, "--byzantine", "1:nan", "--set", "pace.max_wait_s=1")
     assert [row["byzantine"] for row in table["nodes"]] == [False, False, False, True]
     *honest, byzantine = table["nodes"]
     assert [row["state"] for row in honest] == ["done"] * 3
@@ -58,11 +56,7 @@ def test_two_crews_of_three_begin_and_end_as_two_members(tmp_path):
     text = tmp_path / "text.txt"
     text.write_bytes(bytes(32 + (i * i % 97 + i % 13) % 90 for i in range(20_000)))
     model = {"path": text, "width": 32, "layers": 3, "context": 32, "tied": "false"}
-    keys = {f"task.{key}": value for key, value in model.items()} | {
-        "crew.stages": 3,
-        "pace.local_steps": 5,
-        "partition": "iid",
-    }
+    keys = {f"task.{key}": value for key, value in model.items()} | {"crew.stages": 3, "pace.local_steps": 5, "partition": "iid"}
     settings = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
     table = demo(tmp_path, "--task", "text", "--nodes", 6, "--rounds", 6, *settings)
     assert [(row["state"], row["local_steps"]) for row in table["nodes"]] == [("done", 30)] * 6
@@ -77,9 +71,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_behind(tmp_path):
     with terminals() as terminal:
         running = terminal("starling demo --nodes 2 --rounds 100000 --no-tui --dir kept", tmp_path, "demo")
         running.until(lambda: (now := status_of(tmp_path / "kept" / "node-1")) and now.round > 2)
-        assert (
-            len(running.family()) == 9
-        )  # three nodes, one of them alone, with an engine each, and the two that they were forked from
+        assert len(running.family()) == 9  # three nodes, one of them alone, with an engine each, and the two that they were forked from
         assert running.ctrl_c() == 130
         assert "interrupted" in running.err
         assert running.out == ""

@@ -217,16 +217,12 @@ def test_the_systemd_unit_is_valid(tmp_path):
     assert "ExecStart=%h/.local/bin/starling run --dir %h/starling-node\n" in unit
     place = tmp_path / "starling.service"
     place.write_text(unit.replace("%h/.local/bin/starling", "/bin/true"))
-    looked = command(
-        "systemd-analyze", "--user", "verify", str(place), env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
-    )
+    looked = command("systemd-analyze", "--user", "verify", str(place), env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)})
     assert (looked.returncode, looked.stdout + looked.stderr) == (0, "")
 
 
 def test_the_kubernetes_manifest_has_what_a_node_needs():
-    parts = {
-        each["kind"]: each for each in yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "swarm.yaml").read_text())
-    }
+    parts = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "swarm.yaml").read_text())}
     assert parts.keys() == {"ConfigMap", "Service", "StatefulSet"}
     check(convert(settings.parse(parts["ConfigMap"]["data"]["manifest.toml"]), Manifest))
     spec = parts["StatefulSet"]["spec"]
@@ -244,9 +240,7 @@ def test_the_kubernetes_manifest_has_what_a_node_needs():
     assert node["securityContext"]["readOnlyRootFilesystem"]
     assert not node["securityContext"]["allowPrivilegeEscalation"]
     assert node["resources"]["requests"].keys() == {"cpu", "memory"}
-    volumes = {
-        each["name"] for each in (*pod["volumes"], *(claim["metadata"] for claim in spec["volumeClaimTemplates"]))
-    }
+    volumes = {each["name"] for each in (*pod["volumes"], *(claim["metadata"] for claim in spec["volumeClaimTemplates"]))}
     assert {each["name"] for each in node["volumeMounts"]} == volumes
     (script,) = node["args"]
     said("sh", "-n", "-c", script)
@@ -254,15 +248,14 @@ def test_the_kubernetes_manifest_has_what_a_node_needs():
     assert f"/dns4/{host}/tcp/4001" in script
 
 
-@pytest.mark.parametrize(("folder", "image", "settings", "gpus"), [
-    ("kubernetes", "starling:latest", "--set threads=1", None), ("kubernetes-gpu", "starling:cuda", "", 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("folder", "image", "settings", "gpus"),
+    [("kubernetes", "starling:latest", "--set threads=1", None), ("kubernetes-gpu", "starling:cuda", "", 1)],
+)
 def test_kustomize_renders_both_folders(folder, image, settings, gpus):
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl on this machine")
-    parts = {
-        each["kind"]: each for each in yaml.safe_load_all(said("kubectl", "kustomize", str(ROOT / "deploy" / folder)))
-    }
+    parts = {each["kind"]: each for each in yaml.safe_load_all(said("kubectl", "kustomize", str(ROOT / "deploy" / folder)))}
     (node,) = parts["StatefulSet"]["spec"]["template"]["spec"]["containers"]
     assert node["image"] == image
     assert {each["name"]: each.get("value") for each in node["env"]}["SETTINGS"] == settings
@@ -276,9 +269,7 @@ def test_the_image_is_small_and_not_root(program):
     assert int(said("docker", "image", "inspect", "--format", "{{.Size}}", "starling")) <= LARGEST_BYTES
     assert said("docker", "image", "inspect", "--format", "{{.Config.User}}", "starling").strip() == "starling"
     assert said("docker", "run", "--rm", "--entrypoint", "id", "starling", "-u").strip() == "10001"
-    unwanted = said(
-        "docker", "run", "--rm", "--entrypoint", "sh", "starling", "-c", "which gcc; ls /opt/starling/bin/pip || true"
-    )
+    unwanted = said("docker", "run", "--rm", "--entrypoint", "sh", "starling", "-c", "which gcc; ls /opt/starling/bin/pip || true")
     assert unwanted.strip() == ""
 
 
@@ -292,8 +283,11 @@ def test_a_demo_learns_in_the_image(program):
 def test_a_volunteer_without_a_creator_names_it(program):
     started = said("docker", "run", "-d", "--init", "-e", "INVITE_FILE=/invite/swarm", "starling", "join").strip()
     try:
-        until(lambda: "docker compose -f docker/compose.yaml up -d creator" in command("docker", "logs", started).stderr,
-              START_S, "what to do")  # fmt: skip
+        until(
+            lambda: "docker compose -f docker/compose.yaml up -d creator" in command("docker", "logs", started).stderr,
+            START_S,
+            "what to do",
+        )
         assert inspected(started, "{{.State.Running}}") == "true"
     finally:
         said("docker", "rm", "-f", "-v", started)
@@ -311,9 +305,7 @@ def test_a_creator_alone_says_what_it_misses_and_goes_on(begin):
         log = json.loads(inspected(creator, "{{json .State.Health.Log}}"))
         first = next(each["End"] for each in log if each["ExitCode"] == 0)
         assert (at(first) - at(inspected(creator, "{{.State.StartedAt}}"))).total_seconds() <= HEALTHY_S
-    until(
-        lambda: "waiting for 3 members, 1 here" in (status(creator).get("problem") or ""), START_S, "what it waits for"
-    )
+    until(lambda: "waiting for 3 members, 1 here" in (status(creator).get("problem") or ""), START_S, "what it waits for")
     swarm.compose("up", "-d", "--scale", "volunteer=2")
     until(lambda: status(creator).get("state") == "training", START_S, "it trains")
     swarm.compose("up", "-d", "--scale", "volunteer=1")
@@ -441,9 +433,7 @@ def test_a_swarm_learns_over_bad_lines(begin):
 
 def test_a_swarm_is_observed(begin):
     line = of_profile("observe")
-    config = said(
-        *PROGRAMS[1 if not installed(2) else 2], "-f", "docker/compose.yaml", "--profile", "observe", "config"
-    )
+    config = said(*PROGRAMS[1 if not installed(2) else 2], "-f", "docker/compose.yaml", "--profile", "observe", "config")
     services = yaml.safe_load(config)["services"]
     for name in ("prometheus", "grafana"):
         if command("docker", "image", "inspect", services[name]["image"]).returncode != 0:

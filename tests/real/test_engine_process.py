@@ -101,11 +101,7 @@ async def limited(more: int) -> tuple[str, float, bool]:
     resource = pytest.importorskip("resource")
     began = trio.current_time()
     async with open_engine() as engine:
-        resource.prlimit(
-            engine.pid,
-            resource.RLIMIT_AS,
-            (psutil.Process(engine.pid).memory_info().vms + more, resource.RLIM_INFINITY),
-        )
+        resource.prlimit(engine.pid, resource.RLIMIT_AS, (psutil.Process(engine.pid).memory_info().vms + more, resource.RLIM_INFINITY))
         large = manifest("diagonal", params={"dim": 1 << 24, "nodes": 4})
         said = ""
         try:
@@ -148,7 +144,7 @@ async def test_an_engine_that_its_control_group_kills_is_one_line_and_the_daemon
 
     supervisor = EngineSupervisor(
         start=started, opening=opening(manifest("diagonal", params={"dim": 1 << 22, "nodes": 4})), silence_s=START_S, report=notes
-    )  # fmt: skip
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.serve)
         await supervisor.ready()
@@ -257,9 +253,7 @@ def test_what_a_task_prints_goes_to_stderr(tmp_path):
         trio.run(main)
     """)
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-c", daemon], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=True
-    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", daemon], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=True)
     assert done.stdout == "Opened\n"
     assert "hello from the task" in done.stderr
 

@@ -9,11 +9,7 @@ import pytest
 from starling.node import forks
 from tests.harness.processes import lives, status_of, terminals, until
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.slow,
-    pytest.mark.skipif(not forks.available(), reason="forks need Linux and its pidfds"),
-]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.skipif(not forks.available(), reason="forks need Linux and its pidfds")]
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,7 @@ from starling.node.net.limits import Pacer
 NOT_SENT = 0x894B  # SIOCOUTQNSD: bytes of a socket that have not been sent
 WAITED_S = 0.3
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(not hasattr(socket, "SO_PASSCRED"), reason="asks Linux what it holds"),
-]  # fmt: skip
+pytestmark = [pytest.mark.real, pytest.mark.skipif(not hasattr(socket, "SO_PASSCRED"), reason="asks Linux what it holds")]
 
 
 class Plain:

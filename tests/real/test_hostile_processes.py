@@ -75,7 +75,7 @@ def fresh_records(hostile: RealStranger, frames: int) -> list[bytes]:
     return [
         encode(Spread(tuple(hostile.record(each, version=version) for each, version in (next(named) for _ in range(MAX_RECORDS)))))
         for _ in range(frames)
-    ]  # fmt: skip
+    ]
 
 
 async def share_left(folders, what: str, hostiles: list[RealStranger], sinks: list[RealStranger]) -> Spans:
@@ -85,8 +85,7 @@ async def share_left(folders, what: str, hostiles: list[RealStranger], sinks: li
         peers = [await hostile.dial(it) for it in addresses]
     each = PER_S[what] / len(hostiles)
     frames = {
-        it: versions(it) if what == "versions" else iter(fresh_records(it, int(2 * SPANS * SPAN_S * each) + 4 * SPANS))
-        for it in hostiles
+        it: versions(it) if what == "versions" else iter(fresh_records(it, int(2 * SPANS * SPAN_S * each) + 4 * SPANS)) for it in hostiles
     }
     spans = Spans()
     async with trio.open_nursery() as listening:
@@ -110,12 +109,7 @@ async def share_left(folders, what: str, hostiles: list[RealStranger], sinks: li
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("what", "who"),
-    [
-        ("versions", "four strangers"),
-        ("versions", "one invited"),
-        ("fresh records", "four strangers"),
-        ("fresh records", "one invited"),
-    ],
+    [("versions", "four strangers"), ("versions", "one invited"), ("fresh records", "four strangers"), ("fresh records", "one invited")],
 )
 def test_exchanges_of_real_processes_go_on_while_records_flap_and_pour_in(tmp_path, warm_engines, what, who):
     with terminals() as terminal:
@@ -138,9 +132,7 @@ def test_exchanges_of_real_processes_go_on_while_records_flap_and_pour_in(tmp_pa
         spans = trio.run(attack)
     without, during = spans.committed
     cpu = " and ".join(f"{it:.1f} s" for it in spans.cpu_s)
-    sys.stdout.write(
-        f"\n{what}, {who}: {during} of {without} exchanges: {during / without:.2f}; the attacker's processor {cpu}\n"
-    )
+    sys.stdout.write(f"\n{what}, {who}: {during} of {without} exchanges: {during / without:.2f}; the attacker's processor {cpu}\n")
     assert during >= LEFT * without
 
 
@@ -153,9 +145,7 @@ def test_probes_of_a_member_are_answered_by_real_nodes_while_fresh_records_pour_
 
         async def attack() -> dict[str, list[float]]:
             async with AsyncExitStack() as stack:
-                honest, *hostiles = [
-                    await stack.enter_async_context(stranger(swarm, name)) for name in ("honest", "a", "b", "member")
-                ]
+                honest, *hostiles = [await stack.enter_async_context(stranger(swarm, name)) for name in ("honest", "a", "b", "member")]
                 nursery = await stack.enter_async_context(trio.open_nursery())
                 for each in (honest, *hostiles):
                     await each.dial(victim.addresses[0])
@@ -243,11 +233,7 @@ def test_what_many_identities_on_real_sockets_take_from_a_victim(tmp_path, warm_
     with terminals() as terminal:
         folders = begun(terminal, tmp_path, *(["--set admission.kind=invite"] if admission == "invite" else []))
         honest, swarm = [status_of(it).peer for it in folders], status_of(folders[0]).swarm
-        chosen = (
-            ground(honest[0], honest, swarm, number)
-            if ids == "ground"
-            else [key("any", each) for each in range(number)]
-        )
+        chosen = ground(honest[0], honest, swarm, number) if ids == "ground" else [key("any", each) for each in range(number)]
         met = partners([*honest, *(it.peer_id for it in chosen)], honest[0], swarm.encode())
         foreseen = sum(peer in honest for peer in met) / len(met)
         before, after, members = trio.run(gained, folders, chosen)

@@ -12,9 +12,7 @@ FOLDER = os.environ.get(data.VARIABLE, "")
 
 
 @pytest.mark.acceptance
-@pytest.mark.skipif(
-    not FOLDER or not (Path(FOLDER) / "mnist").is_dir(), reason="set STARLING_DATA to a folder with mnist/"
-)
+@pytest.mark.skipif(not FOLDER or not (Path(FOLDER) / "mnist").is_dir(), reason="set STARLING_DATA to a folder with mnist/")
 def test_pet_reaches_97_percent_on_mnist_with_a_hundredth_of_the_bytes_of_uncompressed_dsgd():
     """The recipe's own bounds; docs/reproductions/hundredfold.md shows the stored curves."""
     recipe = recipes.load(recipes.find("hundredfold"))

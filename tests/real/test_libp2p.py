@@ -102,10 +102,7 @@ async def test_both_ends_hear_of_connections_and_a_send_redials():
         assert (await next_frame(b, "control")).frame == b"1"
         await hang_up(b, a.peer_id)
         for network, other in ((a, b), (b, a)):
-            assert [await next_event(network) for _ in range(2)] == [
-                Connected(other.peer_id),
-                Disconnected(other.peer_id),
-            ]
+            assert [await next_event(network) for _ in range(2)] == [Connected(other.peer_id), Disconnected(other.peer_id)]
         await a.send(b.peer_id, "control", b"2")
         assert (await next_frame(b, "control")).frame == b"2"
 
@@ -298,11 +295,7 @@ async def test_a_cap_on_bytes_holds_both_ways():
 async def test_a_cap_changed_under_a_frame_holds_for_the_rest_of_it():
     """The megabyte would take twenty seconds at first, then two and a half, and at last none."""
     for side in (0, 1):
-        async with (
-            node("a", up=50_000 * (not side)) as a,
-            node("b", down=50_000 * side) as b,
-            trio.open_nursery() as nursery,
-        ):
+        async with node("a", up=50_000 * (not side)) as a, node("b", down=50_000 * side) as b, trio.open_nursery() as nursery:
             await a.dial(b.addresses[0])
             changed, caps = (a, b)[side], (lambda rate, side=side: (0, rate) if side else (rate, 0))
             start = trio.current_time()
@@ -495,9 +488,7 @@ except KeyboardInterrupt:
 @pytest.mark.slow
 def test_ctrl_c_ends_the_process_at_once_without_a_word():
     """No hang, no traceback, nothing on stderr, and the root logger is the application's."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", LISTENER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", LISTENER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
         assert process.stdout.readline().startswith("/ip4/127.0.0.1/tcp/")
         time.sleep(0.3)
@@ -556,9 +547,7 @@ trio.run(main)
 async def test_a_stock_py_libp2p_host_connects_and_exchanges_frames():
     """The wire is libp2p's, not a private one: Noise, Yamux and multistream-select of the unmodified library."""
     async with node("a", report=(report := Remembered())) as a:
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-c", STOCK, a.addresses[0]], stdout=subprocess.PIPE
-        )
+        process = await trio.lowlevel.open_process([sys.executable, "-c", STOCK, a.addresses[0]], stdout=subprocess.PIPE)
         try:
             stock = (await process.stdout.receive_some(1000)).decode().strip()
             assert (await next_frame(a, "control")).frame == b"stock"
@@ -602,8 +591,6 @@ def test_loopback_is_announced_only_when_nothing_else_is_bound():
     assert [str(each) for each in published] == ["/ip4/127.0.0.1/tcp/4001/p2p/P"]
     everywhere = [("0.0.0.0", 1), ("::", 1)]
     assert [each.host for each in addresses.reachable(everywhere, "P", hosts)] == hosts
-    assert [each.host for each in addresses.reachable(everywhere, "P", hosts[1:])] == hosts[1:], (
-        "no 127.0.0.1 beside it"
-    )
+    assert [each.host for each in addresses.reachable(everywhere, "P", hosts[1:])] == hosts[1:], "no 127.0.0.1 beside it"
     assert [each.host for each in addresses.reachable(everywhere, "P", [])] == ["127.0.0.1", "::1"]
     assert LOOPBACK.startswith("/ip4/127.0.0.1")

@@ -18,14 +18,7 @@ from starling.node.net.api import Connected, Disconnected
 from starling.node.net.inbox import Inbox
 from starling.node.net.libp2p import guards
 from starling.node.net.libp2p.connection import ConnectionInfo
-from starling.node.net.libp2p.guards import (
-    IDLE_S,
-    MAX_HANDSHAKES,
-    MAX_HANDSHAKES_PER_BLOCK,
-    MAX_PER_PEER,
-    Handshakes,
-    make_room,
-)
+from starling.node.net.libp2p.guards import IDLE_S, MAX_HANDSHAKES, MAX_HANDSHAKES_PER_BLOCK, MAX_PER_PEER, Handshakes, make_room
 from starling.node.net.libp2p.yamux import STRANGE_WINDOW, WINDOW
 from tests.harness.libp2p_nodes import (
     Remembered,
@@ -72,10 +65,7 @@ async def test_an_error_in_a_handler_ends_one_connection_only(monkeypatch):
         async with node("mallory") as mallory:
             await mallory.dial(victim.addresses[0])
             await mallory.send(victim.peer_id, "control", b"boom")
-            assert [await next_event(mallory) for _ in range(2)] == [
-                Connected(victim.peer_id),
-                Disconnected(victim.peer_id),
-            ]
+            assert [await next_event(mallory) for _ in range(2)] == [Connected(victim.peer_id), Disconnected(victim.peer_id)]
         await other.send(victim.peer_id, "control", b"still here?")
         assert (await next_frame(victim, "control")).frame == b"still here?"
         [(name, fields)] = report.events
@@ -177,11 +167,7 @@ async def test_garbage_at_every_stage_is_survived():
         for i in range(40):
             async with await raw_connection(victim) as stream:
                 await stream.send_all(b"\x13/multistream/1.0.0\n" * (i % 2) + os.urandom(1 + 7 * i))
-        for promise in (
-            b"\xff" * 9 + b"\x01",
-            b"\xff\xff\xff\xff\x0f",
-            b"\x13/multistream/1.0.0\n\x80\x80\x80\x80\x10",
-        ):
+        for promise in (b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x0f", b"\x13/multistream/1.0.0\n\x80\x80\x80\x80\x10"):
             async with await raw_connection(victim) as stream:
                 await stream.send_all(promise)
                 await trio.sleep(0.01)

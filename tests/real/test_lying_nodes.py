@@ -13,10 +13,7 @@ NODES, ROUNDS = 4, 60
 LOCAL_STEPS = 10  # of a round
 POINTS = 0.02  # of accuracy, by which equal runs of real processes differ; in virtual time the bound is one point
 AGREED = ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}")
-TO_THE_END = (
-    AGREED.replace("pace.rounds=0", f"pace.rounds={ROUNDS}")
-    + f" --set pace.quorum={NODES} --set pace.local_steps={LOCAL_STEPS}"
-)
+TO_THE_END = AGREED.replace("pace.rounds=0", f"pace.rounds={ROUNDS}") + f" --set pace.quorum={NODES} --set pace.local_steps={LOCAL_STEPS}"
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
 
@@ -44,11 +41,7 @@ def test_a_peer_that_reports_all_as_late_costs_real_nodes_no_steps_or_accuracy(t
         with terminals() as terminal:
             folders = with_one_that_is(lie, f"{TO_THE_END} --set preset={preset}", terminal, tmp_path / lie)
             ended = [
-                until(
-                    "it does not finish",
-                    lambda it=it: (now := status_of(it)) and now.state == "finished" and now,
-                    patience_s=180.0,
-                )
+                until("it does not finish", lambda it=it: (now := status_of(it)) and now.state == "finished" and now, patience_s=180.0)
                 for it in folders
             ]
         steps[lie] = min(it.local_steps for it in ended) / (ROUNDS * LOCAL_STEPS)
@@ -73,9 +66,6 @@ def test_a_real_node_that_sends_garbage_is_shut_out_by_all_and_the_others_go_on(
         before = [status_of(it).exchanges.committed for it in folders]
         until(
             "they do not go on",
-            lambda: all(
-                (now := status_of(it)) and now.exchanges.committed > was + 10
-                for it, was in zip(folders, before, strict=True)
-            ),
+            lambda: all((now := status_of(it)) and now.exchanges.committed > was + 10 for it, was in zip(folders, before, strict=True)),
         )
         assert all(len(shut_out(it)) == 1 and not shut_out(it) & honest for it in folders)

@@ -30,9 +30,12 @@ AGREED = (
 )
 
 pytestmark = [
-    pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest.mark.usefixtures("warm_engines"),
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.acceptance,
+    pytest.mark.usefixtures("warm_engines"),
     pytest.mark.timeout(2400),
-]  # fmt: skip
+]
 
 
 class Hosts:

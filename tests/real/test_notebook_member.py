@@ -101,15 +101,17 @@ def test_a_notebook_and_a_script_train_one_model(tmp_path):
     """Its cells are run, run twice, and interrupted in between; both know all digits in the end."""
     other = tmp_path / "other"
     other.mkdir()
-    of_script = cells(**{
-        "own[1] < 5": "own[1] >= 5", "quorum=1": "quorum=2", "print(swarm.invite())": "print(swarm.invite(), flush=True)",
-        "optimizer.zero_grad()": "optimizer.zero_grad()\n    time.sleep(0.1 if Path('slow').exists() else 0.0)",
-    })  # fmt: skip
+    of_script = cells(
+        **{
+            "own[1] < 5": "own[1] >= 5",
+            "quorum=1": "quorum=2",
+            "print(swarm.invite())": "print(swarm.invite(), flush=True)",
+            "optimizer.zero_grad()": "optimizer.zero_grad()\n    time.sleep(0.1 if Path('slow').exists() else 0.0)",
+        }
+    )
     (other / "other.py").write_text("\n".join(["import time", *of_script]))
     (other / "slow").touch()
-    script = subprocess.Popen(
-        [sys.executable, "other.py"], cwd=other, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE
-    )
+    script = subprocess.Popen([sys.executable, "other.py"], cwd=other, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE)
     try:
         code, folder = cells(), tmp_path / "notebook"
         folder.mkdir()

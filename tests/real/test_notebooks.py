@@ -14,9 +14,7 @@ from tools import notebook
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-PAGES = {
-    path.stem: code for path in sorted((ROOT / "docs/tutorials").glob("*.md")) if (code := notebook.cells(path.read_text()))
-}  # fmt: skip
+PAGES = {path.stem: code for path in sorted((ROOT / "docs/tutorials").glob("*.md")) if (code := notebook.cells(path.read_text()))}
 
 
 def run(code, folder):
@@ -24,7 +22,7 @@ def run(code, folder):
     (folder / "session.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "session.py"], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=280
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert not [each for each in psutil.process_iter(["cwd"]) if (each.info["cwd"] or "").startswith(str(folder))]
     return done.stdout
@@ -48,9 +46,7 @@ def test_four_nodes_train_a_model_with_fewer_rounds(tmp_path):
 
 def test_algorithms_are_compared_over_fewer_rounds(capsys):
     """In this process: to import torch takes longer than the runs."""
-    code = with_smaller(
-        "simulate", {"rounds=60": "rounds=20", '"pace.evaluate_every": 20': '"pace.evaluate_every": 10'}
-    )
+    code = with_smaller("simulate", {"rounds=60": "rounds=20", '"pace.evaluate_every": 20': '"pace.evaluate_every": 10'})
     exec(compile(code, "simulate.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed] == ["round", "round", "round", "dsgd", "pet", "mean", "{'meetings':"]

@@ -18,9 +18,7 @@ from tests.harness.processes import ENVIRONMENT, ROOT, bash, status_of, terminal
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
 BLOCKS = {block.reader: block for block in pages.blocks(ROOT / "docs/observing.md")}
-ENDLESS = (
-    "--set pace.quorum=1 --set pace.rounds=0 --set optimizer.schedule=constant --listen /ip4/127.0.0.1/tcp/0 --dir node"
-)
+ENDLESS = "--set pace.quorum=1 --set pace.rounds=0 --set optimizer.schedule=constant --listen /ip4/127.0.0.1/tcp/0 --dir node"
 
 
 def figures(text):
@@ -44,9 +42,7 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
         for name in ("starling_round", "starling_local_steps_total", "starling_uptime_seconds"):
             assert after[name] > before[name] > 0
         assert after["starling_loss"] > 0
-        assert bash(health, tmp_path).startswith(
-            "training: no other member is here, this node trains alone; invite others"
-        )
+        assert bash(health, tmp_path).startswith("training: no other member is here, this node trains alone; invite others")
 
         second = terminal(f"{serve} {ENDLESS.replace('--dir node', '--dir other')}", tmp_path, "second")
         second.until(lambda: (now := status_of(other)) and now.round > 1)
@@ -82,6 +78,4 @@ def test_a_recorded_demo_is_read_by_whatever_reads_records(tmp_path):
         written = bash(convert, tmp_path)
         assert re.findall(r"(node-\d)/record.jsonl: [1-9]\d* points", written) == ["node-0", "node-1"]
     if importlib.util.find_spec("pandas") is not None:
-        subprocess.run(
-            [sys.executable, "-c", BLOCKS["pandas"].text], cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=60
-        )
+        subprocess.run([sys.executable, "-c", BLOCKS["pandas"].text], cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=60)

@@ -41,9 +41,7 @@ def test_after_kills_at_random_instants_all_commit_and_nothing_of_the_dead_is_le
         invite = nodes[0].until(nodes[0].first_line)
         for index in range(1, NODES):
             nodes[index] = terminal(f"starling join {invite} {OWN} --shard {index} --dir {index}", tmp_path, str(index))
-        until(
-            "they do not begin", lambda: all((now := training(it, beyond=2)) and now.members == NODES for it in folders)
-        )
+        until("they do not begin", lambda: all((now := training(it, beyond=2)) and now.members == NODES for it in folders))
         counts = {"node": 0, "engine": 0}
         number = 0
         while sum(counts.values()) < KILLS:  # an engine that is still to start cannot be killed
@@ -64,19 +62,29 @@ def test_after_kills_at_random_instants_all_commit_and_nothing_of_the_dead_is_le
             nodes[back] = terminal(f"starling run --dir {back}", tmp_path, f"{back}-last")
         until("not all are back", lambda: all((now := training(it)) and now.members == NODES for it in folders))
         before = [status_of(it) for it in folders]
-        until("some are stuck", lambda: all(
-            (now := training(it, beyond=was.round)) and now.exchanges.committed >= was.exchanges.committed + 5
-            for it, was in zip(folders, before, strict=True)
-        ))  # fmt: skip
+        until(
+            "some are stuck",
+            lambda: all(
+                (now := training(it, beyond=was.round)) and now.exchanges.committed >= was.exchanges.committed + 5
+                for it, was in zip(folders, before, strict=True)
+            ),
+        )
         assert [peer for it in folders for peer in status_of(it).peers if peer.score >= HARD] == []  # soft ones may be
         gone = before[-1].peer
         nodes[NODES - 1].kill()
-        until("an edge with the dead is left", lambda: all(
-            (now := status_of(it)) and now.members == NODES - 1 and not any(peer.peer == gone and peer.edge for peer in now.peers)
-            for it in folders[:-1]
-        ), GONE_S)  # fmt: skip
+        until(
+            "an edge with the dead is left",
+            lambda: all(
+                (now := status_of(it)) and now.members == NODES - 1 and not any(peer.peer == gone and peer.edge for peer in now.peers)
+                for it in folders[:-1]
+            ),
+            GONE_S,
+        )
         left = [status_of(it) for it in folders[:-1]]
-        until("a survivor is stuck", lambda: all(
-            (now := status_of(it)) and now.exchanges.committed >= was.exchanges.committed + 5
-            for it, was in zip(folders[:-1], left, strict=True)
-        ))  # fmt: skip
+        until(
+            "a survivor is stuck",
+            lambda: all(
+                (now := status_of(it)) and now.exchanges.committed >= was.exchanges.committed + 5
+                for it, was in zip(folders[:-1], left, strict=True)
+            ),
+        )

@@ -156,8 +156,7 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
         invite = creator.until(creator.first_line)
         assert invite.startswith("starling1:")
         joiners = [
-            terminal(line.replace("INVITE", invite), tmp_path, f"terminal-{number}")
-            for number, line in enumerate(lines("join"), start=2)
+            terminal(line.replace("INVITE", invite), tmp_path, f"terminal-{number}") for number, line in enumerate(lines("join"), start=2)
         ]
         folders = [tmp_path / f"starling-{number}" for number in range(1, 5)]
         for folder in folders:

@@ -11,17 +11,7 @@ import trio
 from starling.gossip.errors import ConfigError, PeerUnreachable
 from starling.node.net.libp2p import identify, punching, relay
 from starling.node.net.libp2p.addresses import parse
-from starling.node.net.libp2p.circuit import (
-    HOP,
-    STOP,
-    HopMessage,
-    PeerId,
-    Status,
-    StopMessage,
-    framed,
-    raw_of,
-    read_message,
-)
+from starling.node.net.libp2p.circuit import HOP, STOP, HopMessage, PeerId, Status, StopMessage, framed, raw_of, read_message
 from starling.node.net.libp2p.negotiation import Conversation, negotiate
 from tests.harness.libp2p_nodes import hang_up, next_frame, node, on_sockets, peer_of, until
 from tests.harness.namespaces import homes
@@ -348,7 +338,7 @@ async def stock(*arguments):
     """A py-libp2p host in a process of its own, and its address: a relay, or with a relay and a peer behind it a client of both."""
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", STOCK, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )  # fmt: skip
+    )
     try:
         yield process, (await process.stdout.receive_some(1000)).decode().strip()
     finally:
@@ -420,9 +410,7 @@ trio.run(main)
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize(
-    "routers", [{}, {"symmetric": (0, 1), "ipv6": True}], ids=["restricted", "symmetric_with_ipv6"]
-)
+@pytest.mark.parametrize("routers", [{}, {"symmetric": (0, 1), "ipv6": True}], ids=["restricted", "symmetric_with_ipv6"])
 @on_sockets
 async def test_two_nodes_behind_home_routers_connect_without_the_relay_that_brought_them_together(routers):
     """Real address translation and a real simultaneous open of TCP, in network namespaces."""
@@ -431,9 +419,8 @@ async def test_two_nodes_behind_home_routers_connect_without_the_relay_that_brou
 
             async def start(namespace, *words):
                 process = await trio.lowlevel.open_process(
-                    ["ip", "netns", "exec", namespace, sys.executable, "-c", BEHIND, *words],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                )  # fmt: skip
+                    ["ip", "netns", "exec", namespace, sys.executable, "-c", BEHIND, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
                 stack.push_async_callback(process.wait)
                 stack.callback(process.kill)
                 return process, (await process.stdout.receive_some(1000)).decode().strip()

@@ -21,9 +21,12 @@ ACCURACY, COMMITTED = 0.95, 0.95
 PATIENCE_S = 400.0
 
 pytestmark = [
-    pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest.mark.usefixtures("warm_engines"),
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.acceptance,
+    pytest.mark.usefixtures("warm_engines"),
     pytest.mark.timeout(PATIENCE_S + 200),
-]  # fmt: skip
+]
 
 
 def trained(tmp_path, *, opens, behind, symmetric=(), rounds=ROUNDS):
@@ -40,11 +43,7 @@ def trained(tmp_path, *, opens, behind, symmetric=(), rounds=ROUNDS):
             if not number:
                 what = f"join {node.until(node.first_line)}"
         began = time.monotonic()
-        until(
-            "they do not end",
-            lambda: all((now := status_of(it)) and now.state == "finished" for it in folders),
-            PATIENCE_S,
-        )
+        until("they do not end", lambda: all((now := status_of(it)) and now.state == "finished" for it in folders), PATIENCE_S)
         return [status_of(it) for it in folders], time.monotonic() - began
 
 

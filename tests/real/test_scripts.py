@@ -36,9 +36,7 @@ def text(name="first.py", page=PAGE, **changed):
 def joining(script):
     """The same script as a member that was invited."""
     created = re.search(r"starling\.Swarm\.create\(.*?\) as swarm", script, re.DOTALL).group()
-    second = script.replace(
-        created, f'starling.Swarm("second", sys.argv[1], model=model, optimizer=optimizer, {LOCAL}) as swarm'
-    )
+    second = script.replace(created, f'starling.Swarm("second", sys.argv[1], model=model, optimizer=optimizer, {LOCAL}) as swarm')
     return re.sub(r"^ +print\(swarm\.invite\(\), flush=True\)\n", "", second, flags=re.MULTILINE)
 
 
@@ -46,12 +44,7 @@ def started(folder, name, script, *arguments):
     (folder / name).write_text(script)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     return subprocess.Popen(
-        [sys.executable, name, *arguments],
-        cwd=folder,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [sys.executable, name, *arguments], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
 
 
@@ -63,9 +56,7 @@ def ended(process):
 
 def gone(folder):
     """Whether no process of a node in this folder is left."""
-    return not [
-        each for each in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(each.info["cmdline"] or ())
-    ]
+    return not [each for each in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(each.info["cmdline"] or ())]
 
 
 @pytest.mark.slow
@@ -88,9 +79,7 @@ def test_two_scripts_of_the_page_train_one_model(page, tmp_path):
 @pytest.mark.slow
 def test_a_script_that_is_killed_goes_on_where_it_was_and_leaves_no_process(tmp_path):
     """SIGKILL: the node leaves in order; the same script again is the same member, in a later round."""
-    script = text(
-        **{"rounds=30": "rounds=200", "            swarm.step(loss)": "            swarm.step(loss); time.sleep(0.003)"}
-    )
+    script = text(**{"rounds=30": "rounds=200", "            swarm.step(loss)": "            swarm.step(loss); time.sleep(0.003)"})
     script = script.replace("import sys\n", "import sys, time\n")
     first = started(tmp_path, "first.py", script)
     invite = first.stdout.readline().strip()
@@ -204,9 +193,7 @@ def test_however_a_script_ends_its_node_leaves_in_order_within_seconds(tmp_path,
 
 @pytest.mark.acceptance
 def test_under_nohup_a_hang_up_ends_neither_script_nor_node(tmp_path):
-    process = started(
-        tmp_path, "alone.py", "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + alone("pass")
-    )
+    process = started(tmp_path, "alone.py", "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + alone("pass"))
     assert process.stdout.readline() == "enough rounds\n"
     attached = Attached(tmp_path / "alone")
     process.send_signal(signal.SIGHUP)

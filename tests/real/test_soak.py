@@ -41,7 +41,7 @@ class Watched:
             "sockets": len(self.node.net_connections(kind="all")),
             "threads": self.node.num_threads(),
             "tasks": now.resources.tasks,
-        }  # fmt: skip
+        }
         self.at.append(at)
         for name, value in own.items():
             self.taken.setdefault(name, []).append(value)
@@ -49,9 +49,7 @@ class Watched:
     def medians(self, name):
         """In the half of the time after warming up, and in the last quarter."""
         begin, last = SECONDS * WARM, SECONDS * (1.0 - (1.0 - WARM) / 4)
-        early = [
-            it for it, at in zip(self.taken[name], self.at, strict=True) if begin <= at < begin + (last - begin) / 2
-        ]
+        early = [it for it, at in zip(self.taken[name], self.at, strict=True) if begin <= at < begin + (last - begin) / 2]
         late = [it for it, at in zip(self.taken[name], self.at, strict=True) if at >= last]
         return median(early), median(late)
 

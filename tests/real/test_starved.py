@@ -16,13 +16,9 @@ from tests.harness.processes import ENDLESS, OWN, status_of, terminals, training
 
 SECONDS = float(os.environ.get("STARLING_STARVED_S", "300"))
 NODES, SHARE = 8, 1 / 30
-AGREED = ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}").replace(
-    "--set membership.suspicion_s=1", ""
-)
+AGREED = ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}").replace("--set membership.suspicion_s=1", "")
 
-pytestmark = [
-    pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest.mark.timeout(SECONDS + 500),
-]  # fmt: skip
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest.mark.timeout(SECONDS + 500)]
 
 
 def said(folders, name):
@@ -41,8 +37,7 @@ def test_nodes_with_a_thirtieth_of_a_core_declare_nobody_dead(tmp_path):
         nodes = [terminal(f"starling create {AGREED} {OWN} --shard 0 --dir 0", tmp_path, "0")]
         invite = nodes[0].until(nodes[0].first_line)
         nodes += [
-            terminal(f"starling join {invite} {OWN} --shard {index} --dir {index}", tmp_path, str(index))
-            for index in range(1, NODES)
+            terminal(f"starling join {invite} {OWN} --shard {index} --dir {index}", tmp_path, str(index)) for index in range(1, NODES)
         ]
         until("they do not begin", lambda: all((now := training(it)) and now.members == NODES for it in folders), 240.0)
         before = [status_of(it) for it in folders]

@@ -25,9 +25,12 @@ LOOK_S = 0.2
 BUSY = 0.5  # of what the line can carry one way, from one look to the next: a payload is under way
 
 pytestmark = [
-    pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest.mark.usefixtures("warm_engines"),
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.acceptance,
+    pytest.mark.usefixtures("warm_engines"),
     pytest.mark.timeout(SECONDS + 400),
-]  # fmt: skip
+]
 
 
 @dataclass

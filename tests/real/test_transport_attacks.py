@@ -78,17 +78,18 @@ def victim(tmp_path_factory):
     words = ["tests.harness.victim", *CREATE.split(), "--listen", "/ip4/127.0.0.1/tcp/0", "--dir", str(run_dir)]
     with (
         (place / "out").open("wb") as out,
-        running(
-            words, env={"VICTIM_WORST": str(worst)}, cwd=place, stdout=out, stderr=out, stdin=subprocess.DEVNULL
-        ) as process,
+        running(words, env={"VICTIM_WORST": str(worst)}, cwd=place, stdout=out, stderr=out, stdin=subprocess.DEVNULL) as process,
     ):
         until("it does not start", lambda: (now := status_of(run_dir)) and now.state == "waiting")
         snapshot = status_of(run_dir)
         endpoint = parse(snapshot.addresses[0])
         with running(
             ["tests.harness.attackers", endpoint.host, str(endpoint.port), snapshot.peer],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        ) as attackers:  # fmt: skip
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as attackers:
             assert attackers.stdout.readline() == "ready\n"
             yield Victim(run_dir, psutil.Process(process.pid), worst, snapshot.addresses[0], snapshot.swarm, attackers)
 

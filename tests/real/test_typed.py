@@ -40,11 +40,7 @@ def test_the_tutorials_are_typed():
 
 
 @pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.stem, marks=() if page.stem in IN_EVERY_RUN else pytest.mark.acceptance)
-        for page in PAGES
-    ],
+    "page", [pytest.param(page, id=page.stem, marks=() if page.stem in IN_EVERY_RUN else pytest.mark.acceptance) for page in PAGES]
 )
 def test_a_page_can_be_typed(page, tmp_path):
     invite, nodes = "INVITE", []

@@ -17,7 +17,7 @@ CHANGES = [
     ("node/versions.py", '"state": Range(2, 2)', '"state": Range(2, 3)'),
     ("node/config/manifest.py", "_LATER: Mapping[str, object] = MappingProxyType({})", '_LATER = {"mix.novel": 0.0}'),
     ("node/config/schema.py", OWN_KEY, f"    novel: float = 0.0\n{OWN_KEY}"),
-]  # fmt: skip
+]
 """A later version: another lane version, which it speaks beside that of today, and another key in manifests."""
 SWARM = (
     "--set pace=clock --set pace.slot_s=0.2 --set pace.rounds=0 --set task=quadratic --set task.nodes=2 "
@@ -65,9 +65,7 @@ def test_a_node_is_upgraded_while_its_swarm_trains_and_goes_back(tmp_path, later
 def test_a_key_of_the_later_version_is_refused_by_the_older_in_one_line(tmp_path, later):
     """Nothing of the swarm is lost: the owner is told to upgrade."""
     with terminals() as terminal:
-        creator = terminal(
-            f"{later} create {SWARM} {OWN} --set mix.novel=0.5 --dir creator --json", tmp_path, "creator"
-        )
+        creator = terminal(f"{later} create {SWARM} {OWN} --set mix.novel=0.5 --dir creator --json", tmp_path, "creator")
         invite = json.loads(creator.until(creator.first_line))["invite"]
         node = terminal(f"starling join {invite} {OWN} --dir node", tmp_path, "node")
         assert node.process.wait(PATIENCE_S) == 2

@@ -21,10 +21,7 @@ def of_version(name, report, **spoken):
 async def test_nodes_use_the_newest_version_that_both_speak():
     """An upgrade of a swarm, node by node: ranges that overlap are no event."""
     reports = Remembered(), Remembered()
-    async with (
-        of_version("a", reports[0], control=Range(1, 3)) as a,
-        of_version("b", reports[1], control=Range(2, 4)) as b,
-    ):
+    async with of_version("a", reports[0], control=Range(1, 3)) as a, of_version("b", reports[1], control=Range(2, 4)) as b:
         await a.dial(b.addresses[0])
         for one, other in ((a, b), (b, a)):
             await one.send(other.peer_id, "control", b"x")
@@ -39,13 +36,9 @@ async def test_without_a_common_version_both_ends_learn_which_is_the_older():
     async with of_version("a", old, state=Range(1, 1)) as a, of_version("b", new, state=Range(2, 3)) as b:
         await a.dial(b.addresses[0])
         for _ in range(3):
-            with pytest.raises(
-                OtherVersion, match=r"2 to 3 of the state lane, this node 1: this node is older; `pip install --upgrade"
-            ):
+            with pytest.raises(OtherVersion, match=r"2 to 3 of the state lane, this node 1: this node is older; `pip install --upgrade"):
                 await a.send(b.peer_id, "state", b"x")
-        with pytest.raises(
-            OtherVersion, match=r"version 1 of the state lane, this node 2 to 3: it is older; ask its owner"
-        ):
+        with pytest.raises(OtherVersion, match=r"version 1 of the state lane, this node 2 to 3: it is older; ask its owner"):
             await b.send(a.peer_id, "state", b"x")
         await until(lambda: new.events)
         assert ("other_version", {"peer": b.peer_id}) in old.events

@@ -24,7 +24,7 @@ def web(*arguments):
     """The process, and the address that it prints."""
     process = subprocess.Popen(
         ["starling", "web", *map(str, arguments)], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )  # fmt: skip
+    )
     try:
         yield process, process.stdout.readline().strip()
     finally:
@@ -47,9 +47,16 @@ def test_every_page_is_drawn_while_a_node_is_killed_and_comes_back(tmp_path):
             browser.press("p")
             browser.shows("round 10")
             pages = {
-                "2": "members", "3": "! quarantined", "4": "bad_frame", "5": "exchanges with all peers", "o": "nodes 2",
-                "m": "what this swarm agreed on", "d": "doctor node-0", "?": "consensus distance: root mean square", "1": "speed and cost",
-            }  # fmt: skip
+                "2": "members",
+                "3": "! quarantined",
+                "4": "bad_frame",
+                "5": "exchanges with all peers",
+                "o": "nodes 2",
+                "m": "what this swarm agreed on",
+                "d": "doctor node-0",
+                "?": "consensus distance: root mean square",
+                "1": "speed and cost",
+            }
             for key, words in pages.items():
                 browser.press(key)
                 browser.shows(words)

@@ -43,12 +43,7 @@ def test_the_norm_never_exceeds_tau_and_the_direction_stays(seed, exponent, tau)
         assert shortened is v
 
 
-@given(
-    seed=seeds,
-    factor=st.floats(0.25, 4.0),
-    tau=st.floats(1e-3, 1e3),
-    dtype=st.sampled_from([torch.float32, torch.float64]),
-)
+@given(seed=seeds, factor=st.floats(0.25, 4.0), tau=st.floats(1e-3, 1e3), dtype=st.sampled_from([torch.float32, torch.float64]))
 @examples(100)
 def test_near_the_threshold_only_what_is_longer_is_shortened(seed, factor, tau, dtype):
     """Norms within a factor 4 of tau: what is no longer comes back itself, what is longer has norm tau and the same direction."""

@@ -8,20 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.exchange.calls import Far
-from starling.robust.distances import (
-    COMPARED,
-    DOUBLED,
-    FAR,
-    FARTHER,
-    LATELY,
-    LIMIT,
-    OWN,
-    REFUSED,
-    REMEMBERED,
-    Distances,
-    agreed,
-    share,
-)  # fmt: skip
+from starling.robust.distances import COMPARED, DOUBLED, FAR, FARTHER, LATELY, LIMIT, OWN, REFUSED, REMEMBERED, Distances, agreed, share
 
 ANY = st.floats(0.0, math.inf, allow_nan=False)
 LENGTHS = st.floats(1e-3, 1e3)
@@ -227,9 +214,7 @@ def test_a_share_keeps_what_is_within_the_limit_and_shortens_the_rest_to_the_ref
 
 
 @given(LENGTHS, LENGTHS, LENGTHS, st.floats(-1e-7, 1e-7))
-def test_both_ends_move_a_flow_by_the_same_share_though_their_norms_differ_by_rounding(
-    distance, ours, theirs, rounding
-):
+def test_both_ends_move_a_flow_by_the_same_share_though_their_norms_differ_by_rounding(distance, ours, theirs, rounding):
     said = min(share(distance, ours), share(distance, theirs))
     assert agreed(said, distance * (1.0 + rounding), theirs) == said
 

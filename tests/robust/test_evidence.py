@@ -11,15 +11,7 @@ from starling.gossip.exchange.attestation import Attestation, body
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import MAX_CLAIMS, MAX_FRAME_BYTES, MAX_PROOF_BYTES, Attestations, Evidence
 from starling.node.identity import Identity, verify
-from starling.robust.evidence import (
-    EQUIVOCATION,
-    EvidenceStore,
-    Statements,
-    claim_of,
-    equivocation,
-    equivocation_check,
-    statement_of,
-)
+from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, claim_of, equivocation, equivocation_check, statement_of
 from tests.strategies import examples
 
 SWARM = "swarm"
@@ -30,14 +22,10 @@ def identity(number: int) -> Identity:
     return Identity.from_seed(number.to_bytes(32, "little"))
 
 
-def attestation_of(
-    who: int, round: int, vector: int, *, incarnation: int = 1, swarm: str = SWARM, signer: int | None = None
-):
+def attestation_of(who: int, round: int, vector: int, *, incarnation: int = 1, swarm: str = SWARM, signer: int | None = None):
     peer, digest = identity(who).peer_id, bytes([vector]) * 32
     signer = who if signer is None else signer
-    return Attestation(
-        swarm, peer, incarnation, round, digest, identity(signer).sign(body(swarm, peer, incarnation, round, digest))
-    )
+    return Attestation(swarm, peer, incarnation, round, digest, identity(signer).sign(body(swarm, peer, incarnation, round, digest)))
 
 
 CHECK = equivocation_check(SWARM, verify)

@@ -89,17 +89,17 @@ def test_opposite_updates_in_the_first_rounds_are_not_blamed():
 
 @examples(80)
 @given(
-    count=st.integers(3, 7), seed=st.integers(0, 2**31), spread=st.floats(0.0, 0.05),
-    far=st.floats(0.0, 100.0), rounds=st.integers(1, 10**6),
-)  # fmt: skip
-def test_fewer_than_half_that_lie_neither_move_the_state_far_nor_get_an_honest_one_blamed(
-    count, seed, spread, far, rounds
-):
+    count=st.integers(3, 7),
+    seed=st.integers(0, 2**31),
+    spread=st.floats(0.0, 0.05),
+    far=st.floats(0.0, 100.0),
+    rounds=st.integers(1, 10**6),
+)
+def test_fewer_than_half_that_lie_neither_move_the_state_far_nor_get_an_honest_one_blamed(count, seed, spread, far, rounds):
     origin, models = swarm(count - (count - 1) // 2, 1.0, spread)
     draw = generator(seed, "lies")
     lies = [
-        models[0]
-        + far * torch.rand((), generator=draw) * torch.nn.functional.normalize(torch.randn(D, generator=draw), dim=0)
+        models[0] + far * torch.rand((), generator=draw) * torch.nn.functional.normalize(torch.randn(D, generator=draw), dim=0)
         for _ in range((count - 1) // 2)
     ]
     offered = [*models, *lies]
@@ -126,9 +126,7 @@ def test_models_that_have_hardly_moved_agree_whatever_their_directions(way, agre
     """Codecs move them by more than a learning rate that has not risen yet; of three as far apart as they can be none is near."""
     origin, _ = swarm(1, way=0.0, spread=1.0)
     one, other = torch.eye(D)[:2]
-    models = [
-        origin + way * (math.cos(angle) * one + math.sin(angle) * other) for angle in (0.0, math.tau / 3, -math.tau / 3)
-    ]
+    models = [origin + way * (math.cos(angle) * one + math.sin(angle) * other) for angle in (0.0, math.tau / 3, -math.tau / 3)]
     assert (agree(models, origin, [9, 9, 9]).state is not None) == agreed
 
 

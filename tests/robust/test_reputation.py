@@ -23,18 +23,7 @@ from starling.robust.reputation import (
 from tests.strategies import examples
 
 RANK = ("ban", "quarantine", "probation", "active")
-EVENTS = (
-    "late",
-    "not_finite",
-    "equivocation",
-    "exchanged",
-    "clipped",
-    "missed",
-    "invited",
-    "banned",
-    "trusted",
-    "forgiven",
-)
+EVENTS = ("late", "not_finite", "equivocation", "exchanged", "clipped", "missed", "invited", "banned", "trusted", "forgiven")
 
 histories = st.lists(st.tuples(st.floats(0, 400), st.sampled_from("abc"), st.sampled_from(EVENTS)), max_size=40)
 """Events of three peers, each after some seconds."""
@@ -83,11 +72,7 @@ def test_the_score_is_the_sum_of_the_halving_weights(events):
 
 
 @pytest.mark.parametrize(
-    ("record", "states"),
-    [
-        (0, ["ok", "quarantine", "quarantine", "ban"]),
-        (10_000, ["ok", "ok", "ok", "quarantine", "quarantine", "ban"]),
-    ],
+    ("record", "states"), [(0, ["ok", "quarantine", "quarantine", "ban"]), (10_000, ["ok", "ok", "ok", "quarantine", "quarantine", "ban"])]
 )
 def test_a_good_record_offsets_two_hard_faults_at_most(record, states):
     reputation = Reputation()

@@ -62,8 +62,7 @@ SHARES = {64: (3, 6, 13, 19), 256: (13, 26, 51, 77), 1000: (50, 100, 200, 300), 
 
 
 @pytest.mark.parametrize(
-    ("n", "f", "most"),
-    [(64, 6, (5, 6, 6, 6)), (64, 13, (6, 8, 10, 13)), (1000, 100, (6, 8, 10, 15)), (1000, 200, (6, 9, 13, 20))],
+    ("n", "f", "most"), [(64, 6, (5, 6, 6, 6)), (64, 13, (6, 8, 10, 13)), (1000, 100, (6, 8, 10, 15)), (1000, 200, (6, 9, 13, 20))]
 )
 def test_b_hat_of_1000_rounds(n, f, most):
     assert tuple(b_hat(n, f, s, n - f, 1000, 0.01) for s in (6, 9, 15, 30)) == most
@@ -134,24 +133,17 @@ def test_the_numbers_in_the_documentation_are_these():
     for size, *figures in table:
         n, f = map(int, size.split(","))
         for k, printed in zip((4, 6, 9, 12, 15), figures, strict=True):
-            assert 100 * overflow(n, f, k, k // 3) == pytest.approx(
-                float(printed.removesuffix("%")), rel=0.06, abs=1e-12
-            )
+            assert 100 * overflow(n, f, k, k // 3) == pytest.approx(float(printed.removesuffix("%")), rel=0.06, abs=1e-12)
     sizes = {int(n): tuple(map(int, sizes)) for n, *sizes in rows(text, "| n | 5 % Byzantine |")}
     assert sizes == {n: tuple(least_s(n, f, n - f, 1000, 0.01) for f in SHARES[n]) for n in SHARES}
 
 
-swarms = st.lists(
-    st.tuples(st.sampled_from(["", "a", "b", "c"]), st.sampled_from(["", "x", "y"])), min_size=0, max_size=24
-)
+swarms = st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.sampled_from(["", "x", "y"])), min_size=0, max_size=24)
 
 
 @given(members=swarms, k=st.integers(0, 12), cap=st.integers(0, 3), seed=st.integers(0, 2**63 - 1))
 def test_a_draw_is_distinct_respects_every_cap_and_stops_only_without_candidates(members, k, cap, seed):
-    prefixes = {
-        f"peer{i}": {f"{kind}{label}" for kind, label in zip("po", both, strict=True) if label}
-        for i, both in enumerate(members)
-    }
+    prefixes = {f"peer{i}": {f"{kind}{label}" for kind, label in zip("po", both, strict=True) if label} for i, both in enumerate(members)}
     peers = tuple(prefixes)
     drawn = draw(peers, k, prefixes, cap, seed)
     held = Counter(label for peer in drawn for label in prefixes[peer])

@@ -84,9 +84,7 @@ def cell(rule, attack, bad, alpha=0.5):
 
 
 def test_the_gradient_here_is_that_of_the_loss():
-    models = torch.randn(
-        2, FEATURES * CLASSES + CLASSES, generator=generator(0, "g"), dtype=torch.float64
-    ).requires_grad_()
+    models = torch.randn(2, FEATURES * CLASSES + CLASSES, generator=generator(0, "g"), dtype=torch.float64).requires_grad_()
     x = torch.randn(2, 5, FEATURES, generator=generator(1, "g"), dtype=torch.float64)
     y = torch.tensor([[0, 1, 2, 3, 4], [9, 8, 7, 6, 5]])
     loss = sum(cross_entropy(logits(models, x)[i], y[i]) for i in range(2)) + 0.5e-3 * (models**2).sum()

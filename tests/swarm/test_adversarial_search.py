@@ -19,14 +19,7 @@ import pytest
 import torch
 import trio
 from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import LANES, Attestations, Evidence, Spread
@@ -56,24 +49,25 @@ TIMES = st.sampled_from((1, 1, 1, 2, 40))
 VICTIM = st.integers(0, HONEST - 1)
 STEPS = PaceSection(kind="steps", local_steps=2, rounds=0, quorum=HONEST + 1, max_wait_s=1.0, evaluate_every=10**6)
 PAIRWISE = {"mix": MixSection(kappa=0.1), "pace": STEPS}
-CLOCKED = {
-    "mix": MixSection(kappa=0.1),
-    "pace": PaceSection(kind="clock", slot_s=0.4, rounds=0, quorum=HONEST + 1, evaluate_every=10**6),
-}
+CLOCKED = {"mix": MixSection(kappa=0.1), "pace": PaceSection(kind="clock", slot_s=0.4, rounds=0, quorum=HONEST + 1, evaluate_every=10**6)}
 PULLED = {
-    "pace": STEPS, "mix": MixSection(kind="gather"), "overlay": OverlaySection(kind="pull", k=2), "robust": RobustSection(rule="median"),
+    "pace": STEPS,
+    "mix": MixSection(kind="gather"),
+    "overlay": OverlaySection(kind="pull", k=2),
+    "robust": RobustSection(rule="median"),
     "compress": CompressSection(select="full"),
-}  # fmt: skip
+}
 
 
 def agreed(**sections) -> Manifest:
     """A small problem, and rounds without end."""
     nodes = HONEST + 1
     return Manifest(
-        task=TaskSection(kind="quadratic", nodes=nodes, dim=8), partition=PartitionSection(shards=nodes),
+        task=TaskSection(kind="quadratic", nodes=nodes, dim=8),
+        partition=PartitionSection(shards=nodes),
         optimizer=OptimizerSection(schedule="constant"),
         **sections | {"pace": copy(sections["pace"])},
-    )  # fmt: skip
+    )
 
 
 def some(kinds):
@@ -133,11 +127,7 @@ class Schedule(RuleBasedStateMachine):
     def slanders(self, data, kind, to, then):
         self.say(data, [kind] * 3, to, 1, then)
 
-    @rule(
-        reason=st.sampled_from(("late", "early", "view", "busy")),
-        ahead=st.sampled_from((8, 1, 0, 2, 17, 40)),
-        then=SOON,
-    )
+    @rule(reason=st.sampled_from(("late", "early", "view", "busy")), ahead=st.sampled_from((8, 1, 0, 2, 17, 40)), then=SOON)
     def makes_excuses(self, reason, ahead, then):
         self.world.conduct.excuse = reason, ahead
         self.then(then)
@@ -148,12 +138,7 @@ class Schedule(RuleBasedStateMachine):
         self.then(then)
 
     @precondition(lambda self: self.world.liar and self.world.frames)
-    @rule(
-        numbers=st.lists(st.integers(0, 199), min_size=1, max_size=8),
-        to=VICTIM,
-        times=st.sampled_from((1, 2, 20)),
-        then=SOON,
-    )
+    @rule(numbers=st.lists(st.integers(0, 199), min_size=1, max_size=8), to=VICTIM, times=st.sampled_from((1, 2, 20)), then=SOON)
     def plays_back(self, numbers, to, times, then):
         frames = self.world.frames
         for number in numbers:
@@ -161,13 +146,7 @@ class Schedule(RuleBasedStateMachine):
             self.run.do(partial(self.world.tell, self.victim(to).peer_id, lane, frame, times))
         self.then(then)
 
-    @rule(
-        kinds=some(ALL_KINDS),
-        field=st.integers(0, 9),
-        value=st.integers(0, 40),
-        times=st.sampled_from((1, 3, 1000)),
-        then=SOON,
-    )
+    @rule(kinds=some(ALL_KINDS), field=st.integers(0, 9), value=st.integers(0, 40), times=st.sampled_from((1, 3, 1000)), then=SOON)
     def alters(self, kinds, field, value, times, then):
         self.world.conduct.altered += [Alteration(kind, field, value, times) for kind in kinds]
         self.then(then)
@@ -245,10 +224,18 @@ def test_nothing_that_one_member_says_breaks_what_holds_among_the_honest(determi
     for number in range(SEED, SEED + -(-left // AT_A_TIME)):
         seed(number)(machine)
         some = min(left, AT_A_TIME)
-        run_state_machine_as_test(machine, settings=settings(
-            max_examples=some, stateful_step_count=RULES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
-            phases=PHASES, report_multiple_bugs=False,
-        ))  # fmt: skip
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=some,
+                stateful_step_count=RULES,
+                deadline=None,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+                phases=PHASES,
+                report_multiple_bugs=False,
+            ),
+        )
         left -= some
 
 
@@ -271,9 +258,7 @@ def with_one_that_is_late_to(seconds: float, sections: dict, seed: int) -> tuple
 
     network.send = late
     run.do(partial(trio.sleep, 40.0))
-    share, *rest = [
-        it.node.progress.computed.steps / it.node.progress.round / STEPS.local_steps for it in (victim, *others)
-    ]
+    share, *rest = [it.node.progress.computed.steps / it.node.progress.round / STEPS.local_steps for it in (victim, *others)]
     met = sum(victim.node.running.exchange.committed(it.peer_id) for it in others)
     run.close()
     return share, min(rest), met / (HONEST - 1) * HONEST / victim.node.progress.round
@@ -284,10 +269,7 @@ def with_one_that_is_late_to(seconds: float, sections: dict, seed: int) -> tuple
     ("seconds", "sections", "seed"),
     [
         (0.6, PAIRWISE, 2),
-        *(
-            pytest.param(*each, marks=pytest.mark.acceptance)
-            for each in product((0.3, 0.6, 1.0, 2.0), (PAIRWISE, PULLED), (1, 2, 6))
-        ),
+        *(pytest.param(*each, marks=pytest.mark.acceptance) for each in product((0.3, 0.6, 1.0, 2.0), (PAIRWISE, PULLED), (1, 2, 6))),
     ],
 )
 def test_a_member_late_for_one_node_costs_no_local_steps(deterministic_scheduler, seconds, sections, seed):

@@ -19,14 +19,10 @@ def gathering(rule: str) -> Manifest:
     """The open preset with another rule, and no work to prove."""
     agreed = presets.load(
         Manifest,
-        assignments=[
-            "preset=open", f"partition.shards={NODES}", f"pace.quorum={NODES}", f"pace.rounds={ROUNDS}", "pace.max_wait_s=1.0"
-        ],
-    )  # fmt: skip
-    robust = RobustSection(rule=rule) if rule == "mean" else RobustSection(rule=rule, f=agreed.robust.f)
-    return msgspec.structs.replace(
-        agreed, preset="custom", byzantine_fraction=0.0, robust=robust, admission=AdmissionSection()
+        assignments=["preset=open", f"partition.shards={NODES}", f"pace.quorum={NODES}", f"pace.rounds={ROUNDS}", "pace.max_wait_s=1.0"],
     )
+    robust = RobustSection(rule=rule) if rule == "mean" else RobustSection(rule=rule, f=agreed.robust.f)
+    return msgspec.structs.replace(agreed, preset="custom", byzantine_fraction=0.0, robust=robust, admission=AdmissionSection())
 
 
 def told(rule: str, attack: str) -> tuple[float, list[str]]:

@@ -6,15 +6,7 @@ from starling.gossip.overlay.beacon import signed
 from starling.gossip.overlay.ranks import ranked, ranked_at
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Beacon
-from starling.node.config.schema import (
-    CompressSection,
-    Manifest,
-    MixSection,
-    OverlaySection,
-    PaceSection,
-    PartitionSection,
-    TaskSection,
-)
+from starling.node.config.schema import CompressSection, Manifest, MixSection, OverlaySection, PaceSection, PartitionSection, TaskSection
 from tests.harness.stories import virtual
 from tests.harness.swarms import events, rounds_done, story, until
 
@@ -31,9 +23,7 @@ def reranking(rounds: int) -> Manifest:
         mix=MixSection(kind="dsgd"),
         overlay=OverlaySection(kind="base_k", rerank_every=EVERY),
         compress=CompressSection(select="full"),
-        pace=PaceSection(
-            kind="steps", local_steps=1, rounds=rounds, evaluate_every=rounds, quorum=NODES, max_wait_s=1.0
-        ),
+        pace=PaceSection(kind="steps", local_steps=1, rounds=rounds, evaluate_every=rounds, quorum=NODES, max_wait_s=1.0),
     )
 
 

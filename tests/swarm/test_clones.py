@@ -49,13 +49,13 @@ def named_as_wanted(virtual):
 @virtual(1)
 @pytest.mark.parametrize("rule", [pytest.param("foolsgold"), pytest.param("mean", marks=pytest.mark.acceptance)])
 async def test_exact_clones_lose_their_weight_though_they_are_half_of_all(rule):
-    agreed = digits(
-        NODES, rounds=ROUNDS, local_steps=4, mix="gather", compress=CompressSection(select="full", response="fp16")
-    )
+    agreed = digits(NODES, rounds=ROUNDS, local_steps=4, mix="gather", compress=CompressSection(select="full", response="fp16"))
     agreed = msgspec.structs.replace(
-        agreed, overlay=OverlaySection(kind="pull", k=NODES - 1), robust=RobustSection(rule=rule),
+        agreed,
+        overlay=OverlaySection(kind="pull", k=NODES - 1),
+        robust=RobustSection(rule=rule),
         partition=PartitionSection(shards=NODES, alpha=100.0),
-    )  # fmt: skip
+    )
     swarm = story(agreed, 1, attacks=dict.fromkeys(LIARS, "clones"))
     async with swarm.running(NODES):
         one_voice(swarm)

@@ -9,17 +9,7 @@ from starling.node.config.schema import CrewSection, OptimizerSection, Partition
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.net.faults import delay, loss
 from tests.harness.crews import PLAIN, one_machine, text_in
-from tests.harness.swarms import (
-    assert_flows_cancel,
-    digits,
-    drain,
-    faults,
-    flows_with,
-    rounds_done,
-    story,
-    until,
-    values,
-)
+from tests.harness.swarms import assert_flows_cancel, digits, drain, faults, flows_with, rounds_done, story, until, values
 from tests.harness.virtual import virtual
 
 ROUNDS, STEPS = 6, 3
@@ -70,9 +60,7 @@ async def test_a_crew_of_three_learns_bit_for_bit_what_one_machine_does(text):
 ACCEPTANCE = pytest.mark.acceptance
 
 
-@pytest.mark.parametrize(
-    ("victim", "at"), [(1, 2), pytest.param(0, 3, marks=ACCEPTANCE), pytest.param(2, 1, marks=ACCEPTANCE)]
-)
+@pytest.mark.parametrize(("victim", "at"), [(1, 2), pytest.param(0, 3, marks=ACCEPTANCE), pytest.param(2, 1, marks=ACCEPTANCE)])
 @virtual
 async def test_a_lost_stage_is_taken_by_the_machine_that_keeps_its_copy_and_nothing_is_lost(victim, at, text):
     swarm = story(gpt(text), 0, delay(0.01))
@@ -82,16 +70,10 @@ async def test_a_lost_stage_is_taken_by_the_machine_that_keeps_its_copy_and_noth
         began = trio.current_time()
         done = max(virtual.node.progress.figures.local_steps for virtual in swarm.nodes.values())
         survivors = list(swarm.nodes.values())
-        await until(
-            lambda: all(each.node.running.role.service.machine.states.step > done + STEPS for each in survivors), 60.0
-        )
+        await until(lambda: all(each.node.running.role.service.machine.states.step > done + STEPS for each in survivors), 60.0)
         assert trio.current_time() - began < 15.0
         await swarm.finished()
-        assert sorted(virtual.node.running.role.service.stage_peers.stage for virtual in swarm.nodes.values()) == [
-            0,
-            1,
-            2,
-        ]
+        assert sorted(virtual.node.running.role.service.stage_peers.stage for virtual in swarm.nodes.values()) == [0, 1, 2]
         assert torch.equal(whole(swarm), alone(text)), "what was done since the last copy was done again"
         assert not faults(swarm)
 
@@ -109,9 +91,10 @@ async def test_lost_frames_cost_time_and_nothing_else(text):
 @virtual
 async def test_two_crews_of_two_gossip_and_beat_each_alone():
     agreed = structs.replace(
-        digits(2, rounds=8, local_steps=5, quorum=2, evaluate_every=8), partition=PartitionSection(kind="by_label", shards=2),
+        digits(2, rounds=8, local_steps=5, quorum=2, evaluate_every=8),
+        partition=PartitionSection(kind="by_label", shards=2),
         crew=CrewSection(stages=2, micro_batches=2),
-    )  # fmt: skip
+    )
     swarm = story(agreed, 0, delay(0.002))
     async with swarm.running(4):
         await swarm.finished()
@@ -120,11 +103,7 @@ async def test_two_crews_of_two_gossip_and_beat_each_alone():
         assert min(committed) >= 6
         await drain(swarm)
         for stage in (0, 1):
-            pair = [
-                virtual
-                for virtual in swarm.nodes.values()
-                if virtual.node.running.role.service.stage_peers.stage == stage
-            ]
+            pair = [virtual for virtual in swarm.nodes.values() if virtual.node.running.role.service.stage_peers.stage == stage]
             held = [virtual.engine.replica.memory.ledger for virtual in pair]
             assert torch.equal(held[0].flows[pair[1].peer_id], -held[1].flows[pair[0].peer_id])
     apart = []
@@ -154,9 +133,7 @@ async def test_a_quorum_of_crews_is_not_one_of_machines_and_a_node_says_which_it
 @pytest.mark.acceptance
 @virtual
 async def test_losing_the_stage_peer_deletes_that_flow_and_no_other_stages():
-    agreed = structs.replace(
-        digits(2, rounds=400, local_steps=2, quorum=2), crew=CrewSection(stages=2, micro_batches=4)
-    )
+    agreed = structs.replace(digits(2, rounds=400, local_steps=2, quorum=2), crew=CrewSection(stages=2, micro_batches=4))
     swarm = story(agreed, 0, delay(0.005))
     async with swarm.running(4):
         await until(lambda: rounds_done(swarm, 5))

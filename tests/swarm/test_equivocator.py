@@ -28,11 +28,14 @@ LIAR = NODES - 1
 def gathering(rounds: int = 25) -> Manifest:
     """Everybody asks three others and takes the median of what they tell."""
     return Manifest(
-        task=TaskSection(kind="quadratic", nodes=NODES, dim=20), partition=PartitionSection(shards=NODES),
-        mix=MixSection(kind="gather"), overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule="median"),
+        task=TaskSection(kind="quadratic", nodes=NODES, dim=20),
+        partition=PartitionSection(shards=NODES),
+        mix=MixSection(kind="gather"),
+        overlay=OverlaySection(kind="pull", k=3),
+        robust=RobustSection(rule="median"),
         compress=CompressSection(select="full"),
         pace=PaceSection(kind="steps", local_steps=5, rounds=rounds, quorum=NODES, max_wait_s=1.0),
-    )  # fmt: skip
+    )
 
 
 def equivocate(swarm, index: int, deceived: set[str]) -> None:
@@ -107,9 +110,8 @@ async def test_slander_costs_the_slanderer_and_nobody_else():
             what, at = bytes([vector]) * 32, judge.node.progress.round
             sign = swarm.identity(LIAR).sign
             return Attestation(
-                swarm.swarm, victim.peer_id, incarnation, at, what,
-                sign(body(swarm.swarm, victim.peer_id, incarnation, at, what)),
-            )  # fmt: skip
+                swarm.swarm, victim.peer_id, incarnation, at, what, sign(body(swarm.swarm, victim.peer_id, incarnation, at, what))
+            )
 
         async def say(message):
             await liar.node.network.send(judge.peer_id, "control", encode(message))
@@ -119,11 +121,15 @@ async def test_slander_costs_the_slanderer_and_nobody_else():
         stranger = swarm.identity(99)
         lies = [
             Attestation(
-                swarm.swarm, stranger.peer_id, 1, 3, bytes([v]) * 32,
+                swarm.swarm,
+                stranger.peer_id,
+                1,
+                3,
+                bytes([v]) * 32,
                 stranger.sign(body(swarm.swarm, stranger.peer_id, 1, 3, bytes([v]) * 32)),
             )
             for v in (1, 2)
-        ]  # fmt: skip
+        ]
         await say(equivocation(*lies))
         assert judge.node.events.faults == {}
         await say(Attestations((claim_of(forged(1)),)))

@@ -46,12 +46,7 @@ class Story(NamedTuple):
 def agreement(preset: str, nodes: int, seed: int, max_wait_s: float = 1.0) -> Manifest:
     """Digits, unevenly cut; members of a swarm of the vouched are listed rather than invited."""
     sets = [f"preset={preset}", f"seed={seed}", "task.kind=digits", f"partition.shards={nodes}", f"pace.quorum={nodes}"]
-    sets += [
-        f"pace.rounds={ROUNDS}",
-        f"pace.local_steps={LOCAL_STEPS}",
-        f"pace.max_wait_s={max_wait_s}",
-        "optimizer.schedule=constant",
-    ]
+    sets += [f"pace.rounds={ROUNDS}", f"pace.local_steps={LOCAL_STEPS}", f"pace.max_wait_s={max_wait_s}", "optimizer.schedule=constant"]
     if preset != "vouched":
         return presets.load(Manifest, assignments=sets)
     agreed = presets.load(Manifest, assignments=[*sets, "admission.kind=allow"])
@@ -129,9 +124,7 @@ def test_no_answer_takes_a_step_or_a_point_of_accuracy(deterministic_scheduler, 
         honest, told = tell(seeds, answers=useless), tell(seeds, answers=answers)
         lost = mean(one.accuracy for one in honest) - mean(one.accuracy for one in told)
         steps = min(one.steps for one in told)
-        sys.stdout.write(
-            f"\n{preset}, {nodes}, {name}: {100 * lost:.2f} points, {steps / STEPS:.3f} of the local steps"
-        )
+        sys.stdout.write(f"\n{preset}, {nodes}, {name}: {100 * lost:.2f} points, {steps / STEPS:.3f} of the local steps")
         assert lost <= POINT, name
         assert steps >= 0.95 * STEPS, name
         assert not any(one.blamed for one in told), name

@@ -9,14 +9,7 @@ from starling.node.config.schema import Manifest
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.net.faults import Drop
 from tests.harness.stories import virtual
-from tests.harness.swarms import (
-    assert_flows_cancel,
-    digits,
-    drain,
-    rounds_done,
-    story,
-    until,
-)
+from tests.harness.swarms import assert_flows_cancel, digits, drain, rounds_done, story, until
 
 NODES = 6
 LIAR = NODES - 1

@@ -83,10 +83,7 @@ async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_com
         await swarm.finished()
         assert back.node.progress.joined_late
         assert back.node.progress.figures.local_steps < 40 * 10
-        assert any(
-            gone in v.node.running.exchange.edges and v.node.running.exchange.committed(gone)
-            for v in swarm.nodes.values()
-        )
+        assert any(gone in v.node.running.exchange.edges and v.node.running.exchange.committed(gone) for v in swarm.nodes.values())
         assert abs(back.node.progress.evaluated.value - mean(values(swarm))) <= POINTS
         assert min(values(swarm)) > LEARNED
         await drain(swarm)
@@ -97,9 +94,8 @@ async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_com
 async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both_ends(seed):
     with TemporaryDirectory() as folder:
         swarm = story(
-            digits(6, rounds=40), seed, folder=Path(folder),
-            config=NodeConfig(linger_s=1e6, threads=1, trust=True, checkpoint_s=1.0),
-        )  # fmt: skip
+            digits(6, rounds=40), seed, folder=Path(folder), config=NodeConfig(linger_s=1e6, threads=1, trust=True, checkpoint_s=1.0)
+        )
         async with swarm.running(6):
             await until(lambda: rounds_done(swarm, 15))
             hurt = swarm.nodes[3]
@@ -107,9 +103,7 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
             lives = {peer: edge.inc for peer, edge in hurt.node.running.exchange.edges.items()}
             assert first.replica.memory.ledger.flows
             kill_engine(hurt)
-            await until(
-                lambda: hurt.node.running.engine.restarts == 1 and hurt.engine.replica.memory.ledger is not None, 5.0
-            )
+            await until(lambda: hurt.node.running.engine.restarts == 1 and hurt.engine.replica.memory.ledger is not None, 5.0)
             assert hurt.engine is not first
             await until(lambda: rounds_done(swarm, 20))
             for peer, edge in hurt.node.running.exchange.edges.items():

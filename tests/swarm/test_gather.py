@@ -24,13 +24,14 @@ MEAN = 0.9
 
 def agreement(*, nodes=NODES, rounds=30, quorum=None, **pace):
     agreed = digits(
-        nodes, rounds=rounds, quorum=quorum or nodes, mix="gather", compress=CompressSection(select="full", response="fp16"),
-        **pace,
-    )  # fmt: skip
+        nodes, rounds=rounds, quorum=quorum or nodes, mix="gather", compress=CompressSection(select="full", response="fp16"), **pace
+    )
     return msgspec.structs.replace(
-        agreed, overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule="cs_nnm", f=1),
+        agreed,
+        overlay=OverlaySection(kind="pull", k=3),
+        robust=RobustSection(rule="cs_nnm", f=1),
         partition=PartitionSection(shards=nodes, alpha=1.0),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.acceptance
@@ -87,20 +88,15 @@ LIES = {
     "no numbers": (lambda liar: resigned(liar, lambda p, r: (numberless(p), r)), {"not_finite"}),
     "the largest numbers": (lambda liar: resigned(liar, lambda p, r: (huge(p), r)), set()),
     "a later round": (lambda liar: resigned(liar, lambda p, r: (p, r + 10)), set()),
-    "always wait": (
-        lambda _liar: lambda m: [NotNow(m.nonce, max(0, m.round - 9), "wait") if isinstance(m, Pulled) else m], set()
-    ),
-    "a question a hundred times": (
-        lambda _liar: lambda m: [m] * (100 if isinstance(m, Pull) else 1), {"asked_too_often"}
-    ),
-}  # fmt: skip
+    "always wait": (lambda _liar: lambda m: [NotNow(m.nonce, max(0, m.round - 9), "wait") if isinstance(m, Pulled) else m], set()),
+    "a question a hundred times": (lambda _liar: lambda m: [m] * (100 if isinstance(m, Pull) else 1), {"asked_too_often"}),
+}
 """name -> (what it does, the reasons for which it is blamed; none if it does nothing that only a liar can do)"""
 
 
 @virtual(1)
 @pytest.mark.parametrize(
-    "attack",
-    [name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.acceptance) for number, name in enumerate(LIES)],
+    "attack", [name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.acceptance) for number, name in enumerate(LIES)]
 )
 async def test_a_liar_costs_only_itself(attack):
     forge, reasons = LIES[attack]
@@ -140,9 +136,11 @@ async def test_a_peer_that_is_always_clipped_earns_no_reputation_and_no_honest_n
 @virtual(1)
 async def test_sixteen_nodes_with_unequal_data_all_become_active_to_each_other_and_three_liars_to_nobody(seed):
     agreed = msgspec.structs.replace(
-        agreement(nodes=16, rounds=75, local_steps=6), overlay=OverlaySection(kind="pull", k=6),
-        robust=RobustSection(rule="cs_nnm", f=2), partition=PartitionSection(shards=16, alpha=0.5),
-    )  # fmt: skip
+        agreement(nodes=16, rounds=75, local_steps=6),
+        overlay=OverlaySection(kind="pull", k=6),
+        robust=RobustSection(rule="cs_nnm", f=2),
+        partition=PartitionSection(shards=16, alpha=0.5),
+    )
     swarm = story(agreed, seed, attacks=dict.fromkeys((13, 14, 15), "sign_flip"))
     async with swarm.running(16):
         await swarm.finished()

@@ -16,19 +16,7 @@ from starling.gossip.compress.header import HEADER
 from starling.gossip.wire.schema import MAX_FRAME_BYTES, Ack, Busy, Message, Request, Response, Solicit
 from starling.node.config.schema import MixSection
 from tests.harness.stories import replayable, virtual
-from tests.harness.swarms import (
-    Forge,
-    assert_flows_cancel,
-    digits,
-    drain,
-    events,
-    flows_with,
-    lie,
-    rounds_done,
-    story,
-    until,
-    values,
-)
+from tests.harness.swarms import Forge, assert_flows_cancel, digits, drain, events, flows_with, lie, rounds_done, story, until, values
 
 HONEST = 5
 ROUNDS = 24
@@ -158,11 +146,7 @@ async def assert_nothing_remains(swarm, liar: str) -> None:
 
 @virtual(1, before=undisturbed)
 @pytest.mark.parametrize(
-    "attack",
-    [
-        name if number % 9 == 0 else pytest.param(name, marks=pytest.mark.acceptance)
-        for number, name in enumerate(ATTACKS)
-    ],
+    "attack", [name if number % 9 == 0 else pytest.param(name, marks=pytest.mark.acceptance) for number, name in enumerate(ATTACKS)]
 )  # a ninth here; the edge machine's own tests have each of them
 async def test_a_liar_changes_nothing_for_honest_nodes_but_that_it_is_shut_out(attack):
     place, forge, reasons = ATTACKS[attack]
@@ -196,9 +180,7 @@ async def test_a_liar_that_torments_one_node_only_does_not_part_it_from_the_othe
     async with swarm.running(HONEST):
         liar, victim = await joined(swarm, outsider(swarm, LOWEST)), swarm.nodes[2]
         aimed = replaced(Request, gain=1e6)
-        lie(
-            liar.node.network, "exchange", aimed, lambda peer: peer == victim.peer_id and rounds_done(swarm, 8),
-        )  # fmt: skip
+        lie(liar.node.network, "exchange", aimed, lambda peer: peer == victim.peer_id and rounds_done(swarm, 8))
         await until(lambda: victim.node.network.refuses(liar.peer_id))
         committed, began = victim.node.running.exchange.stats.committed, victim.node.progress.round
         await swarm.finished()

@@ -2,17 +2,7 @@
 
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
 from tests.harness.stories import virtual
-from tests.harness.swarms import (
-    agree,
-    assert_flows_cancel,
-    digits,
-    drain,
-    events,
-    faults,
-    rounds_done,
-    story,
-    until,
-)
+from tests.harness.swarms import agree, assert_flows_cancel, digits, drain, events, faults, rounds_done, story, until
 
 DAY_S = 86_400.0
 
@@ -29,9 +19,7 @@ async def test_wall_clocks_that_are_wrong_or_jump_change_nothing():
         assert agree(swarm)
         assert not faults(swarm)
         assert all(it.node.progress.computed.steps == 30 * 10 for it in swarm.nodes.values())
-        assert not {"peer_died", "peer_reborn", "peer_suspected"} & {
-            name for it in swarm.nodes.values() for name in events(it)
-        }
+        assert not {"peer_died", "peer_reborn", "peer_suspected"} & {name for it in swarm.nodes.values() for name in events(it)}
         await drain(swarm)
         assert_flows_cancel(swarm)
 
@@ -41,9 +29,10 @@ async def test_a_node_whose_clock_went_back_is_a_member_again_after_a_restart():
     """Its new life has a lower number than the one that the others remember."""
     off = dict.fromkeys(range(4), 0.0) | {3: DAY_S}
     agreed = Manifest(
-        task=TaskSection(kind="quadratic", nodes=4, dim=8), partition=PartitionSection(shards=4),
+        task=TaskSection(kind="quadratic", nodes=4, dim=8),
+        partition=PartitionSection(shards=4),
         pace=PaceSection(kind="steps", local_steps=2, rounds=1000, quorum=4, max_wait_s=1.0, evaluate_every=1000),
-    )  # fmt: skip
+    )
     swarm = story(agreed, 1, clock_off_s=off.__getitem__)
     async with swarm.running(4):
         await until(lambda: rounds_done(swarm, 5))

@@ -15,18 +15,17 @@ from tests.harness.swarms import agree, assert_flows_cancel, drain, faults, flow
 
 NODES, KILLS, FEW = 6, 200, 12
 AGREED = Manifest(
-    task=TaskSection(kind="quadratic", nodes=NODES, dim=8), partition=PartitionSection(shards=NODES),
+    task=TaskSection(kind="quadratic", nodes=NODES, dim=8),
+    partition=PartitionSection(shards=NODES),
     pace=PaceSection(kind="steps", local_steps=2, rounds=0, quorum=2, max_wait_s=1.0, evaluate_every=10**6),
-)  # fmt: skip
+)
 CONFIG = NodeConfig(linger_s=1e6, threads=1, trust=True, checkpoint_s=1.0)
 
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("kills", [FEW, KILLS])
 @virtual(1, more=(2,))
-async def test_after_any_number_of_kills_the_swarm_is_whole_and_nothing_of_the_dead_is_left(
-    tmp_path_factory, kills, seed
-):
+async def test_after_any_number_of_kills_the_swarm_is_whole_and_nothing_of_the_dead_is_left(tmp_path_factory, kills, seed):
     """Of nodes, which come back with their checkpoint, and of engines; at most two nodes are away at a time."""
     folder, chance = tmp_path_factory.mktemp("kills"), Random(seed)
     swarm = VirtualSwarm(AGREED, seed=seed, step_cost_s=lambda _index: 0.25, config=CONFIG, folder=folder)

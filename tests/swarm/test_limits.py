@@ -41,11 +41,7 @@ async def test_a_cap_given_while_running_shortens_exchanges_and_ends_when_it_is_
         lifted = node.progress.round
         assert await carry_out(node, "limits", {"up_bytes_per_s": 0}) == NO_CAP
         await swarm.finished()
-        before, under, after = (
-            longest(node, range(10)),
-            longest(node, range(changed + 1, lifted)),
-            longest(node, range(lifted + 1, 40)),
-        )
+        before, under, after = (longest(node, range(10)), longest(node, range(changed + 1, lifted)), longest(node, range(lifted + 1, 40)))
         budget = UP * swarm.manifest.pace.slot_s * FILL
         assert under <= budget < before == after
         assert caps == [(UP, 0), (0, 0)], "a memory network ignores them"

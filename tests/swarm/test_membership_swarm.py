@@ -21,9 +21,7 @@ def settled(n, **options):
     return swarm
 
 
-@pytest.mark.parametrize(
-    ("n", "took_s"), [(2, 0.3), (3, 0.3), (16, 0.3), pytest.param(64, 1.0, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("n", "took_s"), [(2, 0.3), (3, 0.3), (16, 0.3), pytest.param(64, 1.0, marks=pytest.mark.slow)])
 def test_all_join_through_one_member_and_agree_within_a_fraction_of_a_second(n, took_s):
     swarm = DetectorSwarm(n)
     assert swarm.run(2.0, swarm.agreed) < took_s
@@ -33,13 +31,7 @@ def test_all_join_through_one_member_and_agree_within_a_fraction_of_a_second(n, 
 
 @pytest.mark.parametrize(
     ("n", "crashed", "noticed", "probes"),
-    [
-        (3, 1, False, 2),
-        (16, 1, False, 15),
-        (16, 1, True, 0),
-        (16, 8, True, 1),
-        pytest.param(64, 1, False, 3, marks=pytest.mark.slow),
-    ],
+    [(3, 1, False, 2), (16, 1, False, 15), (16, 1, True, 0), (16, 8, True, 1), pytest.param(64, 1, False, 3, marks=pytest.mark.slow)],
 )
 def test_a_crash_is_known_to_all_in_bounded_time(n, crashed, noticed, probes):
     swarm = settled(n)
@@ -98,10 +90,7 @@ def test_a_partition_makes_two_swarms_and_healing_one(n):
     half = set(names(n)[: ceil(n / 2)])
     swarm.lost = lambda source, target, now: (source in half) != (target in half)
     swarm.run(swarm.now + 20.0)
-    assert {node.member_list.alive for node in swarm.nodes.values()} == {
-        tuple(sorted(half)),
-        tuple(sorted(set(names(n)) - half)),
-    }
+    assert {node.member_list.alive for node in swarm.nodes.values()} == {tuple(sorted(half)), tuple(sorted(set(names(n)) - half))}
     swarm.lost = lambda source, target, now: False
     healed = swarm.now
     assert swarm.run(healed + 30.0, swarm.agreed) - healed < 2 * TIMING.sync_s

@@ -34,8 +34,6 @@ async def test_effects_of_network_faults_end_soon_after_them(name, seed):
 async def test_a_swarm_most_of_which_slept_for_a_quarter_of_its_run_learns_as_much_within_a_point(seed):
     """Those that slept miss 90 of 400 rounds, and go on where the others are."""
     story = mishaps.read("sleep")
-    nothing = msgspec.structs.replace(
-        story, mishaps=tuple(msgspec.structs.replace(it, for_s=0.0) for it in story.mishaps)
-    )
+    nothing = msgspec.structs.replace(story, mishaps=tuple(msgspec.structs.replace(it, for_s=0.0) for it in story.mishaps))
     undisturbed = mean(await mishaps.accuracy(nothing, seed, 400))
     assert mean(await mishaps.accuracy(story, seed, 400)) >= undisturbed - 0.01

@@ -23,9 +23,7 @@ FORGOTTEN_S = 20.0  # in which the flow of a peer that died is deleted, whatever
 
 
 @virtual(1)
-async def test_a_stranger_s_comings_and_goings_cost_the_engine_next_to_nothing_and_the_flows_of_the_dead_go(
-    monkeypatch,
-):
+async def test_a_stranger_s_comings_and_goings_cost_the_engine_next_to_nothing_and_the_flows_of_the_dead_go(monkeypatch):
     asked: list[str] = []
     honest_call = InlineEngine.call
 
@@ -55,9 +53,7 @@ async def test_a_stranger_s_comings_and_goings_cost_the_engine_next_to_nothing_a
 @virtual(1)
 async def test_an_event_that_got_lost_is_made_up_for(monkeypatch):
     honest = RunningNode._member_changed
-    monkeypatch.setattr(
-        RunningNode, "_member_changed", lambda self, event: None if isinstance(event, Died) else honest(self, event)
-    )
+    monkeypatch.setattr(RunningNode, "_member_changed", lambda self, event: None if isinstance(event, Died) else honest(self, event))
     swarm = story(digits(3, rounds=1000), 1)
     async with swarm.running(3):
         await until(lambda: rounds_done(swarm, 5))
@@ -137,9 +133,10 @@ def committed_per_s(records: str, strangers: int) -> float:
 
     async def tale():
         agreed = Manifest(
-            task=TaskSection(kind="quadratic", nodes=8, dim=20), partition=PartitionSection(shards=8),
+            task=TaskSection(kind="quadratic", nodes=8, dim=20),
+            partition=PartitionSection(shards=8),
             pace=PaceSection(kind="steps", local_steps=5, rounds=10**6, quorum=8, max_wait_s=1.0, evaluate_every=10**6),
-        )  # fmt: skip
+        )
         swarm = story(agreed, 1)
         async with swarm.running(8), trio.open_nursery() as nursery:
             await until(lambda: rounds_done(swarm, 5))

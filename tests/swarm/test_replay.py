@@ -17,9 +17,10 @@ from tests.harness.swarms import agree, assert_flows_cancel, drain, events, faul
 
 PLAYED = 200  # frames, of all kinds, to every node
 AGREED = Manifest(
-    task=TaskSection(kind="quadratic", nodes=5, dim=8), partition=PartitionSection(shards=5),
+    task=TaskSection(kind="quadratic", nodes=5, dim=8),
+    partition=PartitionSection(shards=5),
     pace=PaceSection(kind="steps", local_steps=2, rounds=60, quorum=4, max_wait_s=1.0, evaluate_every=1000),
-)  # fmt: skip
+)
 
 
 def comings(swarm):

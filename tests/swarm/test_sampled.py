@@ -13,9 +13,15 @@ from tests.harness.tasks import REAL_DATA
 
 def agreement(nodes, *, rounds, **pace):
     agreed = digits(
-        nodes, pace="sampled", mix="gather", rounds=rounds, compress=CompressSection(select="full", response="fp16"),
-        max_wait_s=1.0, evaluate_every=1, **pace,
-    )  # fmt: skip
+        nodes,
+        pace="sampled",
+        mix="gather",
+        rounds=rounds,
+        compress=CompressSection(select="full", response="fp16"),
+        max_wait_s=1.0,
+        evaluate_every=1,
+        **pace,
+    )
     return msgspec.structs.replace(agreed, overlay=OverlaySection(kind="complete"), robust=RobustSection(rule="mean"))
 
 
@@ -30,9 +36,7 @@ async def test_a_sample_trains_in_each_round_and_all_end_with_the_last_model(agg
         assert all(each.node.progress.round == rounds for each in swarm.nodes.values())
         assert max(float((model - models[0]).abs().max()) for model in models) < 1e-2, "but for what fp16 rounds"
         steps = [each.node.progress.figures.local_steps for each in swarm.nodes.values()]
-        assert 4 * 2 * rounds <= sum(steps) <= 4 * (2 * rounds + 3), (
-            "two train in a round, and a few in place of the slow"
-        )
+        assert 4 * 2 * rounds <= sum(steps) <= 4 * (2 * rounds + 3), "two train in a round, and a few in place of the slow"
         assert not faults(swarm)
         assert len(set(values(swarm))) < nodes
 
@@ -74,28 +78,44 @@ def test_with_ten_times_the_bytes_plain_gossip_of_sixty_nodes_is_not_where_sampl
     """
     nodes, round_bytes = 60, 2 * 101_770 + 107  # of plain gossip: a vector, a frame
     common = {
-        "task.path": str(REAL_DATA / "mnist"), "task.hidden": 128, "partition.shards": nodes, "partition.alpha": 0.3,
-        "pace.local_steps": 20, "optimizer.lr": 0.05, "optimizer.momentum": 0.0, "optimizer.schedule": "constant",
-        "compress.select": "full", "compress.response": "fp16", "simulate.target": 0.85, "simulate.threads": 1,
-    }  # fmt: skip
+        "task.path": str(REAL_DATA / "mnist"),
+        "task.hidden": 128,
+        "partition.shards": nodes,
+        "partition.alpha": 0.3,
+        "pace.local_steps": 20,
+        "optimizer.lr": 0.05,
+        "optimizer.momentum": 0.0,
+        "optimizer.schedule": "constant",
+        "compress.select": "full",
+        "compress.response": "fp16",
+        "simulate.target": 0.85,
+        "simulate.threads": 1,
+    }
     sample = {
-        "pace.kind": "sampled", "overlay.kind": "complete", "robust.rule": "mean", "pace.sample": 4, "pace.aggregators": 1,
-        "pace.slack": 1, "pace.evaluate_every": 1, "pace.max_wait_s": 1.0,
-    }  # fmt: skip
+        "pace.kind": "sampled",
+        "overlay.kind": "complete",
+        "robust.rule": "mean",
+        "pace.sample": 4,
+        "pace.aggregators": 1,
+        "pace.slack": 1,
+        "pace.evaluate_every": 1,
+        "pace.max_wait_s": 1.0,
+    }
 
     def outcome(mix, engine, rounds, own):
-        runs = simulate(
-            task="images", mix=mix, nodes=nodes, rounds=rounds, engine=engine, seeds=(seed,), set={**common, **own}
-        )
+        runs = simulate(task="images", mix=mix, nodes=nodes, rounds=rounds, engine=engine, seeds=(seed,), set={**common, **own})
         return runs.finished[0].outcome
 
     there = outcome("gather", "virtual", 24, sample).target
     assert there is not None, "within 24 rounds"
     rounds = int(10 * there.bytes_per_node / round_bytes)
     plain = {
-        "compress.request": "fp16", "mix.clip_norm": 0.0, "pace.evaluate_every": rounds, "overlay.kind": "random_matching",
+        "compress.request": "fp16",
+        "mix.clip_norm": 0.0,
+        "pace.evaluate_every": rounds,
+        "overlay.kind": "random_matching",
         "simulate.sample": 16,
-    }  # fmt: skip
+    }
     gossip = outcome("dsgd", "matrix", rounds, plain)
     assert gossip.rows[-1].bytes_per_node == pytest.approx(10 * there.bytes_per_node, rel=0.05)
     assert gossip.target is None

@@ -21,9 +21,7 @@ LEARNED = 0.85  # what the worst node reaches; chance is 0.1
 def agreement(rounds):
     compress = taken(CompressSection, select="chunk_top_k", ratio=0.05, response="spread1")
     agreed = digits(NODES, rounds=rounds, quorum=4, compress=compress, local_steps=5, evaluate_every=rounds)
-    return msgspec.structs.replace(
-        agreed, mix=taken(MixSection, kind="sparse_outer", decay=0.9), overlay=OverlaySection(kind="complete")
-    )
+    return msgspec.structs.replace(agreed, mix=taken(MixSection, kind="sparse_outer", decay=0.9), overlay=OverlaySection(kind="complete"))
 
 
 @virtual(more=(1,))
@@ -76,9 +74,7 @@ def tells(swarm, index, told):
     node = swarm.nodes[index].node
 
     def forge(message):
-        return (
-            [NotNow(message.nonce, node.progress.round, "busy")] if isinstance(message, Pulled | Relayed) else [message]
-        )
+        return [NotNow(message.nonce, node.progress.round, "busy")] if isinstance(message, Pulled | Relayed) else [message]
 
     lie(node.network, "exchange", forge, lambda peer: not told(peer, node.progress.round))
 

@@ -104,13 +104,14 @@ async def test_an_invite_of_any_member_leads_to_the_others_until_they_are_gone(s
 @virtual(0)
 async def test_status_of_a_pulling_node_has_its_requests_and_those_of_others(seed):
     agreed = Manifest(
-        seed=seed, task=TaskSection(kind="digits"), overlay=OverlaySection(kind="pull", k=1), compress=LOSSLESS,
+        seed=seed,
+        task=TaskSection(kind="digits"),
+        overlay=OverlaySection(kind="pull", k=1),
+        compress=LOSSLESS,
         pace=PaceSection(local_steps=2, rounds=ROUNDS, quorum=3),
-    )  # fmt: skip
+    )
     agreed = msgspec.structs.replace(
-        agreed,
-        mix=msgspec.structs.replace(agreed.mix, kind="gather"),
-        robust=msgspec.structs.replace(agreed.robust, rule="mean"),
+        agreed, mix=msgspec.structs.replace(agreed.mix, kind="gather"), robust=msgspec.structs.replace(agreed.robust, rule="mean")
     )
     swarm = story(agreed, seed)
     async with swarm.running(3):
@@ -189,11 +190,7 @@ async def test_a_node_has_a_status_in_every_phase_of_its_start(seed):
         setup = (await swarm.start(1)).node.setup
         await swarm.crash(1)
         may_open, may_start, machine, store = trio.Event(), trio.Event(), setup.machine, MemoryStore()
-        slow = replace(
-            machine,
-            open_network=gated(may_open, machine.open_network),
-            start_engine=gated(may_start, machine.start_engine),
-        )
+        slow = replace(machine, open_network=gated(may_open, machine.open_network), start_engine=gated(may_start, machine.start_engine))
         node = Node(replace(setup, store=store, machine=slow), Events(None, clock=machine.unix_time))
         nursery.start_soon(node.run)
         await trio.sleep(0.1)

@@ -27,9 +27,7 @@ async def test_a_swarm_that_no_longer_improves_stops_and_says_why(seed):
             assert 6 <= progress.round <= 8, "the first evaluation, two more, and a round for votes to arrive"
             assert progress.evaluated.round == progress.round
             said = [event.text for event in take_snapshot(it.node).events if event.name == "finished"]
-            assert said == [
-                f"stopped after {progress.round} rounds: two thirds of the members or more no longer improve"
-            ]
+            assert said == [f"stopped after {progress.round} rounds: two thirds of the members or more no longer improve"]
 
 
 @virtual(0)

@@ -129,9 +129,8 @@ def invited(swarm, nodes):
     for index in range(1, nodes):
         bearer = bytes([index]) * 32
         chain = invite(
-            swarm.identity(0), (), terms, invitee=Identity.from_seed(bearer).peer_id, number=index,
-            not_after_ms=int((EPOCH_S + 1e6) * 1000),
-        )  # fmt: skip
+            swarm.identity(0), (), terms, invitee=Identity.from_seed(bearer).peer_id, number=index, not_after_ms=int((EPOCH_S + 1e6) * 1000)
+        )
         swarm.chains[index] = bind(chain, bearer, swarm.identity(index).peer_id, swarm.swarm)
 
 
@@ -144,7 +143,7 @@ async def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trai
         "invite": AdmissionSection(kind="invite"),
         "allow": AdmissionSection(kind="allow", members=tuple(story(agreed, 1).identity(index).peer_id for index in range(nodes))),
         "open": AdmissionSection(bits=4, memory_kib=8),
-    }[kind]  # fmt: skip
+    }[kind]
     swarm = story(msgspec.structs.replace(agreed, admission=admission), 1)
     invited(swarm, nodes)
     army = [Sybil(swarm.hub, swarm.swarm, seed) for seed in range(10)]
@@ -161,13 +160,9 @@ async def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trai
         for sybil in army:
             assert sybil.learned == set()
             assert not any(offer.size for offer in sybil.offered)
-        told = Counter(
-            reason for index in (0, 1) for faults in swarm.nodes[index].node.events.faults.values() for reason in faults
-        )
+        told = Counter(reason for index in (0, 1) for faults in swarm.nodes[index].node.events.faults.values() for reason in faults)
         assert told["not_listed" if kind == "allow" else "credential_missing"] >= len(army)
-        inviters = {
-            row.inviter for row in take_snapshot(swarm.nodes[1].node).peers if row.peer != swarm.nodes[0].peer_id
-        }
+        inviters = {row.inviter for row in take_snapshot(swarm.nodes[1].node).peers if row.peer != swarm.nodes[0].peer_id}
         assert inviters == {swarm.nodes[0].peer_id if kind == "invite" else ""}
         await swarm.finished()
         assert all(virtual_node.node.progress.evaluated.value > 0.8 for virtual_node in swarm.nodes.values())

@@ -39,20 +39,28 @@ def agreement(n, *, overlay="sticky", mix="pet", compress=CODED, rounds=8, pace=
     """Digits, cut by label so that the correction has work to do."""
     lr = 0.02 if mix != "gradient_tracking" else 0.005
     return Manifest(
-        seed=3, task=TaskSection(kind="digits", hidden=16), partition=PartitionSection(kind="by_label", shards=n),
-        optimizer=OptimizerSection(lr=lr), mix=taken(MixSection, kind=mix, kappa=0.1, clip_norm=5.0),
-        overlay=OverlaySection(kind=overlay), compress=compress,
+        seed=3,
+        task=TaskSection(kind="digits", hidden=16),
+        partition=PartitionSection(kind="by_label", shards=n),
+        optimizer=OptimizerSection(lr=lr),
+        mix=taken(MixSection, kind=mix, kappa=0.1, clip_norm=5.0),
+        overlay=OverlaySection(kind=overlay),
+        compress=compress,
         pace=PaceSection(kind=pace, local_steps=4, rounds=rounds, quorum=n, slot_s=0.05),
-    )  # fmt: skip
+    )
 
 
 def _draw(swarm, index):
     """How a node draws whom it asks."""
     me, members = swarm.nodes[index].peer_id, swarm.nodes[index].node.running.membership.members
     return RandomNeighbors(
-        lambda: members, me, swarm.manifest.overlay.params().get("k", 1), Caps(), lambda _peer: True,
+        lambda: members,
+        me,
+        swarm.manifest.overlay.params().get("k", 1),
+        Caps(),
+        lambda _peer: True,
         secret_draws(swarm.identity(index).seed, swarm.nodes[index].node.running.membership.incarnation_of(me)),
-    )  # fmt: skip
+    )
 
 
 def _salt(swarm):
@@ -84,9 +92,7 @@ def outcome(agreed, n, seed, rules=()):
 @pytest.mark.parametrize("n", [6, pytest.param(8, marks=pytest.mark.acceptance)])
 @pytest.mark.parametrize("overlay", ["sticky", "base_k", "ring"])
 @pytest.mark.parametrize(("mix", "compress"), [("pet", CODED), ("dsgd", EXACT), ("gradient_tracking", EXACT)])
-def test_a_swarm_of_whole_nodes_walks_the_reference_trajectory_bit_for_bit(
-    deterministic_scheduler, n, overlay, mix, compress
-):
+def test_a_swarm_of_whole_nodes_walks_the_reference_trajectory_bit_for_bit(deterministic_scheduler, n, overlay, mix, compress):
     deterministic_scheduler(n)
     agreed = agreement(n, overlay=overlay, mix=mix, compress=compress)
     peers, models, incs, failed, swarm = outcome(agreed, n, seed=n)
@@ -115,14 +121,9 @@ ALGORITHMS = {
     "local_sgd": (MixSection(kind="dsgd"), AVERAGED, EXACT),
     "diloco": (MixSection(kind="outer"), AVERAGED, CODED),
     "diloco after plain averages": (MixSection(kind="outer", plain_averages=1), AVERAGED, CODED),
-    "streaming": (
-        MixSection(kind="outer", fragments=3, keep=0.5),
-        OverlaySection(kind="alone", average_every=2, overlap=True), CODED,
-    ),
-    "noloco": (
-        MixSection(kind="outer", outer_momentum=0.5, nesterov=False, pull=0.5), OverlaySection(kind="random_matching"), CODED,
-    ),
-}  # fmt: skip
+    "streaming": (MixSection(kind="outer", fragments=3, keep=0.5), OverlaySection(kind="alone", average_every=2, overlap=True), CODED),
+    "noloco": (MixSection(kind="outer", outer_momentum=0.5, nesterov=False, pull=0.5), OverlaySection(kind="random_matching"), CODED),
+}
 
 
 @pytest.mark.slow
@@ -144,14 +145,12 @@ def test_every_algorithm_runs_on_whole_nodes_as_it_is_written(deterministic_sche
 HALVED = CompressSection(select="full", request="fp16", response="fp16")
 GATHERED = {
     "mean of everybody": (OverlaySection(kind="complete"), RobustSection(rule="mean"), EXACT),
-    "median of neighbors that change": (
-        OverlaySection(kind="one_peer_exponential", rerank_every=3), RobustSection(rule="median"), CODED,
-    ),
+    "median of neighbors that change": (OverlaySection(kind="one_peer_exponential", rerank_every=3), RobustSection(rule="median"), CODED),
     "cs_plus of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_plus", f=1), HALVED),
     "cs_nnm of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_nnm", f=1), HALVED),
     "ubar of a draw": (OverlaySection(kind="pull", k=3), RobustSection(rule="ubar"), HALVED),
     "nnm and krum of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="krum", f=1, before="nnm"), HALVED),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -178,10 +177,11 @@ def test_until_it_ends_the_plain_phase_is_plain_averaging_bit_for_bit():
         plain, phased, stepped = (
             walk(msgspec.structs.replace(agreed, mix=mix), "swarm", "abcd")
             for mix in (
-                MixSection(kind="dsgd", clip_norm=0.0), MixSection(kind="outer", plain_averages=6, clip_norm=0.0, **keys),
+                MixSection(kind="dsgd", clip_norm=0.0),
+                MixSection(kind="outer", plain_averages=6, clip_norm=0.0, **keys),
                 MixSection(kind="outer", plain_averages=1, clip_norm=0.0, **keys),
             )
-        )  # fmt: skip
+        )
         assert torch.equal(phased, plain)
         assert not torch.equal(stepped, plain)
 
@@ -191,9 +191,7 @@ def test_until_it_ends_the_plain_phase_is_plain_averaging_bit_for_bit():
 def test_vectors_that_are_asked_for_are_combined_as_the_rule_is_written(deterministic_scheduler, name):
     deterministic_scheduler(1)
     overlay, robust, compress = GATHERED[name]
-    agreed = msgspec.structs.replace(
-        agreement(6, mix="gather", compress=compress, rounds=5), overlay=overlay, robust=robust
-    )
+    agreed = msgspec.structs.replace(agreement(6, mix="gather", compress=compress, rounds=5), overlay=overlay, robust=robust)
 
     async def story():
         swarm = VirtualSwarm(agreed, seed=4, step_cost_s=lambda _index: 0.05)  # rounds longer than a start takes
@@ -202,8 +200,7 @@ def test_vectors_that_are_asked_for_are_combined_as_the_rule_is_written(determin
             nodes = [swarm.nodes[index].node for index in range(6)]
             draws = {n.setup.identity.peer_id: _draw(swarm, index) for index, n in enumerate(nodes)}
             assert not any(
-                n.running.exchange.stats.busy + n.running.exchange.stats.timeout + n.running.exchange.stats.aborted
-                for n in nodes
+                n.running.exchange.stats.busy + n.running.exchange.stats.timeout + n.running.exchange.stats.aborted for n in nodes
             )
             return list(draws), draws, torch.stack([swarm.nodes[i].vector for i in range(6)]), swarm
 

@@ -26,18 +26,10 @@ def test_an_invalid_fragment_is_an_error(wrong):
 
 
 def test_a_release_goes_below_unreleased_and_above_the_one_before():
-    first = changelog.released(
-        "# Changelog\n\nIntro.\n\n## Unreleased\n\nThe first.\n", "## 0.1.0 (2026-01-02)\n\n### New\n\n- A.\n"
-    )
+    first = changelog.released("# Changelog\n\nIntro.\n\n## Unreleased\n\nThe first.\n", "## 0.1.0 (2026-01-02)\n\n### New\n\n- A.\n")
     assert first == "# Changelog\n\nIntro.\n\n## Unreleased\n\n## 0.1.0 (2026-01-02)\n\n### New\n\n- A.\n"
     second = changelog.released(first, "## 0.2.0 (2026-02-03)\n\n### Fixed\n\n- B.\n")
-    assert (
-        second.index("## Unreleased")
-        < second.index("## 0.2.0")
-        < second.index("- B.")
-        < second.index("## 0.1.0")
-        < second.index("- A.")
-    )
+    assert second.index("## Unreleased") < second.index("## 0.2.0") < second.index("- B.") < second.index("## 0.1.0") < second.index("- A.")
     with pytest.raises(ValueError, match="Unreleased"):
         changelog.released("# Changelog\n", "")
 

@@ -31,9 +31,7 @@ def test_the_runs_of_other_frameworks_are_the_stored_ones():
     for (accuracy, sent, times), of_seeds in zip(rows, runs.values(), strict=True):
         mean = {key: fmean(run[key] for run in of_seeds) for key in ("mean", "bytes_per_node", "seconds", "cpu_s")}
         assert [run["seed"] for run in of_seeds] == [0, 1, 2]
-        assert accuracy == " / ".join(
-            f"{value:.3f}"[1:] for value in (mean["mean"], min(run["least"] for run in of_seeds))
-        )
+        assert accuracy == " / ".join(f"{value:.3f}"[1:] for value in (mean["mean"], min(run["least"] for run in of_seeds)))
         assert sent == (f"{mean['bytes_per_node'] / 1e6:.2f} MB" if mean["bytes_per_node"] else "–")
         assert times == f"{mean['seconds']:.0f}, {mean['cpu_s']:.0f}"
 

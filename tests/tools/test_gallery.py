@@ -81,9 +81,7 @@ def test_figures_are_looked_up_by_label_or_key():
             gallery.looked_up(PRINTED, where)
 
 
-@pytest.mark.parametrize(
-    ("pet", "code", "said"), [("0.8 to 1.0", 0, "0 failed"), ("0.1 to 0.4", 1, "NOT in 0.1 to 0.4")]
-)
+@pytest.mark.parametrize(("pet", "code", "said"), [("0.8 to 1.0", 0, "0 failed"), ("0.1 to 0.4", 1, "NOT in 0.1 to 0.4")])
 def test_a_figure_that_is_not_accepted_fails(tmp_path, monkeypatch, capsys, pet, code, said):
     """The command is run as it stands, by a shell."""
     (tmp_path / "printed.json").write_text(json.dumps(PRINTED))
@@ -116,9 +114,7 @@ def test_own_tasks_of_the_gallery_can_be_compiled():
 
 
 def test_no_example_names_a_place_of_one_machine():
-    listed = subprocess.run(
-        ["git", "ls-files", "examples"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
+    listed = subprocess.run(["git", "ls-files", "examples"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     for name in listed:
         assert "/home/" not in (text := (ROOT / name).read_text())
         assert "/tmp" not in text

@@ -35,14 +35,7 @@ def drawn(renderable, width=250):
 
 def of_status():
     full = snapshot(
-        seat="stage 1 of 2",
-        best=0.9,
-        best_round=7,
-        distance=0.1,
-        noise_scale=8.0,
-        delta=1e-5,
-        epsilon=1.0,
-        reachability="hidden",
+        seat="stage 1 of 2", best=0.9, best_round=7, distance=0.1, noise_scale=8.0, delta=1e-5, epsilon=1.0, reachability="hidden"
     )
     return [re.split(r"  +", line.strip())[0] for line in drawn(look.status_table(full))]
 
@@ -51,8 +44,7 @@ def of_peers():
     return [
         word
         for word in re.split(
-            r"  +",
-            drawn(look.peer_table((PeerStatus(peer="12D3KooWa", state="alive", inviter="12D3KooWb"),), 250))[0].strip(),
+            r"  +", drawn(look.peer_table((PeerStatus(peer="12D3KooWa", state="alive", inviter="12D3KooWb"),), 250))[0].strip()
         )
         if word
     ]
@@ -66,15 +58,25 @@ OUTPUT = {
     "status": of_status,
     "peers": of_peers,
     "pages": lambda: [
-        *(column.name for column in peers.COLUMNS), *exchanges.COLUMNS, *nodes.COLUMNS, *swarm.COLUMNS,
-        *(name for name, _ in health.trains(snapshot())), *(name for name, _ in costs.costs(snapshot(delta=1e-5, epsilon=1.0))),
+        *(column.name for column in peers.COLUMNS),
+        *exchanges.COLUMNS,
+        *nodes.COLUMNS,
+        *swarm.COLUMNS,
+        *(name for name, _ in health.trains(snapshot())),
+        *(name for name, _ in costs.costs(snapshot(delta=1e-5, epsilon=1.0))),
     ],
     "states": lambda: [
-        *words(StatusSnapshot, "state"), *words(PeerStatus, "state"), *words(PeerStatus, "standing"), *words(PeerStatus, "way"),
-        *words(Transaction, "outcome"), *words(Event, "level"), *words(StatusSnapshot, "reachability"), *get_args(NodeState),
+        *words(StatusSnapshot, "state"),
+        *words(PeerStatus, "state"),
+        *words(PeerStatus, "standing"),
+        *words(PeerStatus, "way"),
+        *words(Transaction, "outcome"),
+        *words(Event, "level"),
+        *words(StatusSnapshot, "reachability"),
+        *get_args(NodeState),
         *palette.VERDICT_SIGNS,
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("place", OUTPUT)

@@ -17,13 +17,18 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text()
 SECTIONS = dict(re.findall(r"^## `?([^`\n]+)`?\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 WALKS = {  # a test of every part of a catalogue names the catalogue
-    "mix.kind": "MIXERS", "overlay.kind": "OVERLAYS", "compress.select": "SELECTORS", "compress.response": "QUANTIZERS",
-    "robust.rule": "RULES", "robust.before": "PREAGGREGATIONS", "attack": "ATTACKS", "optimizer.kind": "OPTIMIZERS",
-    "pace.kind": "Rounds|Slots", "admission.kind": "Puzzle|chains|Gatekeeper",
-}  # fmt: skip
-ALGORITHMS = {
-    key: it for key, it in {**KINDS, "attack": ATTACKS}.items() if key not in {"task.kind", "compress.request"}
+    "mix.kind": "MIXERS",
+    "overlay.kind": "OVERLAYS",
+    "compress.select": "SELECTORS",
+    "compress.response": "QUANTIZERS",
+    "robust.rule": "RULES",
+    "robust.before": "PREAGGREGATIONS",
+    "attack": "ATTACKS",
+    "optimizer.kind": "OPTIMIZERS",
+    "pace.kind": "Rounds|Slots",
+    "admission.kind": "Puzzle|chains|Gatekeeper",
 }
+ALGORITHMS = {key: it for key, it in {**KINDS, "attack": ATTACKS}.items() if key not in {"task.kind", "compress.request"}}
 
 
 def rows(title):

@@ -103,16 +103,12 @@ def test_the_labels_of_all_parts_are_on_one_page(generated):
         assert sorted(labels[key][0] + labels[key][1]) == sorted(catalogue.built_in)
         assert sorted(labels[key][1]) == sorted(catalogue.experimental)
     assert labels.keys() - KINDS.keys() == {"crew.stages", "ranks"}
-    assert generated["reference/parts.md"].count("Experimental: ") == sum(
-        bool(it.experimental) for it in KINDS.values()
-    )
+    assert generated["reference/parts.md"].count("Experimental: ") == sum(bool(it.experimental) for it in KINDS.values())
     assert "Experimental." in re.findall(r"^\| `stages` .*$", generated["reference/manifest.md"], re.MULTILINE)[0]
 
 
 def test_a_key_without_a_default_is_shown_as_required():
-    assert site_reference._row("`dim`", int, site_reference.msgspec.NODEFAULT, "d") == (
-        "| `dim` | a whole number | **required** | d |"
-    )
+    assert site_reference._row("`dim`", int, site_reference.msgspec.NODEFAULT, "d") == ("| `dim` | a whole number | **required** | d |")
 
 
 @needs_mkdocs
@@ -156,8 +152,12 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
-        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -233,9 +233,7 @@ def test_a_tutorial_can_be_had_as_a_notebook(built):
 @pytest.mark.slow
 def test_the_search_knows_the_pages(built):
     known = {entry["location"] for entry in json.loads((built / "search/search_index.json").read_text())["docs"]}
-    assert {
-        re.sub(r"(README)?\.md$", lambda found: "index.html" if found[1] else ".html", page) for page in MENU
-    } <= known
+    assert {re.sub(r"(README)?\.md$", lambda found: "index.html" if found[1] else ".html", page) for page in MENU} <= known
 
 
 FAULTS = """(() => {

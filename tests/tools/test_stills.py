@@ -9,9 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_record_becomes_pictures_of_every_screen(tmp_path, capsys):
-    runs = [
-        str(recorded(tmp_path / f"node-{number}" / "record.jsonl", number=number, seconds=5)) for number in range(2)
-    ]
+    runs = [str(recorded(tmp_path / f"node-{number}" / "record.jsonl", number=number, seconds=5)) for number in range(2)]
     assert main([*runs, "--to", str(tmp_path / "stills"), "--at", "1", "--size", "80x24", "--node", "1"]) == 0
     written = sorted(path.stem for path in (tmp_path / "stills").glob("*.svg"))
     assert written == sorted(STILLS)

@@ -75,9 +75,6 @@ def test_without_the_extra_it_says_how_to_get_it(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_it_is_a_command_that_needs_nothing_to_explain_itself():
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "tensorboard_export.py"), "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, str(ROOT / "tools" / "tensorboard_export.py"), "--help"], capture_output=True, text=True, check=True
     )
     assert "RECORD" in done.stdout

@@ -42,9 +42,7 @@ def test_what_uv_is_configured_with_comes_first():
     assert uv.variables(uv.configured(LISTED), given, alone=False) == {}
 
 
-@pytest.mark.parametrize(
-    "words", [["pip", "compile", "pyproject.toml"], ["pip", "install", "--require-hashes", "-r", "f"]]
-)
+@pytest.mark.parametrize("words", [["pip", "compile", "pyproject.toml"], ["pip", "install", "--require-hashes", "-r", "f"]])
 def test_hashes_are_of_the_ordinary_index_alone(words):
     """A build of the same version from elsewhere has another hash, and a lock made here must fit there."""
     assert uv.hashes(words)
@@ -90,16 +88,17 @@ def test_uv_gets_the_words_and_the_variables(tmp_path):
     home = tmp_path / "tools"
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
     program = home / "bin" / "uv"
-    program.write_text(
-        f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\nsys.exit(3)\n"
-    )
+    program.write_text(f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\nsys.exit(3)\n")
     program.chmod(0o755)
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_"))}
     given = {"PIP_INDEX_URL": "https://c.example/simple", "PIP_FIND_LINKS": "/a /b", "PIP_CONFIG_FILE": os.devnull}
     done = subprocess.run(
         [home / "bin" / "python", ROOT / "tools" / "uv.py", "pip", "install", "numpy"],
-        env=plain | given, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=plain | given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     words, environment = json.loads(done.stdout)
     assert (done.returncode, words) == (3, ["pip", "install", "numpy"])
     assert environment["UV_DEFAULT_INDEX"] == "https://c.example/simple"

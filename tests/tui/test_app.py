@@ -15,13 +15,7 @@ from tests.harness.tui.looking import BOTH, LARGE, SMALL, CannedSource, look, on
 pytestmark = pytest.mark.slow
 
 ALL = "12345"
-SCREENS = {
-    "1": "speed and cost",
-    "2": "overlay sticky",
-    "3": "peers 7, by edge",
-    "4": "events 11 of 11",
-    "5": "exchanges with all peers",
-}
+SCREENS = {"1": "speed and cost", "2": "overlay sticky", "3": "peers 7, by edge", "4": "events 11 of 11", "5": "exchanges with all peers"}
 STOPPED = "no node is running in /x; start it with `starling run --dir /x`"
 BAD = "evil\x1b[2J[bold]name"
 
@@ -103,9 +97,7 @@ def test_n_and_p_walk_through_the_nodes_around_the_end_on_every_page():
 
 
 def test_many_nodes_fit_the_line_around_the_chosen_one_and_one_node_needs_no_line():
-    readings = tuple(
-        Reading(f"node-{number}", snapshot(problem="alone" if number == 36 else None)) for number in range(40)
-    )
+    readings = tuple(Reading(f"node-{number}", snapshot(problem="alone" if number == 36 else None)) for number in range(40))
     _, seen = look([readings], SMALL, keys=["p"] * 5)
     line = seen[-1].splitlines()[1]
     assert all(words in line for words in ("node 36/40", "[node-35]", "node-36!", "←"))
@@ -201,7 +193,7 @@ def test_records_of_hostile_members_neither_write_to_the_terminal_nor_turn_its_t
     peers = tuple(
         PeerStatus(peer=f"{HOSTILE[:40]}{number}", state="alive", edge=number < 8, addresses=(HOSTILE,) * 8, inviter=HOSTILE, faults=9)
         for number in range(members)
-    )  # fmt: skip
+    )
     happened = tuple(Event(time_s=NOW, name="peer_fault", text=HOSTILE, level="warning") for _ in range(64))
     one = full(peers=peers, members=members, ranks=tuple(it.peer for it in peers), links=(), events=happened)
     began = time.monotonic()
@@ -255,9 +247,7 @@ def test_the_palette_saves_the_screen_the_status_and_the_curves(tmp_path, comman
     assert [words for words in holds if words not in path.read_text()] == []
 
 
-@pytest.mark.parametrize(
-    ("polls", "reason"), [(one(), "cannot be written: No such file"), ([(Reading("n", None),)], "no status is known")]
-)
+@pytest.mark.parametrize(("polls", "reason"), [(one(), "cannot be written: No such file"), ([(Reading("n", None),)], "no status is known")])
 def test_failed_saves_are_reported(tmp_path, polls, reason):
     keys = ("ctrl+p", "{export st}", "enter")
     _, seen = look(polls, LARGE, keys=keys, then=until(reason.split(":")[0]), folder=tmp_path / "x")

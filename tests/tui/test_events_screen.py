@@ -24,20 +24,14 @@ def followed(keys):
 def test_the_newest_is_last_and_levels_are_marked_with_signs(size):
     _, (_, screen) = look(one(), size, keys=("4",))
     places = [
-        screen.index(words)
-        for words in ("…alive01 joined", "! …quara03 broke the protocol: bad_frame", "✗ the engine died; restarting it")
+        screen.index(words) for words in ("…alive01 joined", "! …quara03 broke the protocol: bad_frame", "✗ the engine died; restarting it")
     ]
     assert places == sorted(places)
 
 
 def test_l_cycles_through_the_levels():
     _, seen = look(one(), SMALL, keys=("4", "l", "l", "l"))
-    titles = (
-        "3 of 3, this node, level all",
-        "2 of 3, this node, level warnings",
-        "1 of 3, this node, level errors",
-        "3 of 3",
-    )
+    titles = ("3 of 3, this node, level all", "2 of 3, this node, level warnings", "1 of 3, this node, level errors", "3 of 3")
     for screen, title in zip(seen[1:], titles, strict=True):
         assert title in screen
     assert "joined" not in seen[2]
@@ -83,9 +77,6 @@ def test_it_follows_the_newest_unless_scrolled_back_and_again_at_the_end():
 
 def test_peer_ids_are_labelled_except_within_addresses():
     address = (Event(NOW - 1, "listening", f"listening on /ip4/127.0.0.1/tcp/1/p2p/{IDS[0]}"),)
-    for readings, words in (
-        (swarm(), "node-1 joined"),
-        ((Reading("node-0", full(events=address)),), f"/p2p/…{IDS[0][-7:]}"),
-    ):
+    for readings, words in ((swarm(), "node-1 joined"), ((Reading("node-0", full(events=address)),), f"/p2p/…{IDS[0][-7:]}")):
         _, (_, screen) = look([readings], SMALL, keys=("4",))
         assert rows(screen, words)

@@ -63,8 +63,7 @@ def test_a_record_has_nothing_for_the_doctor():
 
 
 @pytest.mark.parametrize(
-    ("program", "why"),
-    [("print('{}')", "failed: exit status 0"), ("raise SystemExit('! no: directory')", "failed: ! no: directory")],
+    ("program", "why"), [("print('{}')", "failed: exit status 0"), ("raise SystemExit('! no: directory')", "failed: ! no: directory")]
 )
 def test_a_doctor_that_gives_no_verdicts_is_said_in_a_line(program, why):
     with pytest.raises(ValueError, match=why):
@@ -105,15 +104,13 @@ def test_without_a_writable_state_file_no_tour_is_opened(tmp_path, monkeypatch, 
 
 def test_a_sparkline_shows_the_last_exchanges_with_a_peer():
     """A bar is as high as the exchange took long beside the longest with any peer."""
-    done = [
-        ("a", "committed", 1.0), ("a", "busy", 9.0), ("b", "committed", 2.0), ("a", "committed", 2.0), ("a", "committed", None),
-    ]  # fmt: skip
+    done = [("a", "committed", 1.0), ("a", "busy", 9.0), ("b", "committed", 2.0), ("a", "committed", 2.0), ("a", "committed", None)]
     history = tuple(
         Transaction(
             time_s=NOW, peer=peer, number=at, round=at, outcome=outcome, asked=True, bytes_sent=0, bytes_received=0, seconds=seconds
         )
         for at, (peer, outcome, seconds) in enumerate(done)
-    )  # fmt: skip
+    )
     view = View((Reading("node-0", snapshot(transactions=history)),))
     (peer,) = snapshot().peers[:1]
     bars = {name: lately(replace(peer, peer=name), view) for name in "abc"}

@@ -14,10 +14,7 @@ pytestmark = pytest.mark.slow
 NOISE = tuple(Point(at, float(at), 0.951 + 0.001 * (at % 6)) for at in range(40))
 FLAT = tuple(Point(each.round, each.time_s, 0.5) for each in snapshot().value_curve)
 INFINITE = tuple(Point(each.round, each.time_s, float("inf")) for each in snapshot().loss_curve)
-UNDER_WAY = (
-    Transfer(IDS[2], "exchange", 12_000_000, None, 45.0),
-    Transfer(IDS[1], "model", 52_000_000, 120_000_000, 63.0),
-)
+UNDER_WAY = (Transfer(IDS[2], "exchange", 12_000_000, None, 45.0), Transfer(IDS[1], "model", 52_000_000, 120_000_000, 63.0))
 
 
 def node(**changes):
@@ -29,23 +26,34 @@ def node(**changes):
     ("key", "readings", "present", "absent"),
     [
         (
-            "1", one()[0],
-            ("● training", "round 42/200", "accuracy 0.934 (round 40)", "loss 0.213", "4 members", "…myself9", "4,810 parameters",
-             "helping: 80 exchanges so far", "312/s computing, – with waiting, 840 in all", "12 kB/s, 2.4 MB in all",
-             "13 kB/s, 2.5 MB in all", "80 done, 2 aborted, 1 busy, 3 timed out"),
+            "1",
+            one()[0],
+            (
+                "● training",
+                "round 42/200",
+                "accuracy 0.934 (round 40)",
+                "loss 0.213",
+                "4 members",
+                "…myself9",
+                "4,810 parameters",
+                "helping: 80 exchanges so far",
+                "312/s computing, – with waiting, 840 in all",
+                "12 kB/s, 2.4 MB in all",
+                "13 kB/s, 2.5 MB in all",
+                "80 done, 2 aborted, 1 busy, 3 timed out",
+            ),
             ("engine restarts", "payload", "no cap", "GPU", "rejoined", "joined late", "privacy"),
         ),
         ("1", one(name="digits")[0], ("swarm digits  task digits  mix pet  overlay sticky",), ()),
         ("1", one(epsilon=1.2345, delta=1e-5)[0], ("ε 1.234 (δ 1e-05)",), ()),
-        (
-            "1", one(engine_restarts=2, payload_bytes=1000, joined_late=True)[0],
-            ("engine restarts 2", "payload 1.0 kB", "joined late"), (),
-        ),
+        ("1", one(engine_restarts=2, payload_bytes=1000, joined_late=True)[0], ("engine restarts 2", "payload 1.0 kB", "joined late"), ()),
         ("1", one(steps_per_s=100.0, paced_per_s=130.0)[0], ("▓▓▓▓▓▓▓▓▓▓ 100 %",), ("130 %",)),  # of an older version
         ("1", node(resources=Resources(cpu=0.5)), ("machine   CPU 0.5 cores  ",), ("memory", "disk", "GPU")),
         (
-            "1", (Reading("node-0", bare()),),
-            ("… starting", "value –", "loss –", "– parameters", "– computing, – with waiting", "–  not known yet"), (),
+            "1",
+            (Reading("node-0", bare()),),
+            ("… starting", "value –", "loss –", "– parameters", "– computing, – with waiting", "–  not known yet"),
+            (),
         ),
         # one point, and a constant in the middle of an axis of a tenth
         ("1", one(loss_curve=snapshot().loss_curve[:1], value_curve=FLAT)[0], ("loss 2.300", "0.550┤"), ()),
@@ -55,15 +63,20 @@ def node(**changes):
         ("2", one()[0], ("━ pairs of this round –", "…unkno02"), ("its share", "distance")),
         ("2", (), ("–  no member known yet",), (snapshot().name,)),
         (  # distances late in a run have exponents
-            "2", tuple(Reading(f"node-{n}", full(n, distance=4.9e-3 + n * 1e-4)) for n in range(8)), ("(4.9e-03–5.6e-03)",), (),
+            "2",
+            tuple(Reading(f"node-{n}", full(n, distance=4.9e-3 + n * 1e-4)) for n in range(8)),
+            ("(4.9e-03–5.6e-03)",),
+            (),
         ),
         ("5", one()[0], ("–  none known yet",), ()),
         (
-            "5", (Reading("node-0", full(transfers=UNDER_WAY)), *swarm()[1:]),
-            ("⇄ exchange with node-2 for 45 s: 12 MB", "⇄ model with node-1 for 1 min 3 s: 43 % of 120 MB"), (),
+            "5",
+            (Reading("node-0", full(transfers=UNDER_WAY)), *swarm()[1:]),
+            ("⇄ exchange with node-2 for 45 s: 12 MB", "⇄ model with node-1 for 1 min 3 s: 43 % of 120 MB"),
+            (),
         ),
     ],
-)  # fmt: skip
+)
 def test_a_page_shows_its_texts_and_no_others(size, key, readings, present, absent):
     _, (*_, screen) = look([readings], size, keys=(key,), clock=lambda: NOW)
     assert [words for words in present if words not in screen] == []

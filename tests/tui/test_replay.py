@@ -22,10 +22,7 @@ class Clock:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    return [
-        recorded(folder / "node-0" / "record.jsonl"),
-        recorded(folder / "node-1" / "record.jsonl", number=1, first_s=10),
-    ]
+    return [recorded(folder / "node-0" / "record.jsonl"), recorded(folder / "node-1" / "record.jsonl", number=1, first_s=10)]
 
 
 def test_it_plays_by_the_clock_times_the_speed_and_stops_at_the_end():
@@ -117,9 +114,7 @@ def timeline(screen):
 def test_keys_move_along_the_time_and_every_screen_follows(run, size):
     _, seen = replaying(run, ["end", "left", "left", "right", "home", "right", "2", "right", "4", "end"], size)
     places = [timeline(screen) for screen in seen]
-    for at, place in zip(
-        ("00:00", "01:50", "01:47", "01:44", "01:47", "00:00", "00:02", "00:02", "00:05"), places, strict=False
-    ):
+    for at, place in zip(("00:00", "01:50", "01:47", "01:44", "01:47", "00:00", "00:02", "00:02", "00:05"), places, strict=False):
         assert f"{at} " in place
         assert "01:50" in place
     assert "round 0/200" in seen[0]

@@ -20,10 +20,18 @@ from tests.harness.tui.looking import CannedSource, examined, screen_text, settl
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SCREENS = {
-    "node": ["1"], "swarm": ["2"], "peers": ["3"], "peer": ["3", "enter"], "events": ["escape", "4"], "edge": ["5", "up", "down"],
-    "help": ["question_mark"], "agreed": ["escape", "1", "m"], "nodes": ["escape", "o"], "doctor": ["escape", "d"],
+    "node": ["1"],
+    "swarm": ["2"],
+    "peers": ["3"],
+    "peer": ["3", "enter"],
+    "events": ["escape", "4"],
+    "edge": ["5", "up", "down"],
+    "help": ["question_mark"],
+    "agreed": ["escape", "1", "m"],
+    "nodes": ["escape", "o"],
+    "doctor": ["escape", "d"],
     "tour": ["escape", "3", "question_mark", "enter", "enter", "enter"],
-}  # fmt: skip
+}
 
 pytestmark = pytest.mark.slow
 

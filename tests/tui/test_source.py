@@ -101,11 +101,7 @@ def test_a_vanished_node_leaves_its_last_snapshot_and_is_attached_again(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("line", "trouble"),
-    [
-        (b'{"version": 1}\n', "not a status snapshot"),
-        (encode(snapshot(version=2)), "version 2, this program reads 1"),
-    ],
+    ("line", "trouble"), [(b'{"version": 1}\n', "not a status snapshot"), (encode(snapshot(version=2)), "version 2, this program reads 1")]
 )
 def test_invalid_lines_are_trouble_and_not_an_exception(node, source, line, trouble):
     source.poll()
@@ -163,8 +159,4 @@ def test_nodes_in_directories_of_one_name_are_named_by_their_parents_too(tmp_pat
     for run in runs:
         run.mkdir(parents=True, exist_ok=True)
     sources, _ = open_sources([tmp_path / "one", tmp_path / "two"])
-    assert [reading.name for source in sources for reading in source.poll()] == [
-        "one/node-0",
-        "two/node-0",
-        "two/node-1",
-    ]
+    assert [reading.name for source in sources for reading in source.poll()] == ["one/node-0", "two/node-0", "two/node-1"]

@@ -24,14 +24,7 @@ def test_every_member_is_there_once_and_speaks_for_itself_if_it_can():
 
 def test_a_detached_members_state_is_the_majority_report_and_at_a_tie_the_latest():
     two = [("z", "dead", {"last_seen_s": 9.0}), ("y", "suspect", {"last_seen_s": 1.0}), ("x", "alive", {})]
-    merged = merge(
-        [
-            reports("a", *two),
-            reports("b", ("z", "alive", {}), ("y", "alive", {"last_seen_s": 2.0})),
-            reports("c", two[0]),
-        ],
-        0,
-    )
+    merged = merge([reports("a", *two), reports("b", ("z", "alive", {}), ("y", "alive", {"last_seen_s": 2.0})), reports("c", two[0])], 0)
     states = {member.peer: (member.state, member.known_by) for member in merged.members}
     assert states["z"] == ("dead", 3)
     assert states["y"] == ("suspect", 2)

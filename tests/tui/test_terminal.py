@@ -30,13 +30,7 @@ def test_the_ui_attaches_survives_its_node_and_leaves_the_terminal_clean(tmp_pat
         with node(tmp_path, 150):
             terminal.shows("attaching again", present=False)
             terminal.shows("round 15")
-            for key, words in (
-                ("2", "members"),
-                ("3", "! quarantined"),
-                ("4", "bad_frame"),
-                ("5", "exchanges with"),
-                ("1", "cost"),
-            ):
+            for key, words in (("2", "members"), ("3", "! quarantined"), ("4", "bad_frame"), ("5", "exchanges with"), ("1", "cost")):
                 terminal.press(key)
                 terminal.shows(words)
             terminal.press("?")
@@ -65,9 +59,7 @@ def test_a_recorded_run_is_played_and_moved_along(tmp_path, size):
 def test_an_invalid_record_is_reported_in_one_line_before_any_screen(tmp_path):
     path = tmp_path / "record.jsonl"
     path.write_text("nothing\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "starling.tui", str(path)], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "starling.tui", str(path)], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("starling: ")
     assert done.stderr.count("\n") == 1
@@ -88,9 +80,6 @@ def test_a_thread_that_reads_keys_for_ever_does_not_keep_the_process(tmp_path):
 
 
 def test_the_ui_imports_neither_torch_nor_trio_nor_libp2p():
-    program = (
-        "import sys, starling.tui.app; "
-        "print(sorted({'torch', 'trio', 'libp2p', 'starling.gossip', 'numpy'} & set(sys.modules)))"
-    )
+    program = "import sys, starling.tui.app; print(sorted({'torch', 'trio', 'libp2p', 'starling.gossip', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

@@ -85,9 +85,7 @@ def _lists(swarm: Swarm, members: list[Member], style: Callable[[str], str]) -> 
         text.append("\n" if number else "")
         text.append(_name(member), style=style("own" if member.own else member.role))
         for sign, role, pairs in (("━", "good", links), ("┄", "dim", set(swarm.edges) - links)):
-            partners = sorted(
-                labels[p] for pair in pairs if member.peer in pair for p in pair if p != member.peer and p in labels
-            )
+            partners = sorted(labels[p] for pair in pairs if member.peer in pair for p in pair if p != member.peer and p in labels)
             if partners:
                 text.append(f" {sign} {', '.join(partners)}", style=style(role))
     return text

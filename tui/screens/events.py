@@ -37,9 +37,7 @@ class EventsScreen(Page):
 
     def compose_body(self) -> ComposeResult:
         yield Tail(id="all-events", title="events")
-        yield Input(
-            id="filter", placeholder="words to filter by; enter keeps them, escape clears", select_on_focus=False
-        )
+        yield Input(id="filter", placeholder="words to filter by; enter keeps them, escape clears", select_on_focus=False)
 
     def on_mount(self) -> None:
         self.query_one(Input).display = False
@@ -96,8 +94,5 @@ def event_line(event: Event, view: View, node: str = "") -> Text:
     line.append(f"{when} ", style=view.style("dim"))
     if node:
         line.append(f"{show.clean(node)} ", style=view.style("own"))
-    line.append(
-        f"{sign} {words(event, view)}",
-        style=view.style(role),
-    )
+    line.append(f"{sign} {words(event, view)}", style=view.style(role))
     return line

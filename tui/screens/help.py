@@ -14,10 +14,7 @@ from starling.tui.text.help import KEYS, SIGNS, WORDS
 class HelpScreen(ModalScreen[None]):
     """Covers any screen; closed by the key that opened it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,escape,q", "dismiss", "close"),
-        Binding("enter", "tour", "tour"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,escape,q", "dismiss", "close"), Binding("enter", "tour", "tour")]
 
     def action_tour(self) -> None:
         """Close it and begin the tour."""

@@ -52,8 +52,4 @@ def rows(pairs: Iterable[tuple[Text | str, Text | str]]) -> Table:
 
 def agreed(view: View) -> Table | Text:
     """Return what the members of the chosen node's swarm agreed on, as text."""
-    return (
-        rows(said(view.snapshot))
-        if view.snapshot is not None
-        else Text(f"{show.MISSING}  nothing known yet", style=view.style("dim"))
-    )
+    return rows(said(view.snapshot)) if view.snapshot is not None else Text(f"{show.MISSING}  nothing known yet", style=view.style("dim"))

@@ -45,7 +45,4 @@ class NodePicker(ModalScreen[int | None]):
 
 
 def _rows(view: View) -> Sequence[Row]:
-    return [
-        (str(place), tuple(Text(cell.text, style=view.style(cell.role)) for cell in row))
-        for place, row in enumerate(nodes.rows(view))
-    ]
+    return [(str(place), tuple(Text(cell.text, style=view.style(cell.role)) for cell in row)) for place, row in enumerate(nodes.rows(view))]

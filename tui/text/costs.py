@@ -22,11 +22,7 @@ def costs(snapshot: StatusSnapshot) -> Iterator[tuple[str, str]]:
     yield "machine", _machine(snapshot.resources)
     if snapshot.delta is not None:
         yield "privacy", f"ε {show.privacy(snapshot.epsilon, snapshot.delta)}"
-    traits = [
-        f"peer {show.short(snapshot.peer)}",
-        show.clean(snapshot.device or ""),
-        f"up {show.duration(snapshot.uptime_s)}",
-    ]
+    traits = [f"peer {show.short(snapshot.peer)}", show.clean(snapshot.device or ""), f"up {show.duration(snapshot.uptime_s)}"]
     traits += ["rejoined"] if snapshot.rejoined else ["joined late"] if snapshot.joined_late else []
     traits += [f"engine restarts {snapshot.engine_restarts}"] if snapshot.engine_restarts else []
     yield "node", "  ".join(filter(None, traits))

@@ -16,10 +16,16 @@ def row(each: Transaction) -> tuple[Cell, ...]:
     """Return a cell for each column."""
     sign, role = OUTCOME_SIGNS[each.outcome]
     return (
-        Cell(time.strftime("%H:%M:%S", time.localtime(each.time_s)), "dim"), Cell(str(each.number)), Cell(str(each.round)),
-        Cell(f"{sign} {each.outcome}", role), Cell("we" if each.asked else "it"), Cell(show.size(each.bytes_sent)),
-        Cell(show.size(each.bytes_received)), Cell(show.share(each.clip)), Cell(show.latency(each.seconds)),
-    )  # fmt: skip
+        Cell(time.strftime("%H:%M:%S", time.localtime(each.time_s)), "dim"),
+        Cell(str(each.number)),
+        Cell(str(each.round)),
+        Cell(f"{sign} {each.outcome}", role),
+        Cell("we" if each.asked else "it"),
+        Cell(show.size(each.bytes_sent)),
+        Cell(show.size(each.bytes_received)),
+        Cell(show.share(each.clip)),
+        Cell(show.latency(each.seconds)),
+    )
 
 
 def under_way(each: Transfer, view: View) -> str:

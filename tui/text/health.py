@@ -41,9 +41,7 @@ def problem(view: View) -> str | None:
 
 def troubled(reading: Reading) -> bool:
     """Tell if the node's name is marked, as it has a problem or cannot be reached."""
-    return (reading.trouble is not None and not reading.ended) or (
-        reading.snapshot is not None and reading.snapshot.problem is not None
-    )
+    return (reading.trouble is not None and not reading.ended) or (reading.snapshot is not None and reading.snapshot.problem is not None)
 
 
 def value(snapshot: StatusSnapshot) -> str:

@@ -29,6 +29,10 @@ def _row(name: str, reading: Reading) -> tuple[Cell, ...]:
     sign, role = NODE_SIGNS[snapshot.state]
     state = Cell(f"{sign} {snapshot.state}", role) if reading.live or reading.ended else Cell("? unreached", "warn")
     return (
-        Cell(f"{name}{mark}"), state, Cell(show.rounds(snapshot.round, snapshot.rounds)), Cell(show.figure(snapshot.value)),
-        Cell(show.figure(snapshot.loss)), Cell(show.count(snapshot.members)),
-    )  # fmt: skip
+        Cell(f"{name}{mark}"),
+        state,
+        Cell(show.rounds(snapshot.round, snapshot.rounds)),
+        Cell(show.figure(snapshot.value)),
+        Cell(show.figure(snapshot.loss)),
+        Cell(show.count(snapshot.members)),
+    )

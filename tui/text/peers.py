@@ -42,19 +42,15 @@ class Column(NamedTuple):
 COLUMNS = (
     Column("peer", 9, lambda peer, _: (show.short(peer.peer),), UP, lambda peer, view: view.label(peer.peer)),
     Column("state", 12, lambda peer, _: (STATES.index(peer.state),), UP, _state),
+    Column("edge", 5, lambda peer, _: (not peer.edge, STATES.index(peer.state)), DOWN, lambda peer, _: "yes" if peer.edge else "no"),
     Column(
-        "edge", 5, lambda peer, _: (not peer.edge, STATES.index(peer.state)), DOWN, lambda peer, _: "yes" if peer.edge else "no"
-    ),
-    Column(
-        "lately", 9, lambda peer, view: (-lately(peer, view).count(FAILED),), DOWN,
-        lambda peer, view: lately(peer, view) or show.MISSING,
+        "lately", 9, lambda peer, view: (-lately(peer, view).count(FAILED),), DOWN, lambda peer, view: lately(peer, view) or show.MISSING
     ),
     Column(
         "standing", 11, lambda peer, _: (not peer.trusted, peer.standing), UP, lambda peer, _: "trusted" if peer.trusted else peer.standing
     ),
     Column(
-        "score", 6, lambda peer, _: (_most(peer.score),), DOWN,
-        lambda peer, _: Cell(f"{peer.score:.1f}", "bad" if peer.score else "plain"),
+        "score", 6, lambda peer, _: (_most(peer.score),), DOWN, lambda peer, _: Cell(f"{peer.score:.1f}", "bad" if peer.score else "plain")
     ),
     Column("rtt", 7, lambda peer, _: (_most(peer.rtt_s),), DOWN, lambda peer, _: show.latency(peer.rtt_s)),
     Column("sent", 7, lambda peer, _: (-peer.bytes_sent,), DOWN, lambda peer, _: show.size(peer.bytes_sent)),
@@ -66,14 +62,20 @@ COLUMNS = (
     Column("contribution", 13, lambda peer, _: (-peer.contribution,), DOWN, lambda peer, _: f"{peer.contribution:.1f}"),
     Column("faults", 7, lambda peer, _: (-peer.faults,), DOWN, lambda peer, _: show.count(peer.faults)),
     Column(
-        "last seen", 10, lambda peer, _: (UNKNOWN if peer.last_seen_s is None else peer.last_seen_s,), UP,
+        "last seen",
+        10,
+        lambda peer, _: (UNKNOWN if peer.last_seen_s is None else peer.last_seen_s,),
+        UP,
         lambda peer, _: show.age(peer.last_seen_s),
     ),
     Column(
-        "invited by", 11, lambda peer, _: (not peer.inviter, show.short(peer.inviter)), UP,
+        "invited by",
+        11,
+        lambda peer, _: (not peer.inviter, show.short(peer.inviter)),
+        UP,
         lambda peer, view: view.label(peer.inviter) if peer.inviter else show.MISSING,
     ),
-)  # fmt: skip
+)
 BY_NAME = {column.name: column for column in COLUMNS}
 
 

@@ -37,9 +37,12 @@ def facts(swarm: Swarm, view: View) -> list[tuple[str, str]]:
 def row(member: Member, swarm: Swarm) -> tuple[Cell, ...]:
     """Return a cell for each column; brackets mark the chosen node."""
     return (
-        Cell(f"[{member.label}]", "own") if member.own else Cell(member.label), Cell(f"{member.sign} {member.state}", member.role),
-        Cell(show.count(member.round)), Cell(show.count(member.edges)), Cell(f"{member.known_by} of {swarm.attached}"),
-    )  # fmt: skip
+        Cell(f"[{member.label}]", "own") if member.own else Cell(member.label),
+        Cell(f"{member.sign} {member.state}", member.role),
+        Cell(show.count(member.round)),
+        Cell(show.count(member.edges)),
+        Cell(f"{member.known_by} of {swarm.attached}"),
+    )
 
 
 def _spread(figures: tuple[float, ...]) -> str:

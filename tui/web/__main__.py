@@ -23,9 +23,7 @@ def main() -> int:
         asyncio.run(_serve(sources, int(sys.argv[1])))
     except OSError as error:
         why = os.strerror(error.errno or 0)
-        sys.stderr.write(
-            f"starling: --port: {HOST}:{sys.argv[1]} cannot be listened on ({why}); leave it out for a free one\n"
-        )
+        sys.stderr.write(f"starling: --port: {HOST}:{sys.argv[1]} cannot be listened on ({why}); leave it out for a free one\n")
         return 1
     return 0
 

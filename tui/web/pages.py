@@ -53,10 +53,7 @@ def document(asked: Asked, view: View, verdicts: Verdicts = None) -> Document:
     """Return what is shown; `view` has the requested node chosen."""
     page = asked.page if asked.page in PAGES else "node"
     labels = nodes.names(view)
-    names = [
-        Name(reading.name, labels[place], troubled(reading), place == view.selected)
-        for place, reading in enumerate(view.readings)
-    ]
+    names = [Name(reading.name, labels[place], troubled(reading), place == view.selected) for place, reading in enumerate(view.readings)]
     wrong = problem(view)
     blocks = _doctor(view, verdicts) if page == "doctor" else PAGES[page](asked, view)
     return Document(page, _title(view), names, show.clean(wrong) if wrong is not None else None, blocks)
@@ -96,7 +93,7 @@ def _node(_asked: Asked, view: View) -> list[Block]:
         curve("consensus distance", seen.distance_curve),
         words("speed and cost", costs(seen)),
         _event_table("last events", [(view.reading.name if view.reading else "", e) for e in seen.events[-LAST_EVENTS:]], view),
-    ]  # fmt: skip
+    ]
 
 
 def _swarm(_asked: Asked, view: View) -> list[Block]:
@@ -106,10 +103,11 @@ def _swarm(_asked: Asked, view: View) -> list[Block]:
         graph(f"overlay {known}", swarm.legend(whole), whole),
         words("swarm", swarm.facts(whole, view)),
         Table(
-            _counted("members", len(whole.members)), columns=swarm.COLUMNS,
+            _counted("members", len(whole.members)),
+            columns=swarm.COLUMNS,
             rows=[Row(swarm.row(member, whole), chosen=member.own) for member in whole.members[:MAX_ROWS]],
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _peers(asked: Asked, view: View) -> list[Block]:
@@ -123,10 +121,14 @@ def _peers(asked: Asked, view: View) -> list[Block]:
     ]
     ended = show.ended(view.snapshot.exchanges) if view.snapshot is not None else show.MISSING
     table = Table(
-        f"{_counted('peers', len(known))}, by {name}{' reversed' if reverse else ''}", f"exchanges {ended}",
-        columns=[each.name for each in peers.COLUMNS], rows=rows, sortable=True, sorted_by=name,
+        f"{_counted('peers', len(known))}, by {name}{' reversed' if reverse else ''}",
+        f"exchanges {ended}",
+        columns=[each.name for each in peers.COLUMNS],
+        rows=rows,
+        sortable=True,
+        sorted_by=name,
         sign=peers.UP if up else peers.DOWN,
-    )  # fmt: skip
+    )
     chosen = [each for each in known if each.peer == asked.peer]
     return [table, *(words(f"peer {view.label(each.peer)}", peers.details(each, view)) for each in chosen)]
 
@@ -158,13 +160,7 @@ def _edge(asked: Asked, view: View) -> list[Block]:
     states = {each.peer: each.state for each in seen.peers}
     met = exchanges.met(seen)
     peer = asked.peer if asked.peer in met else exchanges.ALL
-    choice = [
-        Row(
-            [Cell("all peers"), Cell(exchanges.last(seen, exchanges.ALL))],
-            go=_go(peer=""),
-            chosen=peer == exchanges.ALL,
-        )
-    ]
+    choice = [Row([Cell("all peers"), Cell(exchanges.last(seen, exchanges.ALL))], go=_go(peer=""), chosen=peer == exchanges.ALL)]
     for each in met[:MAX_ROWS]:
         sign, role = PEER_SIGNS[states[each]] if each in states else (show.MISSING, "dim")
         cells = [Cell(f"{sign} {view.label(each)}", role), Cell(exchanges.last(seen, each))]
@@ -178,10 +174,12 @@ def _edge(asked: Asked, view: View) -> list[Block]:
         Table(_counted("edge", len(met)), columns=["peer", "last"], rows=choice),
         words("under way", busy) if busy else Text("under way", text=f"{show.MISSING}  nothing"),
         Table(
-            f"exchanges with {of}", f"last {len(ended)}: {done} committed", columns=exchanges.COLUMNS,
+            f"exchanges with {of}",
+            f"last {len(ended)}: {done} committed",
+            columns=exchanges.COLUMNS,
             rows=[Row(exchanges.row(each)) for each in reversed(ended)],
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _nodes(_asked: Asked, view: View) -> list[Block]:
@@ -223,7 +221,16 @@ def _counted(what: str, number: int) -> str:
     return f"{what} {number:,}{cut(number)}"
 
 
-PAGES: Final[Mapping[str, Callable[[Asked, View], list[Block]]]] = MappingProxyType({
-    "node": _node, "swarm": _swarm, "peers": _peers, "events": _events, "edge": _edge, "nodes": _nodes, "agreed": _agreed,
-    "doctor": lambda _, view: _doctor(view, None), "help": _help,
-})  # fmt: skip
+PAGES: Final[Mapping[str, Callable[[Asked, View], list[Block]]]] = MappingProxyType(
+    {
+        "node": _node,
+        "swarm": _swarm,
+        "peers": _peers,
+        "events": _events,
+        "edge": _edge,
+        "nodes": _nodes,
+        "agreed": _agreed,
+        "doctor": lambda _, view: _doctor(view, None),
+        "help": _help,
+    }
+)

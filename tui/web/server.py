@@ -107,9 +107,7 @@ class PageServer:
         path, _, query = request.target.partition(b"?")
         token, slash, name = path.removeprefix(b"/").partition(b"/")
         if not slash or not hmac.compare_digest(token, self._token.encode()):
-            return _text(
-                HTTPStatus.FORBIDDEN, "open the whole address that `starling web` printed: it ends with a token"
-            )
+            return _text(HTTPStatus.FORBIDDEN, "open the whole address that `starling web` printed: it ends with a token")
         if request.method not in {b"GET", b"HEAD"}:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: this page changes nothing")
         if name == b"view.json":

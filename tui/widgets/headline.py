@@ -20,9 +20,7 @@ class Headline(Panel):
 
 def _unknown(view: View) -> Text:
     name = show.clean(view.reading.name) if view.reading is not None else show.MISSING
-    return Text(
-        f"{name}  state {show.MISSING}  round {show.MISSING}  value {show.MISSING}  loss {show.MISSING}", no_wrap=True
-    )
+    return Text(f"{name}  state {show.MISSING}  round {show.MISSING}  value {show.MISSING}  loss {show.MISSING}", no_wrap=True)
 
 
 def _lines(snapshot: StatusSnapshot, view: View) -> Text:

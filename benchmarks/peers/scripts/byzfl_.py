@@ -25,9 +25,14 @@ def main() -> None:
     began, federated = time.monotonic(), package()
     sys.modules["byzfl.fed_framework.models"].digits = given.model  # by whose name both ends make theirs
     common = {
-        "model_name": "digits", "device": "cpu", "optimizer_name": "SGD", "learning_rate": given.lr, "weight_decay": 0.0, "milestones": [],
+        "model_name": "digits",
+        "device": "cpu",
+        "optimizer_name": "SGD",
+        "learning_rate": given.lr,
+        "weight_decay": 0.0,
+        "milestones": [],
         "learning_rate_decay": 1.0,
-    }  # fmt: skip
+    }
 
     def loader(x: torch.Tensor, y: torch.Tensor, seed: int) -> torch.utils.data.DataLoader:
         chance = torch.Generator().manual_seed(1000 * given.seed + seed)
@@ -38,13 +43,20 @@ def main() -> None:
     rule = {"name": "Average", "parameters": {}}
     server = federated.Server({**common, "test_loader": test, "aggregator_info": rule, "pre_agg_list": []})
     clients = [
-        federated.Client({
-            **common, "optimizer_params": {"momentum": given.momentum}, "loss_name": "CrossEntropyLoss", "LabelFlipping": False,
-            "nb_labels": 10, "momentum": given.momentum, "store_per_client_metrics": False,
-            "training_dataloader": loader(*given.shard(node), node),
-        })
+        federated.Client(
+            {
+                **common,
+                "optimizer_params": {"momentum": given.momentum},
+                "loss_name": "CrossEntropyLoss",
+                "LabelFlipping": False,
+                "nb_labels": 10,
+                "momentum": given.momentum,
+                "store_per_client_metrics": False,
+                "training_dataloader": loader(*given.shard(node), node),
+            }
+        )
         for node in range(given.nodes)
-    ]  # fmt: skip
+    ]
     for _ in range(given.rounds):
         for client in clients:
             client.set_model_state(server.get_dict_parameters())

@@ -20,13 +20,7 @@ class Client(GTExecutor):
         test = torch.utils.data.TensorDataset(given.tensor("test_x"), given.tensor("test_y"))
         chance = torch.Generator().manual_seed(1000 * given.seed + node)
         loader = torch.utils.data.DataLoader(data, batch_size=given.batch, shuffle=True, generator=chance)
-        super().__init__(
-            given.model(),
-            torch.nn.CrossEntropyLoss(),
-            loader,
-            torch.utils.data.DataLoader(test, batch_size=512),
-            loader,
-        )
+        super().__init__(given.model(), torch.nn.CrossEntropyLoss(), loader, torch.utils.data.DataLoader(test, batch_size=512), loader)
 
     def _post_algorithm_run(self, *arguments: object) -> None:
         from common import World

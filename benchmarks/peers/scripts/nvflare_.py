@@ -18,10 +18,9 @@ def ring(nodes: int) -> Network:
     def around(at: int) -> list[int]:
         return sorted({(at - 1) % nodes, (at + 1) % nodes} - {at})
 
-    return Network([
-        Node(f"site-{at + 1}", [Neighbor(f"site-{other + 1}", 1 / (1 + len(around(at)))) for other in around(at)])
-        for at in range(nodes)
-    ])  # fmt: skip
+    return Network(
+        [Node(f"site-{at + 1}", [Neighbor(f"site-{other + 1}", 1 / (1 + len(around(at)))) for other in around(at)]) for at in range(nodes)]
+    )
 
 
 def main() -> None:

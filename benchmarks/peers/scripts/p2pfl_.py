@@ -86,9 +86,7 @@ def main() -> None:
         node.connect(before.addr)
     wait_convergence(nodes, given.nodes - 1, wait=START_S)
     nodes[0].set_start_learning(rounds=given.rounds, epochs=1, trainset_size=given.nodes)
-    while any(learner.rounds < given.rounds for learner in learners) or any(
-        each.state.round is not None for each in nodes
-    ):
+    while any(learner.rounds < given.rounds for learner in learners) or any(each.state.round is not None for each in nodes):
         time.sleep(0.1)
     values = [given.accuracy(each.get_model().model) for each in nodes]
     for node in nodes:

@@ -16,6 +16,18 @@ from starling.gossip.compress.quantize.floats import Bf16, Float, Float32, Float
 from starling.gossip.compress.quantize.kinds import Int4, Int8, integer, minifloat, qsgd, sign
 
 __all__ = [
-    "BUCKET", "Bf16", "Bucketed", "Float", "Float32", "Float64", "Fp16", "Int4", "Int8",
-    "identity", "integer", "minifloat", "qsgd", "sign",
-]  # fmt: skip
+    "BUCKET",
+    "Bf16",
+    "Bucketed",
+    "Float",
+    "Float32",
+    "Float64",
+    "Fp16",
+    "Int4",
+    "Int8",
+    "identity",
+    "integer",
+    "minifloat",
+    "qsgd",
+    "sign",
+]

@@ -104,9 +104,7 @@ class Bucketed:
             step = self._round(values[start * self.bucket : end * self.bucket], buffers, number, count, word)
             sent[start:end] = steps.to_wire(step)
             target = packed[start * per_bucket : end * per_bucket]
-            bits.pack(
-                buffers.codes.view(-1), self.grid.width, buffers.spare_words[: buffers.codes.numel() // 8], target
-            )
+            bits.pack(buffers.codes.view(-1), self.grid.width, buffers.spare_words[: buffers.codes.numel() // 8], target)
         return sent.cpu().numpy().data, packed.cpu().numpy()[: self._code_bytes(count)].data
 
     def decode(self, data: bytes | memoryview, count: int, device: torch.device | str = "cpu") -> Tensor:

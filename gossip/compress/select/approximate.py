@@ -108,10 +108,7 @@ def largest_of_chunks(x: Tensor, chunk: int, ratio: float) -> Tensor:
     dim = x.numel()
     whole, each = 0 if chunk >= dim else dim - dim % chunk, kept(ratio, chunk)
     step = max(_AT_ONCE.get(x.device.type, _AT_ONCE_ELSEWHERE) // chunk, 1) * chunk
-    found = [
-        _largest_of_rows(x[start : min(start + step, whole)].abs().view(-1, chunk), each) + start
-        for start in range(0, whole, step)
-    ]
+    found = [_largest_of_rows(x[start : min(start + step, whole)].abs().view(-1, chunk), each) + start for start in range(0, whole, step)]
     if whole < dim:
         found.append(topk.largest(x[whole:], kept(ratio, dim - whole)) + whole)
     return torch.cat(found)

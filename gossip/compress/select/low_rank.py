@@ -123,8 +123,7 @@ class Factors(Support):
     def size(self, dim: int) -> int:
         """How many coefficients, k, in a vector of `dim`."""
         inside = sum(
-            basis.shape[1] * (matrix.cols if self.left else matrix.rows)
-            for matrix, basis in zip(self.matrices, self.bases, strict=True)
+            basis.shape[1] * (matrix.cols if self.left else matrix.rows) for matrix, basis in zip(self.matrices, self.bases, strict=True)
         )
         return inside + sum(end - start for start, end in _outside(self.matrices, dim))
 

@@ -72,9 +72,7 @@ bench.add_command(never_worse)
 @click.option("--beside", type=int, default=0, help="Measure again while so many processes are busy.")
 @click.option("--device", default="cpu", help="auto, cpu, cuda or mps.")
 @json_option
-def codec(
-    dims: tuple[int, ...], codecs: tuple[str, ...], repeat: int, threads: int, beside: int, device: str, as_json: bool
-) -> None:
+def codec(dims: tuple[int, ...], codecs: tuple[str, ...], repeat: int, threads: int, beside: int, device: str, as_json: bool) -> None:
     """Measure codecs: speed in both directions, size, and memory.
 
     Each in a process of its own, so that its memory is measured alone. Beside busy processes the median repetition counts.
@@ -86,21 +84,11 @@ def codec(
         raise ConfigError(f"--threads: must be >= 0, got {threads}; try `--threads 0` for one per core")
     if not 0 <= beside <= MOST_BUSY:
         raise ConfigError(f"--beside: must be in [0, {MOST_BUSY}], got {beside}; try `--beside 1`")
-    cases = _measure(
-        "codec", Case, codecs or CODECS, dims, DIM, repeat, repeat, device, threads or cores_there(), beside
-    )
+    cases = _measure("codec", Case, codecs or CODECS, dims, DIM, repeat, repeat, device, threads or cores_there(), beside)
     if as_json:
         emit(Codecs(cases=cases))
         return
-    columns: tuple[str, ...] = (
-        "codec",
-        ">d",
-        ">encode GB/s",
-        ">decode GB/s",
-        ">both GB/s",
-        ">bytes/parameter",
-        ">index bits/entropy",
-    )
+    columns: tuple[str, ...] = ("codec", ">d", ">encode GB/s", ">decode GB/s", ">both GB/s", ">bytes/parameter", ">index bits/entropy")
     rows = map(_codec_row, cases)
     columns += (">extra memory/input", ">copy GB/s", *((f">beside {beside} busy",) if beside else ()))
     console().print(table(columns, rows, fold=True))
@@ -147,17 +135,21 @@ def rules(dims: tuple[int, ...], count: int, rules: tuple[str, ...], repeat: int
 @click.option("--message-bytes", "sizes", type=int, multiple=True, default=MESSAGES, help="Of a message; repeatable.")
 @click.option("--transport", "transports", multiple=True, metavar="NAME", help="starling, tcp or tls; repeatable.")
 @click.option("--seconds", type=float, default=1.0, help="Sending time of a repetition.")
-@click.option(
-    "--repeat", type=int, default=3, help="Repetitions, in turn with the other transports; the fastest counts."
-)
+@click.option("--repeat", type=int, default=3, help="Repetitions, in turn with the other transports; the fastest counts.")
 @click.option("--listen", metavar="HOST:PORT", help="Be the receiving end for another machine, which needs all ports.")
 @click.option("--connect", metavar="HOST:PORT", help="Send to another machine's `--listen` instead of this one.")
 @click.option("--rate", type=float, default=0.0, help="Mbit/s that the link is said to have, noted in the result.")
 @json_option
 def link(
-    sizes: tuple[int, ...], transports: tuple[str, ...], seconds: float, repeat: int, listen: str | None,
-    connect: str | None, rate: float, as_json: bool,
-) -> None:  # fmt: skip
+    sizes: tuple[int, ...],
+    transports: tuple[str, ...],
+    seconds: float,
+    repeat: int,
+    listen: str | None,
+    connect: str | None,
+    rate: float,
+    as_json: bool,
+) -> None:
     """Measure how fast messages get from one process to another, and what processor time that takes at either end.
 
     Over a node's connection (starling), trio's TCP stream, and its TLS 1.3 stream. The ends may be on two machines, or in two namespaces.
@@ -165,27 +157,17 @@ def link(
     from starling.kernels.schema import TRANSPORTS
     from starling.node.cli.documents import Links
 
-    for key, value, low, high in (
-        ("--seconds", seconds, 0.05, 3600),
-        ("--repeat", repeat, 1, 1000),
-        ("--rate", rate, 0, 1e6),
-    ):
+    for key, value, low, high in (("--seconds", seconds, 0.05, 3600), ("--repeat", repeat, 1, 1000), ("--rate", rate, 0, 1e6)):
         if not low <= value <= high:
-            raise ConfigError(
-                f"{key}: must be in [{low:g}, {high:g}], got {value:g}; try `starling bench link --seconds 1`"
-            )
+            raise ConfigError(f"{key}: must be in [{low:g}, {high:g}], got {value:g}; try `starling bench link --seconds 1`")
     for size in sizes:
         if not 1 <= size <= MOST_MESSAGE:
-            raise ConfigError(
-                f"--message-bytes: must be in [1, {MOST_MESSAGE}], got {size}; try `--message-bytes 1048576`"
-            )
+            raise ConfigError(f"--message-bytes: must be in [1, {MOST_MESSAGE}], got {size}; try `--message-bytes 1048576`")
     for name in transports:
         if name not in TRANSPORTS:
             raise ConfigError(f"--transport: {name!r} is unknown, choose one of {', '.join(TRANSPORTS)}")
     if listen and connect:
-        raise ConfigError(
-            "--listen and --connect are the two ends of a link; give one of them here and the other there"
-        )
+        raise ConfigError("--listen and --connect are the two ends of a link; give one of them here and the other there")
     host, port = _endpoint("--listen", listen) if listen else _endpoint("--connect", connect or "127.0.0.1:0")
     wanted = [(size, name) for _ in range(repeat) for size in sizes for name in transports or TRANSPORTS]
     if connect:
@@ -193,25 +175,14 @@ def link(
     else:
         with _receiver(host, port) as (process, bound):
             if listen:
-                click.echo(
-                    f"listening; on the other machine: starling bench link --connect {listen.rpartition(':')[0]}:{bound}",
-                    err=True,
-                )
+                click.echo(f"listening; on the other machine: starling bench link --connect {listen.rpartition(':')[0]}:{bound}", err=True)
                 process.wait()
                 return
             cases = _links(host, bound, wanted, seconds, rate)
     if as_json:
         emit(Links(cases=cases))
         return
-    columns = (
-        ">message bytes",
-        "transport",
-        ">RTT, ms",
-        ">Mbit/s",
-        ">MB/s",
-        ">sender, CPU s/GiB",
-        ">receiver, CPU s/GiB",
-    )
+    columns = (">message bytes", "transport", ">RTT, ms", ">Mbit/s", ">MB/s", ">sender, CPU s/GiB", ">receiver, CPU s/GiB")
     console().print(table(columns, map(_link_row, cases)))
 
 
@@ -226,16 +197,20 @@ def link(
 @click.option("--d", "dim", type=int, help="About how many parameters. Default: 400,000 of cnn, 10,000,000 of gpt.")
 @click.option("--mbit", "links", type=float, multiple=True, default=MBITS, help="Line of each node; repeatable.")
 @click.option("--pace", "paces", multiple=True, metavar="NAME", help="steps (with pace.overlap) or clock; repeatable.")
-@click.option(
-    "--driver", "drivers", multiple=True, metavar="NAME", help="task, or script: a loop of one's own; repeatable."
-)
+@click.option("--driver", "drivers", multiple=True, metavar="NAME", help="task, or script: a loop of one's own; repeatable.")
 @click.option("--seconds", type=float, default=20.0, help="Training time of each measurement, at least.")
 @click.option("--repeat", type=int, default=1, help="Repetitions, of which the median ratio counts.")
 @json_option
 def overlap(
-    models: tuple[str, ...], dim: int | None, links: tuple[float, ...], paces: tuple[str, ...], drivers: tuple[str, ...],
-    seconds: float, repeat: int, as_json: bool,
-) -> None:  # fmt: skip
+    models: tuple[str, ...],
+    dim: int | None,
+    links: tuple[float, ...],
+    paces: tuple[str, ...],
+    drivers: tuple[str, ...],
+    seconds: float,
+    repeat: int,
+    as_json: bool,
+) -> None:
     """Measure how much of a plain loop's speed, and of its own, a node keeps while it exchanges.
 
     On half of this machine's cores each: two plain PyTorch loops of the same model, two nodes on loopback with capped lines, each alone in
@@ -257,9 +232,7 @@ def overlap(
         ("--repeat", repeat, 1, 1000),
     ):
         if not low <= value <= high:
-            raise ConfigError(
-                f"{key}: must be in [{low:g}, {high:g}], got {value:g}; try `starling bench overlap --mbit 20`"
-            )
+            raise ConfigError(f"{key}: must be in [{low:g}, {high:g}], got {value:g}; try `starling bench overlap --mbit 20`")
     wanted = [*product(models or MODELS, paces or PACES, drivers or DRIVERS, links)]
     cases = []
     with on_stderr(Display) as display:
@@ -267,16 +240,27 @@ def overlap(
             name = f"{model}, {pace}, {driver}, {mbit:g} Mbit/s"
             display.show(number / len(wanted), f"{number + 1}/{len(wanted)}  {name}")
             size = SIZES[model] if dim is None else dim
-            cases.append(
-                _child(f"overlap {name}", OverlapCase, "overlap", model, size, mbit, pace, driver, seconds, repeat)
-            )
+            cases.append(_child(f"overlap {name}", OverlapCase, "overlap", model, size, mbit, pace, driver, seconds, repeat))
     if as_json:
         emit(Overlaps(cases=tuple(cases)))
         return
     columns = (
-        "model", ">d", ">Mbit/s", "pace", "driver", ">plain, steps/s", ">alone, steps/s", ">swarm, steps/s", ">of plain", ">undisturbed",
-        ">of alone", ">undisturbed", ">peak bytes/parameter", ">cores each", ">load",
-    )  # fmt: skip
+        "model",
+        ">d",
+        ">Mbit/s",
+        "pace",
+        "driver",
+        ">plain, steps/s",
+        ">alone, steps/s",
+        ">swarm, steps/s",
+        ">of plain",
+        ">undisturbed",
+        ">of alone",
+        ">undisturbed",
+        ">peak bytes/parameter",
+        ">cores each",
+        ">load",
+    )
     console().print(table(columns, map(_overlap_row, cases), fold=True))
 
 
@@ -315,9 +299,7 @@ def _child(case: str, kind: type[T], what: str, *arguments: object) -> T:
     return msgspec.json.decode(done.stdout, type=kind)
 
 
-def _links(
-    host: str, port: int, wanted: Sequence[tuple[int, str]], seconds: float, rate: float
-) -> tuple[LinkCase, ...]:
+def _links(host: str, port: int, wanted: Sequence[tuple[int, str]], seconds: float, rate: float) -> tuple[LinkCase, ...]:
     """The fastest repetition of each of the (bytes, transport) that are wanted, in the order of their first one."""
     from starling.kernels.schema import LinkCase
     from starling.node.cli.progress import Display, on_stderr
@@ -335,9 +317,7 @@ def _links(
 def _receiver(host: str, port: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A receiving process and its port, until the block ends."""
     words = [sys.executable, "-m", "starling.kernels.link", "receive", host, str(port)]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
@@ -353,9 +333,7 @@ def _endpoint(key: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or int(port) > LAST_PORT:
-        raise ConfigError(
-            f"{key}: must be HOST:PORT or [IPV6]:PORT, got {text!r}; try `starling bench link {key} 127.0.0.1:4100`"
-        )
+        raise ConfigError(f"{key}: must be HOST:PORT or [IPV6]:PORT, got {text!r}; try `starling bench link {key} 127.0.0.1:4100`")
     return host, int(port)
 
 
@@ -374,9 +352,14 @@ def _codec_row(case: Case) -> list[str]:
 
 def _link_row(case: LinkCase) -> list[str]:
     return [
-        f"{case.message_bytes:,}", case.transport, str(case.rtt_ms), f"{case.rate_mbit:g}" if case.rate_mbit else "–",
-        f"{case.mb_s:.1f}", f"{case.tx_cpu_s_per_gib:.2f}", f"{case.rx_cpu_s_per_gib:.2f}",
-    ]  # fmt: skip
+        f"{case.message_bytes:,}",
+        case.transport,
+        str(case.rtt_ms),
+        f"{case.rate_mbit:g}" if case.rate_mbit else "–",
+        f"{case.mb_s:.1f}",
+        f"{case.tx_cpu_s_per_gib:.2f}",
+        f"{case.rx_cpu_s_per_gib:.2f}",
+    ]
 
 
 def _overlap_row(case: OverlapCase) -> list[str]:
@@ -384,10 +367,17 @@ def _overlap_row(case: OverlapCase) -> list[str]:
     shares = (case.kept, case.kept_undisturbed, case.ratio, case.undisturbed)
     load = f"{case.load[0]:.1f}–{case.load[1]:.1f}"
     return [
-        case.model, f"{case.d:,}", f"{case.link:g}", case.pace, case.driver, *speeds,
+        case.model,
+        f"{case.d:,}",
+        f"{case.link:g}",
+        case.pace,
+        case.driver,
+        *speeds,
         *("–" if share is None else f"{share:.3f}" for share in shares),
-        f"{case.peak_bytes_per_parameter:.1f}", str(case.cores or "–"), load,
-    ]  # fmt: skip
+        f"{case.peak_bytes_per_parameter:.1f}",
+        str(case.cores or "–"),
+        load,
+    ]
 
 
 def _rule_row(case: RuleCase) -> list[str]:

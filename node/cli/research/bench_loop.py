@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     ("starling bench loop --cases 'mlp/*/dsgd' --cases 'gpt_10m/adamw/*/script' --json", "some of them, for a program"),
     short_help="Measure local steps beside a plain PyTorch loop's.",
 )
-@click.option(
-    "--cases", "patterns", multiple=True, metavar="MODEL/OPTIMIZER/MIX/DRIVER", help="Only these; * is any. Repeatable."
-)
+@click.option("--cases", "patterns", multiple=True, metavar="MODEL/OPTIMIZER/MIX/DRIVER", help="Only these; * is any. Repeatable.")
 @click.option("--repeat", type=int, default=9, help="Pairs of slices, in turn, of which the median ratio counts.")
 @click.option("--seconds", type=float, default=0.3, help="Processor time of a slice, about.")
 @json_option
@@ -42,9 +40,7 @@ def loop(patterns: tuple[str, ...], repeat: int, seconds: float, as_json: bool) 
     if not 1 <= repeat <= 1000:
         raise ConfigError(f"--repeat: must be in [1, 1000], got {repeat}; try `starling bench loop --repeat 9`")
     if not 0.001 <= seconds <= 3600.0:
-        raise ConfigError(
-            f"--seconds: must be in [0.001, 3600], got {seconds:g}; try `starling bench loop --seconds 0.3`"
-        )
+        raise ConfigError(f"--seconds: must be in [0.001, 3600], got {seconds:g}; try `starling bench loop --seconds 0.3`")
     chosen, measured = wanted(patterns), []
     with on_stderr(Lines) as display:
         for number, case in enumerate(chosen):

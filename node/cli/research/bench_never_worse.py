@@ -25,44 +25,45 @@ KEEP = Path("starling-never-worse")
 
 
 @command(
-    (
-        "starling bench never-worse --jobs 2",
-        "all cells: five splits, three optimisers, two schedules, two rates, with and without faults",
-    ),
+    ("starling bench never-worse --jobs 2", "all cells: five splits, three optimisers, two schedules, two rates, with and without faults"),
     ("starling bench never-worse --cells 'by_label/sgd/*' --seeds 2 --json", "some of them, for a program"),
-    (
-        "starling bench never-worse --cells 'by_label/sgd/*/faults' --set mix.kappa=0.2 --keep kappa-2",
-        "a default that you wish for",
-    ),
+    ("starling bench never-worse --cells 'by_label/sgd/*/faults' --set mix.kappa=0.2 --keep kappa-2", "a default that you wish for"),
     short_help="Compare the default mix with plain averages.",
 )
 @click.option(
-    "--cells",
-    "patterns",
-    multiple=True,
-    metavar="SPLIT/OPTIMIZER/SCHEDULE/RATE/FAULTS",
-    help="Only these; * is any. Repeatable.",
+    "--cells", "patterns", multiple=True, metavar="SPLIT/OPTIMIZER/SCHEDULE/RATE/FAULTS", help="Only these; * is any. Repeatable."
 )
 @click.option("--seeds", type=int, default=6, help="Seeds of every cell, from 1 on.")
 @click.option("--rounds", type=int, default=80, help="Of every run; it is evaluated some twenty times.")
 @click.option(
-    "--data", type=PATH, metavar="FOLDER",
+    "--data",
+    type=PATH,
+    metavar="FOLDER",
     help="With text/languages and text/authors. Default: STARLING_DATA, or ../shared/data; without texts there, made-up ones.",
-)  # fmt: skip
-@click.option(
-    "--set", "given", multiple=True, metavar="KEY=VALUE", help="Of the default's mix, e.g. mix.kappa=0.2; repeatable."
 )
+@click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="Of the default's mix, e.g. mix.kappa=0.2; repeatable.")
 @click.option(
-    "--keep", type=PATH, metavar="FOLDER", default=KEEP, show_default=True,
+    "--keep",
+    type=PATH,
+    metavar="FOLDER",
+    default=KEEP,
+    show_default=True,
     help="A file for each cell; what is there already is not measured again.",
-)  # fmt: skip
+)
 @click.option("--jobs", type=int, default=1, help="Processes: runs at the same time.")
 @json_option
 @click.pass_obj
 def never_worse(
-    injected: Executor | None, patterns: tuple[str, ...], seeds: int, rounds: int, data: Path | None, given: tuple[str, ...],
-    keep: Path, jobs: int, as_json: bool,
-) -> int:  # fmt: skip
+    injected: Executor | None,
+    patterns: tuple[str, ...],
+    seeds: int,
+    rounds: int,
+    data: Path | None,
+    given: tuple[str, ...],
+    keep: Path,
+    jobs: int,
+    as_json: bool,
+) -> int:
     """Compare the default mix with plain averages (mix=dsgd) at every evaluation, in simulated swarms.
 
     Each cell is a split of the data, an optimiser, a schedule, a rate (normal, or twenty times that) and calm or faults: three of ten
@@ -83,9 +84,7 @@ def never_worse(
         ("--jobs", jobs, 1, MOST_JOBS, 2),
     ):
         if not least <= value <= most:
-            raise ConfigError(
-                f"{key}: must be in [{least}, {most}], got {value}; try `starling bench never-worse {key} {usual}`"
-            )
+            raise ConfigError(f"{key}: must be in [{least}, {most}], got {value}; try `starling bench never-worse {key} {usual}`")
     chosen, interrupted = cells(patterns), False
     cases: list[NeverWorseCase] = []
     failures: list[GossipError] = []
@@ -121,24 +120,38 @@ def _print(cases: Sequence[NeverWorseCase], *, as_json: bool) -> None:
     if not cases:
         return
     columns = (
-        "cell", "metric", ">default", ">plain", ">at the end", ">±", ">worst", ">±", ">at round", ">below", ">above", ">exchanged", "",
-    )  # fmt: skip
+        "cell",
+        "metric",
+        ">default",
+        ">plain",
+        ">at the end",
+        ">±",
+        ">worst",
+        ">±",
+        ">at round",
+        ">below",
+        ">above",
+        ">exchanged",
+        "",
+    )
     out = console()
     out.print(table(columns, map(_row, cases)))
     worse = sum(case.worse for case in cases)
-    out.print(
-        f"At some evaluation {worse} of {len(cases)} cells are worse than plain averages by more than three standard errors."
-    )
+    out.print(f"At some evaluation {worse} of {len(cases)} cells are worse than plain averages by more than three standard errors.")
 
 
 def _row(case: NeverWorseCase) -> list[str]:
     figures = (case.default_end, case.plain_end, case.end, case.end_error, case.worst, case.worst_error)
     shown = ["–" if figure is None else f"{figure:.4g}" for figure in figures]
     looks = len(case.rounds)
-    diverged = (
-        f"diverged: {case.diverged[0]} of {len(case.seeds)}, plain {case.diverged[1]}" if any(case.diverged) else ""
-    )
+    diverged = f"diverged: {case.diverged[0]} of {len(case.seeds)}, plain {case.diverged[1]}" if any(case.diverged) else ""
     return [
-        case.cell, case.metric, *shown, "–" if case.worst_round is None else str(case.worst_round), f"{case.below}/{looks}",
-        f"{case.above}/{looks}", f"{case.committed[0]:.0%}", " ".join(filter(None, ("worse" if case.worse else "", diverged))),
-    ]  # fmt: skip
+        case.cell,
+        case.metric,
+        *shown,
+        "–" if case.worst_round is None else str(case.worst_round),
+        f"{case.below}/{looks}",
+        f"{case.above}/{looks}",
+        f"{case.committed[0]:.0%}",
+        " ".join(filter(None, ("worse" if case.worse else "", diverged))),
+    ]

@@ -56,9 +56,7 @@ def overlay() -> None:
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A key of the section overlay.")
 @file_option("--png", help="Plot the graph and its consensus error.")
 @json_option
-def show(
-    kind: str, n: int, k: int, seed: int, round: int, assignments: tuple[str, ...], png: Path | None, as_json: bool
-) -> None:
+def show(kind: str, n: int, k: int, seed: int, round: int, assignments: tuple[str, ...], png: Path | None, as_json: bool) -> None:
     """Measure one overlay and draw one of its rounds.
 
     Keys of --set are those of the manifest's section overlay: weights, average_every, overlap, and the kind's own.
@@ -121,9 +119,7 @@ def compare(n: int, kinds: str, k: int, rounds: int, seed: int, as_json: bool) -
     examples=(("starling overlay sampling -n 64 --bad 13 --k 6", "a fifth of 64 members is Byzantine"),),
 )
 @n_option
-@click.option(
-    "--bad", type=click.IntRange(0), required=True, metavar="F", help="How many of the members are Byzantine."
-)
+@click.option("--bad", type=click.IntRange(0), required=True, metavar="F", help="How many of the members are Byzantine.")
 @click.option("--k", type=click.IntRange(1, 32), default=6, help="Peers that a node pulls from in a round.")
 @click.option("--rounds", type=click.IntRange(1), default=1000, help="Length of the run.")
 @json_option
@@ -137,15 +133,17 @@ def sampling(n: int, bad: int, k: int, rounds: int, as_json: bool) -> None:
 
     for name, value in (("--bad", bad), ("--k", k)):
         if value >= n:
-            raise ConfigError(
-                f"{name}: must be < n = {n}, got {value}; try `{name} {n // 5 if name == '--bad' else n - 1}`"
-            )
+            raise ConfigError(f"{name}: must be < n = {n}, got {value}; try `{name} {n // 5 if name == '--bad' else n - 1}`")
     with slow("counting"):
         found = OverlaySampling(
-            n=n, bad=bad, k=k, rounds=rounds, more_than_b=tuple(overflow(n, bad, k, b) for b in range(k)),
+            n=n,
+            bad=bad,
+            k=k,
+            rounds=rounds,
+            more_than_b=tuple(overflow(n, bad, k, b) for b in range(k)),
             most=b_hat(n, bad, k, n - bad, rounds, RISK),
             never_half=least_s(n, bad, n - bad, rounds, RISK) if bad <= COUNTED * n else None,
-        )  # fmt: skip
+        )
     result(found, as_json, _print_sampling)
 
 
@@ -158,9 +156,7 @@ def _overlay(kind: str, n: int, k: int, seed: int, parameters: dict[str, Any]) -
     check(part, n)
     edges = n * len(part.row(0, n, 0))
     if edges > MOST_EDGES:
-        raise ConfigError(
-            f"-n: {kind} has some {edges:,} edges at n = {n}, more than {MOST_EDGES:,}; try `-n {n // 4}`"
-        )
+        raise ConfigError(f"-n: {kind} has some {edges:,} edges at n = {n}, more than {MOST_EDGES:,}; try `-n {n // 4}`")
     return part
 
 
@@ -244,9 +240,7 @@ def _print_facts(name: str, facts: OverlayFacts) -> None:
     out = console()
     out.print(listing(rows))
     if n > drawing.MOST_DRAWN:
-        out.print(
-            f"\nno drawing: {n} members do not fit, the most is {drawing.MOST_DRAWN}; try --png FILE", style="dim"
-        )
+        out.print(f"\nno drawing: {n} members do not fit, the most is {drawing.MOST_DRAWN}; try --png FILE", style="dim")
         return
     picture = drawing.chords(n, [(i, j) for i, j, _ in facts.edges])
     out.print(Text(f"\nround {facts.round}\n{picture}"), soft_wrap=True)

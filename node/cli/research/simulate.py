@@ -37,23 +37,16 @@ SHOWS_A_NODE, SHOWS_A_SCENARIO = "`starling config show`", "`starling config sho
 @command(
     ("starling simulate examples/simulate-digits.toml", "a table for each run, one for all"),
     ("starling simulate examples/simulate-churn.toml --csv churn.csv --plot churn.png --jobs 2", ""),
-    (
-        "starling simulate examples/simulate-digits.toml --set mix.kappa=0.05 --set sweep.grid={} --json",
-        "one run, for a program",
-    ),
+    ("starling simulate examples/simulate-digits.toml --set mix.kappa=0.05 --set sweep.grid={} --json", "one run, for a program"),
 )
 @click.argument("file", metavar="SCENARIO.toml", type=PATH)
 @set_option("scenario", help="Any key of the file, e.g. pace.rounds=50.")
 @preset_option
 @json_option
 @file_option("--csv", "csv_file", help="Write every evaluation as CSV.")
-@file_option(
-    "--aggregate", "aggregate_file", help="Write mean and standard deviation over seeds of every evaluation as CSV."
-)
+@file_option("--aggregate", "aggregate_file", help="Write mean and standard deviation over seeds of every evaluation as CSV.")
 @file_option("--plot", "plot_file", help="Draw a .png, .svg or .pdf.")
-@click.option(
-    "--x", type=click.Choice(["rounds", "bytes", "seconds"]), help="Horizontal axis of --plot; default: all three."
-)
+@click.option("--x", type=click.Choice(["rounds", "bytes", "seconds"]), help="Horizontal axis of --plot; default: all three.")
 @click.option(
     "--group",
     multiple=True,
@@ -61,18 +54,24 @@ SHOWS_A_NODE, SHOWS_A_SCENARIO = "`starling config show`", "`starling config sho
     help="Key of the sweep that --plot and --aggregate tell runs apart by; default: all but the seed.",
 )
 @click.option("--jobs", type=int, default=1, help="Processes: runs of a sweep at the same time.")
-@click.option(
-    "--cluster",
-    metavar="ADDRESS",
-    help="Compute on the dask cluster of this scheduler instead, e.g. tcp://10.0.0.1:8786.",
-)
+@click.option("--cluster", metavar="ADDRESS", help="Compute on the dask cluster of this scheduler instead, e.g. tcp://10.0.0.1:8786.")
 @click.option("--progress/--no-progress", default=None, help="Say how far it is; default: if a terminal reads.")
 @click.pass_obj
 def simulate(
-    injected: Executor | None, file: Path, assignments: tuple[str, ...], preset: str | None, as_json: bool, csv_file: Path | None,
-    aggregate_file: Path | None, plot_file: Path | None, x: str | None, group: tuple[str, ...], jobs: int, cluster: str | None,
+    injected: Executor | None,
+    file: Path,
+    assignments: tuple[str, ...],
+    preset: str | None,
+    as_json: bool,
+    csv_file: Path | None,
+    aggregate_file: Path | None,
+    plot_file: Path | None,
+    x: str | None,
+    group: tuple[str, ...],
+    jobs: int,
+    cluster: str | None,
     progress: bool | None,
-) -> int:  # fmt: skip
+) -> int:
     """Simulate a swarm, or a sweep of swarms, from a scenario file.
 
     The file's keys, each with its meaning: starling config show scenario. Examples are in examples/.
@@ -148,9 +147,7 @@ class Files:
                 runs.plot(self.plot, x=self.x, group=self.group)
 
 
-def _run(
-    cells: Sequence[Cell], executor: Executor, display: Display
-) -> tuple[Sweep, KeyboardInterrupt | GossipError | None]:
+def _run(cells: Sequence[Cell], executor: Executor, display: Display) -> tuple[Sweep, KeyboardInterrupt | GossipError | None]:
     """All runs, and what ended them before their time."""
     from starling.node.simulate.runs import Sweep
 
@@ -199,22 +196,22 @@ def _block(run: Finished, target: float) -> Iterator[Table | Text]:
     columns = ("round", "seconds", "bytes/node", "exchanges", "nodes", "loss", show.metric(outcome.metric))
     rows = (
         (
-            show.count(row.round), f"{row.seconds:,.1f}", show.size(row.bytes_per_node), show.count(round(row.exchanges_per_node)),
-            show.count(row.alive), *map(_figure, (row.loss, row.mean, row.min, row.max, row.mean_model, row.consensus_distance)),
+            show.count(row.round),
+            f"{row.seconds:,.1f}",
+            show.size(row.bytes_per_node),
+            show.count(round(row.exchanges_per_node)),
+            show.count(row.alive),
+            *map(_figure, (row.loss, row.mean, row.min, row.max, row.mean_model, row.consensus_distance)),
         )
         for row in outcome.rows
-    )  # fmt: skip
+    )
     yield table((f">{name}" for name in (*columns, "min", "max", "mean model", "distance")), rows)
     counted = ", ".join(f"{count:,} {name}" for name, count in outcome.counts.items() if count)
-    yield Text(
-        f"{outcome.parameters:,} parameters; {counted or 'no exchanges'}; {outcome.wall_s:.1f} s on this machine"
-    )
+    yield Text(f"{outcome.parameters:,} parameters; {counted or 'no exchanges'}; {outcome.wall_s:.1f} s on this machine")
     if outcome.undone:
         yield Text(f"{outcome.undone:,} local steps were undone: numbers were not finite", style="bold red")
     if outcome.diverged is not None:
-        yield Text(
-            f"diverged after {outcome.diverged:,} rounds; try a lower optimizer.lr or mix.kappa", style="bold red"
-        )
+        yield Text(f"diverged after {outcome.diverged:,} rounds; try a lower optimizer.lr or mix.kappa", style="bold red")
     if target and outcome.target is None:
         yield Text(f"{target:g} was not reached")
     elif target and (at := outcome.target) is not None:
@@ -233,12 +230,14 @@ def _comparison(finished: Sequence[Finished]) -> Table:
         (*keys, *(f">{name}" for name in columns)),
         (
             (
-                *(str(labels.get(key, "")) for key in keys), *map(_figure, (row.mean, row.min, row.max, row.consensus_distance)),
-                show.size(row.bytes_per_node), f"{row.seconds:,.1f}",
+                *(str(labels.get(key, "")) for key in keys),
+                *map(_figure, (row.mean, row.min, row.max, row.consensus_distance)),
+                show.size(row.bytes_per_node),
+                f"{row.seconds:,.1f}",
             )
             for labels, row in last
         ),
-    )  # fmt: skip
+    )
 
 
 def _figure(value: float | None) -> str:

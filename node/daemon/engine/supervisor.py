@@ -98,8 +98,8 @@ class EngineSupervisor:
                 times = f"{len(self._restarts)} times in {RESTART_WINDOW_S / 60:.0f} minutes"
                 raise EngineError(f"the engine died {times}, the last time because {self._end}")
             self._report.event(
-                "engine_restarting", f"restarting the engine from its last checkpoint: {self._end}", level="warning", reason=str(self._end),
-            )  # fmt: skip
+                "engine_restarting", f"restarting the engine from its last checkpoint: {self._end}", level="warning", reason=str(self._end)
+            )
 
     def _give_up_at_one_place(self) -> None:
         """Raises EngineError: the engine died as the one before it, at the same line of code in the same step, which comes again."""

@@ -77,18 +77,22 @@ class Transactions:
     def _responded(self, message: About, seconds: float) -> None:
         self._ended.append(
             Transaction(
-                self._unix_time(), message.peer, message.round, message.number, asked=False, outcome="committed",
-                bytes_sent=message.payload_bytes, seconds=seconds,
+                self._unix_time(),
+                message.peer,
+                message.round,
+                message.number,
+                asked=False,
+                outcome="committed",
+                bytes_sent=message.payload_bytes,
+                seconds=seconds,
             )
-        )  # fmt: skip
+        )
 
     def _end(self, ended: Ended) -> None:
         it = self._under_way.pop((ended.peer, ended.seq), None)
         figures = () if it is None else (it.sent, it.received, it.clip, trio.current_time() - it.began, it.waited_s)
         asked = ended.role == "initiator"
-        self._ended.append(
-            Transaction(self._unix_time(), ended.peer, ended.round, ended.seq, asked, ended.outcome, *figures)
-        )
+        self._ended.append(Transaction(self._unix_time(), ended.peer, ended.round, ended.seq, asked, ended.outcome, *figures))
 
     def _of(self, message: About) -> _UnderWay:
         key = message.peer, message.number

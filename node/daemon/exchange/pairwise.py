@@ -39,15 +39,25 @@ class PairwiseExchange(ExchangeService[Pairwise]):
     """
 
     def __init__(
-        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], pace: Rounds | Slots, noted: Noted,
+        self,
+        context: NodeContext,
+        members: Members,
+        fresh_inc: Callable[[], int],
+        pace: Rounds | Slots,
+        noted: Noted,
         subscribers: Sequence[Subscriber],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._watch = SlowWatch(context.report, context.limits)
         self._budget = budget_of(context.manifest, context.limits)
         core = Pairwise(
-            context.me, pace, fresh_inc, greets=lambda peer: peer in members.members, budget=self._budget.bytes_for,
-            members=lambda: len(members.roster), receives=context.network.receives,
-        )  # fmt: skip
+            context.me,
+            pace,
+            fresh_inc,
+            greets=lambda peer: peer in members.members,
+            budget=self._budget.bytes_for,
+            members=lambda: len(members.roster),
+            receives=context.network.receives,
+        )
         self._admits = members.admits
         self._noted = noted
         durations = Durations(context.report, pace.patience)

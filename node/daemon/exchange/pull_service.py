@@ -63,9 +63,13 @@ class PulledExchange(ExchangeService[Pulls]):
     slow = ""  # what became slow: not looked for, as nobody waits for one answer
 
     def __init__(
-        self, context: NodeContext, members: Members, signing: Signing,
-        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None], subscribers: Sequence[Subscriber],
-    ) -> None:  # fmt: skip
+        self,
+        context: NodeContext,
+        members: Members,
+        signing: Signing,
+        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None],
+        subscribers: Sequence[Subscriber],
+    ) -> None:
         pace = context.manifest.pace
         self._context = context
         self._admits = members.admits
@@ -76,10 +80,17 @@ class PulledExchange(ExchangeService[Pulls]):
         self._look = members.look
         adds_up = MIXERS.facts(context.manifest.mix.kind, trusted=True).broadcasts
         core = Pulls(
-            context.swarm, patience, signing.verify, members.incarnation_of, self._afford,
-            Relays(context.swarm, context.me, signing.verify, DEPTH if adds_up else 0), MAX_LEAD,
-            kept=KEPT_MESSAGES if adds_up else KEPT, exact=adds_up, nonce=signing.first,
-        )  # fmt: skip
+            context.swarm,
+            patience,
+            signing.verify,
+            members.incarnation_of,
+            self._afford,
+            Relays(context.swarm, context.me, signing.verify, DEPTH if adds_up else 0),
+            MAX_LEAD,
+            kept=KEPT_MESSAGES if adds_up else KEPT,
+            exact=adds_up,
+            nonce=signing.first,
+        )
         super().__init__(context, core, (*subscribers, self._observe), send_s=pace.max_wait_s)
         self._longest = 0  # payload expected from a peer
         self.payload_bytes = 0  # sent

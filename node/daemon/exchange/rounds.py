@@ -23,9 +23,14 @@ class RoundExchange(PairwiseExchange):
     """
 
     def __init__(
-        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], noted: Noted,
-        subscribers: Sequence[Subscriber], directions: Callable[[int], Mapping[str, tuple[float, float]]],
-    ) -> None:  # fmt: skip
+        self,
+        context: NodeContext,
+        members: Members,
+        fresh_inc: Callable[[], int],
+        noted: Noted,
+        subscribers: Sequence[Subscriber],
+        directions: Callable[[int], Mapping[str, tuple[float, float]]],
+    ) -> None:
         super().__init__(context, members, fresh_inc, rounds_of(context.manifest, members), noted, subscribers)
         self._look = members.look
         self._directions = directions
@@ -36,9 +41,13 @@ class RoundExchange(PairwiseExchange):
         self._do(self._core.compute(round, links, view, trio.current_time() if since is None else since))
 
     async def round(
-        self, round: int, links: Mapping[str, float], view: bytes,
-        before_mix: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint, beside_s: float = 0.0,
-    ) -> RoundOutcome:  # fmt: skip
+        self,
+        round: int,
+        links: Mapping[str, float],
+        view: bytes,
+        before_mix: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+        beside_s: float = 0.0,
+    ) -> RoundOutcome:
         """Do all exchanges of a round whose local steps are done, then Mix; arguments as in `Pairwise.compute`.
 
         `before_mix` is awaited between the two, and is expected to take `beside_s` from now; 0: nobody knows. Raises EngineError: the

@@ -20,16 +20,7 @@ import trio
 
 from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
 from starling.gossip.exchange.calls import ExchangeCall
-from starling.gossip.exchange.commands import (
-    Command,
-    DiscardCalls,
-    EdgeDropped,
-    Ended,
-    Event,
-    Fault,
-    Outcome,
-    SendMessage,
-)
+from starling.gossip.exchange.commands import Command, DiscardCalls, EdgeDropped, Ended, Event, Fault, Outcome, SendMessage
 from starling.gossip.exchange.pairwise import Pairwise
 from starling.gossip.exchange.pull import Pulls
 from starling.gossip.wire.frames import encode
@@ -68,16 +59,20 @@ class _Peer:
 
 
 class ExchangeService(Generic[Core]):
-    """Carries out the commands of one node's exchange core; a subclass hands frames to it. A peer that takes no frame for `send_s` is
-    unreachable.
+    """Carries out the commands of one node's exchange core; a subclass hands frames to it.
 
-    `usual_s`: what a long payload usually takes to be sent.
+    A peer that takes no frame for `send_s` is unreachable; `usual_s`: what a long payload usually takes to be sent.
     """
 
     def __init__(
-        self, context: NodeContext, core: Core, subscribers: Sequence[Subscriber], *, send_s: float,
+        self,
+        context: NodeContext,
+        core: Core,
+        subscribers: Sequence[Subscriber],
+        *,
+        send_s: float,
         usual_s: Callable[[], float] = lambda: 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._network, self._engine, self._report = context.network, context.engine, context.report
         self._core = core
         self._subscribers = subscribers

@@ -19,10 +19,7 @@ MIN_MEASURED_BYTES = 32 << 10  # smaller frames vanish into socket buffers and d
 MAX_REQUESTED = 256
 WORDS: Mapping[tuple[Kind, bool], str] = {
     ("send", False): "this node's upload is {times:.1f} times as slow as before ({some} of {of} peers)",
-    (
-        "answer",
-        False,
-    ): "answers take {times:.1f} times as long as before ({some} of {of} peers): this machine or its line is busy",
+    ("answer", False): "answers take {times:.1f} times as long as before ({some} of {of} peers): this machine or its line is busy",
     ("send", True): "sending to {peer} is {times:.1f} times as slow as before",
     ("answer", True): "{peer} takes {times:.1f} times as long to answer as before",
 }
@@ -35,9 +32,7 @@ class SlowWatch:
     report: Reporter
     limits: Limits
     _core: Slowness = field(default_factory=Slowness)
-    _requested: dict[str, tuple[int, float]] = field(
-        default_factory=dict
-    )  # the last request to each peer, and when it was sent
+    _requested: dict[str, tuple[int, float]] = field(default_factory=dict)  # the last request to each peer, and when it was sent
     _told: frozenset[tuple[Kind, str]] = frozenset()
     _cap: int = -1
 
@@ -78,9 +73,7 @@ class SlowWatch:
         named = self._core.named()
         for it in named:
             if (it.kind, it.peer) not in self._told:
-                self.report.event(
-                    "became_slow", _words(it), level="warning", peer=it.peer or None, times=round(it.times, 1)
-                )
+                self.report.event("became_slow", _words(it), level="warning", peer=it.peer or None, times=round(it.times, 1))
         self._told = frozenset((it.kind, it.peer) for it in named)
 
 

@@ -27,9 +27,14 @@ class VisitExchange(PairwiseExchange):
     """
 
     def __init__(
-        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], noted: Noted,
-        subscribers: Sequence[Subscriber], sticky: LastingEdges,
-    ) -> None:  # fmt: skip
+        self,
+        context: NodeContext,
+        members: Members,
+        fresh_inc: Callable[[], int],
+        noted: Noted,
+        subscribers: Sequence[Subscriber],
+        sticky: LastingEdges,
+    ) -> None:
         self.sticky = sticky
         self._slots = slots = slots_of(context.manifest, context.swarm, sticky, members)
         self._moved_bytes: dict[str, int] = {}  # by peer, since it was last visited

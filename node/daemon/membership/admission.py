@@ -89,9 +89,7 @@ class Admission:
             text = f"{use.first.peer} and {use.second.peer} use the same invitation of {use.inviter}, which admits neither from now on"
             self._report.event("invitation_overused", text, level="warning", peer=use.inviter, number=use.number)
             if use.inviter not in {own.peer, self.gate.manifest.founder}:
-                self._report.fault(
-                    use.inviter, "invitation_signed_twice" if use.signed_twice else "invitation_overused"
-                )
+                self._report.fault(use.inviter, "invitation_signed_twice" if use.signed_twice else "invitation_overused")
         if self.gate.digest != self._stored:
             self._stored = self.gate.digest
             self._store.keep_revoked(self.gate.revoked)
@@ -240,8 +238,6 @@ class Admission:
         try:
             return chains.invite(
                 self._identity, self._shown.chain, self.gate.revocations.terms, invitee=placeholder, number=number, not_after_ms=until
-            )  # fmt: skip
+            )
         except ValueError as error:
-            raise GossipError(
-                f"revoke: this node has no invitation {number} to give ({error}); see `starling peers`"
-            ) from error
+            raise GossipError(f"revoke: this node has no invitation {number} to give ({error}); see `starling peers`") from error

@@ -25,9 +25,7 @@ class BestEffort:
     `unreachable` is called with a peer to which a message could not be sent.
     """
 
-    def __init__(
-        self, network: Network, *, per_peer: int = MAX_SENDING, unreachable: Callable[[str], object] = lambda _peer: None
-    ) -> None:  # fmt: skip
+    def __init__(self, network: Network, *, per_peer: int = MAX_SENDING, unreachable: Callable[[str], object] = lambda _peer: None) -> None:
         self._network = network
         self._per_peer = per_peer
         self._unreachable = unreachable

@@ -34,7 +34,7 @@ class Bootstrap:
 
     def __init__(
         self, bootstrap: tuple[str, ...], known: tuple[str, ...], remember: Callable[[tuple[str, ...]], object], report: Reporter
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.given = tuple(dict.fromkeys(bootstrap))
         self.addresses = tuple(dict.fromkeys((*bootstrap, *known)))
         self._added = trio.Event()
@@ -149,9 +149,7 @@ class Bootstrap:
                     if stage < stages:
                         return stage
             if not warned:
-                text = (
-                    "no bootstrap peer says which stage of a crew is wanted; still trying, or choose one, `--stage 1`"
-                )
+                text = "no bootstrap peer says which stage of a crew is wanted; still trying, or choose one, `--stage 1`"
                 self._report.event("bootstrap_unreachable", text, level="warning")
                 warned = True
             await trio.sleep(FIRST_PAUSE_S)
@@ -167,9 +165,7 @@ class Bootstrap:
             self._store(membership)
 
     def _store(self, membership: Membership) -> None:
-        known = tuple(address for peer in membership.members for address in membership.origins.met(peer)[:1])[
-            :MAX_REMEMBERED
-        ]
+        known = tuple(address for peer in membership.members for address in membership.origins.met(peer)[:1])[:MAX_REMEMBERED]
         if known and self._kept != set(known):
             self._kept = frozenset(known)
             self._remember(known)
@@ -177,7 +173,7 @@ class Bootstrap:
 
 def to_share(
     own: Sequence[str], members: Sequence[str], answered: Callable[[str], str | None], met: Callable[[str], tuple[str, ...]]
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """Addresses for an invite, MAX_ADDRESSES at most: this node's, and one of each of some other members.
 
     First those where a dial of this node was `answered`, then those that were `met` at a host which they announce. `members`: the others
@@ -186,6 +182,4 @@ def to_share(
     reached = {peer: address for peer in members if (address := answered(peer)) is not None}
     unsure = [peer for peer in members if peer not in reached][:MAX_LOOKED_AT]
     others = chain(reached.values(), (address for peer in unsure for address in met(peer)[:1]))
-    return tuple(dict.fromkeys(chain(own[:OWN_SHARED], islice(others, MAX_ADDRESSES), own[OWN_SHARED:])))[
-        :MAX_ADDRESSES
-    ]
+    return tuple(dict.fromkeys(chain(own[:OWN_SHARED], islice(others, MAX_ADDRESSES), own[OWN_SHARED:])))[:MAX_ADDRESSES]

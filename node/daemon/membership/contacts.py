@@ -62,7 +62,7 @@ class Contacts:
 
     async def keep(
         self, addresses: Sequence[str], given: Sequence[str] | None = None, *, hint: Hint | None = None, opens: Opens | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Keep in touch through peers at multiaddrs with /p2p/ID, until cancelled.
 
         Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run, or hints, of which

@@ -8,16 +8,7 @@ import trio
 
 from starling.gossip.errors import GossipError, RemoteProtocolError
 from starling.gossip.wire import frames
-from starling.gossip.wire.schema import (
-    Attestations,
-    Beacon,
-    BeaconQuery,
-    Control,
-    Dialed,
-    DialMe,
-    Evidence,
-    StopVote,
-)
+from starling.gossip.wire.schema import Attestations, Beacon, BeaconQuery, Control, Dialed, DialMe, Evidence, StopVote
 from starling.node.daemon.membership.origins import Origins
 from starling.node.daemon.membership.records import RecordVerifier
 from starling.node.interfaces import Reporter

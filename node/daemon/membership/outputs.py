@@ -7,18 +7,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from starling.gossip.exchange.swarm_clock import SwarmClock
-from starling.gossip.membership.events import (
-    Changed,
-    ClockSample,
-    Died,
-    Joined,
-    Left,
-    MemberEvent,
-    Output,
-    Reborn,
-    Send,
-    Told,
-)
+from starling.gossip.membership.events import Changed, ClockSample, Died, Joined, Left, MemberEvent, Output, Reborn, Send, Told
 from starling.gossip.membership.member_list import MemberList
 from starling.gossip.membership.roster import Roster
 from starling.node.daemon.membership.best_effort import BestEffort
@@ -29,9 +18,13 @@ class Outputs:
     """Carries out outputs of one node's detector; `changed` is called with every change of a member."""
 
     def __init__(
-        self, network: Network, clock: SwarmClock, member_list: MemberList, best_effort: BestEffort,
+        self,
+        network: Network,
+        clock: SwarmClock,
+        member_list: MemberList,
+        best_effort: BestEffort,
         changed: Callable[[MemberEvent], object],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.roster = Roster(network.peer_id)
         self._network, self._clock, self._member_list = network, clock, member_list
         self._best_effort, self._changed = best_effort, changed

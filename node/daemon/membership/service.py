@@ -46,9 +46,7 @@ class Membership:
 
     whom: ClassVar[str] = "members"
 
-    def __init__(
-        self, context: NodeContext, clock: SwarmClock, admission: Admission, changed: Callable[[MemberEvent], object]
-    ) -> None:  # fmt: skip
+    def __init__(self, context: NodeContext, clock: SwarmClock, admission: Admission, changed: Callable[[MemberEvent], object]) -> None:
         identity, swarm, section = context.identity, context.swarm, context.manifest.membership
         self._network = context.network
         self._report = context.report
@@ -57,16 +55,17 @@ class Membership:
         self._view = MemberList(self._is_signed, admission.gate, self.origins.quota)
         self._records = RecordVerifier(
             self._view, admission.gate, lambda record: verify_record(record, swarm), admission.offload, self.read
-        )  # fmt: skip
-        own = Record(
-            identity.peer_id, swarm, context.incarnation, 0, "alive", context.network.announced, b"",
-            admission.credential,
-        )  # fmt: skip
+        )
+        own = Record(identity.peer_id, swarm, context.incarnation, 0, "alive", context.network.announced, b"", admission.credential)
         timing = Timing(section.probe_s, section.timeout_s, section.suspicion_s, section.sync_s, section.helpers)
         self._core = Detector(
-            LocalRecord(identity.sign_record(own), identity.sign_record), self._view, timing, context.manifest.seed, clock.time,
+            LocalRecord(identity.sign_record(own), identity.sign_record),
+            self._view,
+            timing,
+            context.manifest.seed,
+            clock.time,
             trio.current_time(),
-        )  # fmt: skip
+        )
         self._best_effort = BestEffort(context.network, per_peer=MAX_SENDING, unreachable=self._lost)
         self._outputs = Outputs(context.network, clock, self._view, self._best_effort, changed)
         self._own_key = OwnKey(context, self._core.local)
@@ -167,9 +166,7 @@ class Membership:
         """Round-trip time of its last answered probe, in seconds; of a repeated one since its first frame."""
         return self._core.rtt_s.get(peer)
 
-    async def serve(
-        self, other: Callable[[str, OtherControl], object], task_status: TaskStatus = trio.TASK_STATUS_IGNORED
-    ) -> None:  # fmt: skip
+    async def serve(self, other: Callable[[str, OtherControl], object], task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled. Raises GossipError: this node may not be a member any more.
 
         `other` is called with members' control messages that are not about membership, and may raise RemoteProtocolError.
@@ -180,12 +177,8 @@ class Membership:
             nursery.start_soon(self._tick)
             nursery.start_soon(self._records.serve)
             core, now = self._core, trio.current_time
-            nursery.start_soon(
-                self._admission.examine, lambda record, sender: self._do(core.admit(record, sender, now()))
-            )
-            nursery.start_soon(
-                self._admission.renew, lambda credential: self._do(core.update(now(), credential=credential))
-            )
+            nursery.start_soon(self._admission.examine, lambda record, sender: self._do(core.admit(record, sender, now())))
+            nursery.start_soon(self._admission.renew, lambda credential: self._do(core.update(now(), credential=credential)))
             await nursery.start(self._best_effort.serve)
             task_status.started()
 

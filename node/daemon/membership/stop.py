@@ -23,9 +23,7 @@ from starling.node.rpc.calls import Opened
 class StopService:
     """One node's part in the decision."""
 
-    def __init__(
-        self, context: NodeContext, members: Members, opened: Opened, electors: Callable[[], Collection[str]]
-    ) -> None:
+    def __init__(self, context: NodeContext, members: Members, opened: Opened, electors: Callable[[], Collection[str]]) -> None:
         pace = context.manifest.pace
         self._me, self._members, self._electors = context.me, members, electors
         self._best_effort = BestEffort(context.network)
@@ -33,8 +31,8 @@ class StopService:
         self.votes = None
         if pace.stop_after:
             self.votes = StopVotes(
-                pace.stop_after * pace.evaluate_every, pace.quorum == 1, opened.higher_is_better, opened.best, opened.best_round or 0,
-            )  # fmt: skip
+                pace.stop_after * pace.evaluate_every, pace.quorum == 1, opened.higher_is_better, opened.best, opened.best_round or 0
+            )
 
     def evaluated(self, round: int, value: float) -> None:
         """Note our value after `round` rounds, and tell all members how we vote now."""

@@ -38,12 +38,7 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
             running = node.running
             await running.training.house.evaluation.evaluate()
             last = node.progress.evaluated
-            return {
-                "metric": running.opened.metric,
-                "value": last.value,
-                "round": last.round,
-                "others": dict(last.others),
-            }
+            return {"metric": running.opened.metric, "value": last.value, "round": last.round, "others": dict(last.others)}
         case "export":
             path = Path(str(fields["path"]))
             if not path.is_absolute():
@@ -71,9 +66,12 @@ async def _limit(node: Node, fields: Mapping[str, object]) -> dict[str, object]:
             await running.engine.limit(limits.threads)
         text = ", ".join(f"{name} = {value}" for name, value in asdict(limits).items())
         node.events.event(
-            "limits_changed", f"in force now: {text}",
-            up_bytes_per_s=limits.up_bytes_per_s, down_bytes_per_s=limits.down_bytes_per_s, threads=limits.threads,
-        )  # fmt: skip
+            "limits_changed",
+            f"in force now: {text}",
+            up_bytes_per_s=limits.up_bytes_per_s,
+            down_bytes_per_s=limits.down_bytes_per_s,
+            threads=limits.threads,
+        )
     return asdict(limits)
 
 
@@ -93,6 +91,9 @@ def _decide(policy: PeerPolicy, op: str, fields: Mapping[str, object]) -> dict[s
     standing = policy.standing(peer)
     left_s = standing.until - trio.current_time()
     return {
-        "peer": peer, "standing": standing.state, "trusted": standing.trusted, "why": standing.why,
+        "peer": peer,
+        "standing": standing.state,
+        "trusted": standing.trusted,
+        "why": standing.why,
         "shut_out_s": left_s if math.isfinite(left_s) else None,
-    }  # fmt: skip
+    }

@@ -34,9 +34,7 @@ class FinalWriter:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         cause = first_error(error) if isinstance(error, BaseExceptionGroup) else error
         if isinstance(cause, ConfigError):
             return  # refused input: nothing has run

@@ -84,9 +84,7 @@ class Recorder:
             if not self._failed:
                 self._failed = True
                 advice = "training goes on, and so does the record once it can; free some disk space or look at the directory's permissions"
-                self.report.event(
-                    "cannot_record", f"{self.path} cannot be written: {error.strerror}; {advice}", level="error"
-                )
+                self.report.event("cannot_record", f"{self.path} cannot be written: {error.strerror}; {advice}", level="error")
             return 0
         self._before = now
         self._bytes += len(text)
@@ -150,7 +148,7 @@ def round_fields(before: Totals, now: Totals) -> dict[str, object]:
         # a network forgets unknown peers after a while
         "bytes_sent": max(0, now.traffic.bytes_sent - before.traffic.bytes_sent),
         "bytes_received": max(0, now.traffic.bytes_received - before.traffic.bytes_received),
-    }  # fmt: skip
+    }
 
 
 def totals(node: Node) -> Totals:

@@ -19,9 +19,7 @@ from starling.node.status.snapshot import VERSION, PeerStatus, Resources, Status
 
 Fields = dict[str, Any]
 MAX_TRANSFERS = 16
-FORWARD = (
-    "forward port {port} of the router to this machine, or invite a member that others can dial, which then relays"
-)
+FORWARD = "forward port {port} of the router to this machine, or invite a member that others can dial, which then relays"
 
 
 def take_snapshot(node: Node) -> StatusSnapshot:
@@ -33,10 +31,7 @@ def take_snapshot(node: Node) -> StatusSnapshot:
             fields = _own(node, None) | _manifest(node.manifest) | _traffic(node)
         case Fetching(manifest=manifest, transfer=transfer):
             fields = _own(node, None) | _manifest(manifest) | _traffic(node)
-            fields |= {
-                "activity": "fetching the model that the swarm begins with",
-                "transfers": transfer.downloads.incoming,
-            }
+            fields |= {"activity": "fetching the model that the swarm begins with", "transfers": transfer.downloads.incoming}
         case Opening(context=context, engine=engine):
             fields = _own(node, engine.pid) | _manifest(context.manifest) | _traffic(node)
             fields["activity"] = engine.activity
@@ -147,9 +142,7 @@ def _problem(node: Node) -> str | None:
             if node.progress.state == "waiting":
                 needed, here = running.context.manifest.pace.quorum, len(running.role.members.members)
                 whom = running.role.members.whom
-                return (
-                    f"waiting for {needed} {whom}, {here} here; invite others with the string `starling invite` prints"
-                )
+                return f"waiting for {needed} {whom}, {here} here; invite others with the string `starling invite` prints"
             if running.training.house.cannot_save:
                 return "checkpoints cannot be written; free some disk space"
             if node.progress.state == "training" and members == 1:
@@ -196,12 +189,8 @@ def _peers(node: Node, running: RunningNode) -> tuple[PeerStatus, ...]:
                 relay=network.relay_of(peer),
             )
         )
-    banned = [
-        it for it in node.policy.reputation.decisions(now) if it.kind == "ban" and it.peer not in membership.table
-    ]
-    rows += [
-        PeerStatus(it.peer, "banned", standing="ban", shut_out_s=_left_s(it.until, now), why=it.why) for it in banned
-    ]
+    banned = [it for it in node.policy.reputation.decisions(now) if it.kind == "ban" and it.peer not in membership.table]
+    rows += [PeerStatus(it.peer, "banned", standing="ban", shut_out_s=_left_s(it.until, now), why=it.why) for it in banned]
     return tuple(rows)
 
 

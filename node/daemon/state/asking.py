@@ -35,9 +35,7 @@ class Asking:
             with suppress(trio.WouldBlock):  # asked twice, answered twice
                 waiting.send_nowait(message)
 
-    async def ask(
-        self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0, *, patience_s: float = REPLY_S
-    ) -> Reply:
+    async def ask(self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0, *, patience_s: float = REPLY_S) -> Reply:
         """The peer's reply of that kind to a query, which is repeated until then. Raises TransportError, trio.TooSlowError: no answer.
 
         A reply that is under way for less than `late_s` is not asked for again; `patience_s` is what the peer may take to make it.

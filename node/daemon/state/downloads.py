@@ -65,9 +65,7 @@ class Downloads:
     def incoming(self) -> tuple[TransferStatus, ...]:
         """Downloads under way, for the status."""
         now = trio.current_time()
-        return tuple(
-            TransferStatus(peer, "model", it.received, it.size, now - it.began) for peer, it in self._incoming.items()
-        )
+        return tuple(TransferStatus(peer, "model", it.received, it.size, now - it.began) for peer, it in self._incoming.items())
 
     async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | ModelFile | None:
         """Download an offered model, from all `holders` of the same digest at once, and check each chunk; None if none delivers it.
@@ -90,9 +88,13 @@ class Downloads:
             file = await self._new_file(offer.size)
             queued_s = 2.0 * AHEAD_S if offer.size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
             incoming.chunks = chunks = Download(
-                offer.size, offer.digest, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=queued_s,
+                offer.size,
+                offer.digest,
+                listed,
+                slow_bytes_per_s=SLOW_BYTES_PER_S,
+                least_s=queued_s,
                 data=bytearray() if file is None else file.pages,
-            )  # fmt: skip
+            )
             if len(sources) > 1 and self._partial is not None:
                 partial = await self._resume(chunks, self._partial)
 

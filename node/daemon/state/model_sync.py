@@ -57,9 +57,7 @@ class ModelSync:
     contradicted: bool = False  # the last fetch received models, but no two that agree
     _turn: int = 0
 
-    async def fetch(
-        self, sources: Sequence[str], newer_than: int, *, live: bool = False, abreast: Collection[str] = ()
-    ) -> int | None:
+    async def fetch(self, sources: Sequence[str], newer_than: int, *, live: bool = False, abreast: Collection[str] = ()) -> int | None:
         """Install a model that is past round `newer_than`, ours. -> its round; None if there is none that members agree on
 
         Asks `sources`, members, best first. `live`: this node has trained, and its own model is a voice against; `abreast`: sources
@@ -84,16 +82,20 @@ class ModelSync:
                 unmatched = f"from {peers[0]}; no other member had one to compare it with"
                 source = unmatched if alone else f"on which {_listed(peers)} agree"
                 self.report.event(
-                    "state_fetched", f"took the model of round {agreed.round} {source}",
-                    level="warning" if alone else "info", peers=tuple(peers), round=agreed.round,
-                )  # fmt: skip
+                    "state_fetched",
+                    f"took the model of round {agreed.round} {source}",
+                    level="warning" if alone else "info",
+                    peers=tuple(peers),
+                    round=agreed.round,
+                )
                 return agreed.round
             self.contradicted = True
             self.report.event(
                 "state_contradicted",
                 f"the models of {_listed(held)} contradict each other; none is taken; `starling ban PEER` leaves one out",
-                level="warning", peers=tuple(held),
-            )  # fmt: skip
+                level="warning",
+                peers=tuple(held),
+            )
         return None
 
     async def _collect(
@@ -136,9 +138,7 @@ class ModelSync:
             file, data = (state, b"") if isinstance(state, ModelFile) else (None, state)
             path = "" if file is None else str(file.path)
             try:
-                reply = await self.engine.call(
-                    calls.Consider(offered.peer, offered.offer.round, data, self._turn, path)
-                )
+                reply = await self.engine.call(calls.Consider(offered.peer, offered.offer.round, data, self._turn, path))
             except EngineError as error:
                 lost.append(error)
                 return

@@ -10,15 +10,7 @@ import math
 import trio
 
 from starling.gossip.errors import EngineError
-from starling.gossip.wire.schema import (
-    MAX_CHUNK_BYTES,
-    Chunk,
-    ChunkQuery,
-    Digests,
-    DigestsQuery,
-    StateOffer,
-    StateQuery,
-)
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Digests, DigestsQuery, StateOffer, StateQuery
 from starling.node.daemon.state.asking import REPLY_S, SLOW_BYTES_PER_S
 from starling.node.interfaces import EngineHandle
 from starling.node.rpc import calls

@@ -174,9 +174,7 @@ class StartModel:
             return None
         size = self.file.wanted.size
         queued_s = 2.0 * AHEAD_S if size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
-        chunks = Download(
-            size, self.file.wanted.root, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=queued_s, data=file.pages
-        )
+        chunks = Download(size, self.file.wanted.root, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=queued_s, data=file.pages)
         if file.begun:
             await self.file.offload(lambda: chunks.recover(file.chunks()))
         file.begun = True

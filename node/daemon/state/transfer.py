@@ -51,9 +51,7 @@ class Transfer:
     `partial`: where to keep what was received of a model over restarts; None: nowhere.
     """
 
-    def __init__(
-        self, *, network: Network, report: Reporter, manifest: Callable[[str], bytes | None], partial: Path | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, *, network: Network, report: Reporter, manifest: Callable[[str], bytes | None], partial: Path | None = None) -> None:
         self._network, self._report, self._manifest = network, report, manifest
         self._snapshots = Snapshots()
         self._schema = b""

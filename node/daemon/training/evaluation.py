@@ -60,7 +60,14 @@ class Evaluation:
         self.stop.evaluated(done, evaluated.value)
         level, doubt = loss_told(evaluated.loss)
         self.report.event(
-            "evaluated", f"{metric} {evaluated.value:.4g}{show.others(kept.others)} after round {done}{doubt}", level=level,
-            round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples, alone=kept.alone,
+            "evaluated",
+            f"{metric} {evaluated.value:.4g}{show.others(kept.others)} after round {done}{doubt}",
+            level=level,
+            round=done,
+            metric=metric,
+            value=evaluated.value,
+            loss=evaluated.loss,
+            samples=evaluated.samples,
+            alone=kept.alone,
             others=evaluated.others,
-        )  # fmt: skip
+        )

@@ -75,9 +75,7 @@ class Housekeeping:
             text = f"all local steps of {UNDONE_ROUNDS} rounds were undone: loss, gradient or model was not finite"
             report.event("steps_undone", text, level="error", round=progress.round)
         if trained.halted and trained.halted != progress.halted:
-            text = (
-                f"this node's data are no longer used for training: {trained.halted}; it still takes part in exchanges"
-            )
+            text = f"this node's data are no longer used for training: {trained.halted}; it still takes part in exchanges"
             report.event("data_at_rest", text, level="warning", round=progress.round)
         progress.halted = trained.halted
         for note in trained.notes:

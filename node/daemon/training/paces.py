@@ -40,14 +40,7 @@ from starling.node.daemon.training.late_join import Joining, LateJoin, PeerModel
 from starling.node.daemon.training.local_work import Role
 from starling.node.daemon.training.loop import RoundLoop
 from starling.node.daemon.training.slots import Contacts, LastingContacts, ScheduledContacts, SlotsLoop
-from starling.node.daemon.training.steps import (
-    InTurn,
-    Links,
-    MeasuredBeforeMix,
-    Overlapping,
-    Rounds,
-    StepsLoop,
-)
+from starling.node.daemon.training.steps import InTurn, Links, MeasuredBeforeMix, Overlapping, Rounds, StepsLoop
 from starling.node.daemon.trust.equivocation import EquivocationDetector
 
 
@@ -74,9 +67,7 @@ class Services:
         role, progress = self.role, self.house.progress
         return Grants(context.manifest.pace, self.overlay, role.members, role.work, progress, context.report)
 
-    def catch_up(
-        self, exchange: PairwiseExchange | PulledExchange, forget: Callable[[], object] = lambda: None
-    ) -> CatchUp:
+    def catch_up(self, exchange: PairwiseExchange | PulledExchange, forget: Callable[[], object] = lambda: None) -> CatchUp:
         """Return what takes over peers' models."""
         pace = self.context.manifest.pace
         return CatchUp(self.models.fetch, self.house.progress, pace.ramp_rounds, exchange.reset_all, forget)
@@ -117,9 +108,13 @@ def steps(services: Services) -> Pace:
 def _pairwise_steps(services: Services) -> Pace:
     pace, grants, named = services.context.manifest.pace, services.grants(), _named(services)
     exchange = RoundExchange(
-        services.context, services.role.members, services.edge_numbers(), services.around.policy.noted, services.subscribers,
+        services.context,
+        services.role.members,
+        services.edge_numbers(),
+        services.around.policy.noted,
+        services.subscribers,
         named.directions,
-    )  # fmt: skip
+    )
     in_turn = InTurn(Links(named, services.around.beacons), exchange, grants)
     rounds = Overlapping(in_turn, exchange, pace) if pace.overlap else in_turn
     return _steps(services, grants, rounds, exchange, named, left_behind=exchange.left_behind)
@@ -131,26 +126,36 @@ def _pulled_steps(services: Services) -> Pace:
     equivocation = EquivocationDetector(context, members, services.house.progress)
     exchange = PulledExchange(
         context, members, Signing(services.fresh(1), equivocation.attested), around.policy.noted, services.subscribers
-    )  # fmt: skip
+    )
     neighbors: Neighbors = (
         RandomNeighbors(
-            lambda: members.roster, context.me, section.k, Caps(context.manifest.admission.per_prefix, members.origins.prefixes),
-            around.may_use, secret_draws(context.identity.seed, context.incarnation),
+            lambda: members.roster,
+            context.me,
+            section.k,
+            Caps(context.manifest.admission.per_prefix, members.origins.prefixes),
+            around.may_use,
+            secret_draws(context.identity.seed, context.incarnation),
         )
         if section.kind == "pull"
         else OverlayNeighbors(
             services.overlay, lambda: members.roster, context.me, around.beacons.salt, rows=True, may_meet=around.may_meet
         )
-    )  # fmt: skip
+    )
     grants = services.grants()
     rounds = InTurn(Links(neighbors, services.around.beacons), exchange, grants)
     return _steps(services, grants, rounds, exchange, neighbors, equivocation=equivocation)
 
 
 def _steps(
-    services: Services, grants: Grants, rounds: Rounds, exchange: PairwiseExchange | PulledExchange, neighbors: Neighbors, *,
-    left_behind: Callable[[int, int], int] = lambda here, _reach: here, equivocation: EquivocationDetector | None = None,
-) -> Pace:  # fmt: skip
+    services: Services,
+    grants: Grants,
+    rounds: Rounds,
+    exchange: PairwiseExchange | PulledExchange,
+    neighbors: Neighbors,
+    *,
+    left_behind: Callable[[int, int], int] = lambda here, _reach: here,
+    equivocation: EquivocationDetector | None = None,
+) -> Pace:
     context, house = services.context, services.house
     pace, catch_up = context.manifest.pace, services.catch_up(exchange, rounds.forget)
     if context.config.evaluate_alone:
@@ -164,9 +169,7 @@ def clock(services: Services) -> Pace:
     """Return slots of time with one exchange each."""
     context, members, house, named = services.context, services.role.members, services.house, _named(services)
     manifest, edges = context.manifest, _lasting(context.manifest, context.swarm.encode())
-    exchange = VisitExchange(
-        context, members, services.edge_numbers(), services.around.policy.noted, services.subscribers, edges
-    )
+    exchange = VisitExchange(context, members, services.edge_numbers(), services.around.policy.noted, services.subscribers, edges)
     neighbors: Neighbors = named
     contacts: Contacts = ScheduledContacts(exchange, named)
     if manifest.overlay.kind == "sticky":
@@ -179,9 +182,7 @@ def clock(services: Services) -> Pace:
 def _named(services: Services) -> NamedNeighbors:
     """Return the neighbors that the overlay names, of this node or of its crew."""
     me, members = services.context.me, services.role.members
-    plain = OverlayNeighbors(
-        services.overlay, lambda: members.roster, me, services.around.beacons.salt, may_meet=services.around.may_meet
-    )
+    plain = OverlayNeighbors(services.overlay, lambda: members.roster, me, services.around.beacons.salt, may_meet=services.around.may_meet)
     return services.role.named(plain)
 
 
@@ -189,8 +190,4 @@ def _lasting(manifest: Manifest, salt: bytes) -> LastingEdges:
     """Return the edges of a node in clock pace; an overlay that is a schedule names neighbors itself, and these are for who is accepted."""
     params = manifest.overlay.params()
     degree = params.get("degree", DEGREE)
-    return (
-        ChosenEdges(degree, salt, params["choose_every"] or EVERY)
-        if params.get("choose") == "fast"
-        else StickyEdges(degree, salt)
-    )
+    return ChosenEdges(degree, salt, params["choose_every"] or EVERY) if params.get("choose") == "fast" else StickyEdges(degree, salt)

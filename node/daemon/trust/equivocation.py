@@ -27,15 +27,7 @@ from starling.node.daemon.membership.neighbors import Members
 from starling.node.daemon.progress import Progress
 from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
-from starling.robust.evidence import (
-    EQUIVOCATION,
-    EvidenceStore,
-    Statements,
-    claim_of,
-    equivocation,
-    equivocation_check,
-    statement_of,
-)
+from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, claim_of, equivocation, equivocation_check, statement_of
 
 SEND_EVERY_S = 0.5
 LISTENERS = 2

@@ -33,9 +33,7 @@ class Enforcement:
     refuse: Callable[[str, float], object] = lambda _peer, _until: None
     """Closes connections of a peer and refuses it until a time on trio's clock; -inf admits it again."""
     cut: Callable[[str], object] = lambda _peer: None  # deletes what a peer contributed; returns at once
-    inviters_of: Callable[[str], tuple[str, ...]] = (
-        lambda _peer: ()
-    )  # the peers that answer for a peer, its own inviter last
+    inviters_of: Callable[[str], tuple[str, ...]] = lambda _peer: ()  # the peers that answer for a peer, its own inviter last
     known: Callable[[], Collection[str]] = tuple  # peer ids that may be abbreviated in the owner's commands
 
 
@@ -45,9 +43,7 @@ class PeerPolicy:
     `keep` is called with the bans and trust to store for the next run, times in unix seconds, as `unix_time` has them.
     """
 
-    def __init__(
-        self, me: str, events: Events, unix_time: Callable[[], float], keep: Callable[[tuple[Decision, ...]], object]
-    ) -> None:  # fmt: skip
+    def __init__(self, me: str, events: Events, unix_time: Callable[[], float], keep: Callable[[tuple[Decision, ...]], object]) -> None:
         self.reputation = Reputation()
         self._electorate = Electorate()
         self._me = me
@@ -164,9 +160,7 @@ class PeerPolicy:
         peer = self._named(given)
         was_out = not self.allows(peer)
         if not self.reputation.forgive(peer):
-            raise GossipError(
-                f"unban: {peer} is neither banned nor trusted; `starling peers` shows every peer's standing"
-            )
+            raise GossipError(f"unban: {peer} is neither banned nor trusted; `starling peers` shows every peer's standing")
         self._let_in(peer, "peer_unban", f"{peer} is treated like any other peer again", was_out=was_out)
         return peer
 

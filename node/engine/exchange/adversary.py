@@ -68,13 +68,9 @@ def _attack(opening: calls.Open) -> Attack:
     consent.find_module("attack", opening.attack, opening.code)
     attack: Attack = ATTACKS.build("attack_params", opening.attack, params, trusted=True)
     if opening.attack == "sleeper" and not opening.manifest.pace.rounds:
-        raise ConfigError(
-            "attack: sleeper wakes after a share of the rounds, and pace.rounds = 0 is endless; try `--set pace.rounds=400`"
-        )
+        raise ConfigError("attack: sleeper wakes after a share of the rounds, and pace.rounds = 0 is endless; try `--set pace.rounds=400`")
     if attack.targets == "data" and opening.privacy.noise:
-        raise ConfigError(
-            f"attack: {opening.attack} poisons data, which privacy.noise takes unpoisoned; set privacy.noise=0"
-        )
+        raise ConfigError(f"attack: {opening.attack} poisons data, which privacy.noise takes unpoisoned; set privacy.noise=0")
     return attack
 
 

@@ -41,9 +41,7 @@ class Broadcasts:
     def handlers(self) -> Handlers:
         """Answer Publish, VerifyUpdate and VerifyEarlier."""
         alone = one_thread()
-        return {
-            calls.Publish: alone(self.publish), calls.VerifyUpdate: alone(self.verify), calls.VerifyEarlier: alone(self.verify_earlier),
-        }  # fmt: skip
+        return {calls.Publish: alone(self.publish), calls.VerifyUpdate: alone(self.verify), calls.VerifyEarlier: alone(self.verify_earlier)}
 
     def publish(self, call: calls.Publish) -> calls.Published:
         """Return the message from this node's outer parameters. Raises LocalProtocolError if our own numbers cannot be sent."""

@@ -97,9 +97,12 @@ class Byzantine:
     def handlers(self) -> Handlers:
         """Answer as the exchange does, with what the adversary makes of it."""
         around: dict[type[calls.Call], Callable[[Answer, Any], Any]] = {
-            calls.Publish: self._publish, calls.Offer: self._offer, calls.Answer: self._answer,
-            calls.Apply: self._take, calls.Commit: self._take,
-        }  # fmt: skip
+            calls.Publish: self._publish,
+            calls.Offer: self._offer,
+            calls.Answer: self._answer,
+            calls.Apply: self._take,
+            calls.Commit: self._take,
+        }
         honest = self._exchange.handlers()
         return {kind: partial(around[kind], it) if kind in around else it for kind, it in honest.items()}
 

@@ -74,9 +74,14 @@ def _terms(replica: Replica, opening: calls.Open) -> tuple[Terms, Effort]:
     codec = exchange_codec(manifest, like.dtype, facts)
     chosen = selector_facts(manifest.compress, kind)
     select = selection(
-        manifest.compress, codec.response if kind in SWAPPED else codec.request, codec.response, facts,
-        wishes=chosen.wishes, beside=beside(manifest), effort=effort,
-    )  # fmt: skip
+        manifest.compress,
+        codec.response if kind in SWAPPED else codec.request,
+        codec.response,
+        facts,
+        wishes=chosen.wishes,
+        beside=beside(manifest),
+        effort=effort,
+    )
     wished = kept(manifest.compress.ratio, dim) if chosen.wishes else 0
     form = Form(dim, like.dtype, like.device, replica.layout.dim)
     return Terms(opening.node, manifest.seed, codec, select, wished, form), effort

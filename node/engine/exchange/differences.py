@@ -62,9 +62,7 @@ class _Pending:
 class Differences:
     """Offers and pending answers, at most one of each per peer. Satisfies `Transactions`."""
 
-    def __init__(
-        self, replica: Replica, site: Site, terms: Terms, besides: Besides, known: Known, defence: Defence
-    ) -> None:  # fmt: skip
+    def __init__(self, replica: Replica, site: Site, terms: Terms, besides: Besides, known: Known, defence: Defence) -> None:
         self._defence = defence
         self._replica, self._site, self._terms, self._besides, self._known = replica, site, terms, besides, known
         self._vectors = site.vectors

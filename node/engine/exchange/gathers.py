@@ -84,7 +84,5 @@ class Gathers:
         if len(payload) < HEADER.size or payload[1] != Kind.FULL:  # before anything else is paid for
             raise ValueError("not_whole")
         terms = self._terms
-        _, values = codec.decode(
-            payload, terms.form.dim, terms.form.dtype, (terms.codec.response,), device=terms.form.device
-        )
+        _, values = codec.decode(payload, terms.form.dim, terms.form.dtype, (terms.codec.response,), device=terms.form.device)
         return bounded(values).reshape(terms.form.dim)

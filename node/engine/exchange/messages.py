@@ -32,9 +32,7 @@ class EachEdge:
     def encode(self, call: Offer | Answer, message: Tensor, budget: int) -> bytes:
         """Return a payload for one peer."""
         terms = self._terms
-        support = terms.select(budget, terms.form.dim).select(
-            message, None, terms.mask_seed(call.peer, call.inc), call.seq
-        )
+        support = terms.select(budget, terms.form.dim).select(message, None, terms.mask_seed(call.peer, call.inc), call.seq)
         chance = terms.chance(call.peer, call.inc, call.seq, terms.node)
         return terms.codec.encode_message(message, support, chance)
 

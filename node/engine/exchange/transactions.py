@@ -67,8 +67,11 @@ class Pairwise:
         """Answer the calls of a transaction, all but Drop on one thread and timed."""
         of = self._transactions
         timed: dict[type[calls.Call], Callable[[Any], Any]] = {
-            calls.Offer: of.offer, calls.Answer: of.answer, calls.Apply: of.apply, calls.Commit: of.commit
-        }  # fmt: skip
+            calls.Offer: of.offer,
+            calls.Answer: of.answer,
+            calls.Apply: of.apply,
+            calls.Commit: of.commit,
+        }
         return {kind: self._timed(answer) for kind, answer in timed.items()} | {calls.Drop: of.drop}
 
     def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:

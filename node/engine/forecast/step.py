@@ -89,9 +89,12 @@ def _parts(manifest: Manifest, made: Task, data: Data, clock: Clock) -> Forecast
     dim, computed = layout(model).dim, operations(made.loss, model, batch())
     *kernels_s, update_s = apart([*computed, update], clock)
     return Forecast(
-        parameters=dim, operations=sum(each.count for each in computed), batch_s=taken(batch, clock, REPEATS),
-        kernels_s=sum(kernels_s), update_s=update_s,
-    )  # fmt: skip
+        parameters=dim,
+        operations=sum(each.count for each in computed),
+        batch_s=taken(batch, clock, REPEATS),
+        kernels_s=sum(kernels_s),
+        update_s=update_s,
+    )
 
 
 class _Constant:
@@ -145,9 +148,13 @@ def around_a_step(manifest: Manifest, clock: Clock, each_s: float) -> float:
     They are those of a trainer's step on the smallest model, less its own forecast.
     """
     plain = structs.replace(
-        manifest, task=TaskSection(), optimizer=OptimizerSection(), crew=CrewSection(), partition=PartitionSection(),
+        manifest,
+        task=TaskSection(),
+        optimizer=OptimizerSection(),
+        crew=CrewSection(),
+        partition=PartitionSection(),
         mix=structs.replace(manifest.mix, personal=(), turns=(), own=0.0),
-    )  # fmt: skip
+    )
     tiny = toml.apply_set(plain, ("task.kind=digits", "task.hidden=1", "task.batch_size=1"))
     opening = _opening(tiny)
     tried = trainer(opening)(opening, Csprng(urandom), GradientWindow())

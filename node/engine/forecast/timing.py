@@ -33,9 +33,7 @@ def kernels(operations: Sequence[Operation], clock: Clock, *, repeats: int = REP
     return sum(apart(operations, clock, repeats=repeats))
 
 
-def apart(
-    operations: Sequence[Operation], clock: Clock, *, repeats: int = REPEATS, longest_s: float = LONGEST_S
-) -> list[float]:
+def apart(operations: Sequence[Operation], clock: Clock, *, repeats: int = REPEATS, longest_s: float = LONGEST_S) -> list[float]:
     """Return the seconds of each operation, as often as it is done.
 
     They are medians of alternating measurements, in groups of at most `GROUP_BYTES` if possible.

@@ -67,9 +67,7 @@ class MeasuredBatch(Batch):
         if not self._noise.due(step + 1, batch):
             loss = self._compute(batch, into, seed)
         else:
-            loss = self._noise.measure(
-                lambda half, drawn: self._compute(half, into, drawn), batch, into, seed, self._shares
-            )
+            loss = self._noise.measure(lambda half, drawn: self._compute(half, into, drawn), batch, into, seed, self._shares)
         return loss, math.isfinite(loss)
 
 
@@ -113,9 +111,7 @@ class Optimistic:
 class LookAhead:
     """The gradient at a look-ahead point, computed from a first gradient (`node.engine.ahead`); `second` computes it without a window."""
 
-    def __init__(
-        self, source: GradientSource, second: GradientSource, replica: Replica, model: LocalModel, rates: Rates
-    ) -> None:
+    def __init__(self, source: GradientSource, second: GradientSource, replica: Replica, model: LocalModel, rates: Rates) -> None:
         self._source, self._second, self._replica, self._model, self._rates = source, second, replica, model, rates
 
     def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
@@ -126,10 +122,13 @@ class LookAhead:
             x = replica.parameters.clone()
             replica.parameters.copy_(
                 ahead.point(
-                    self._model.manifest.optimizer, x, into,
-                    lambda gradient: replica.mixer.correct(replica.state, gradient)[0], self._rates.at(round),
+                    self._model.manifest.optimizer,
+                    x,
+                    into,
+                    lambda gradient: replica.mixer.correct(replica.state, gradient)[0],
+                    self._rates.at(round),
                 )
-            )  # fmt: skip
+            )
             self._second(step, round, into)
             replica.parameters.copy_(x)
         return loss, fine

@@ -40,9 +40,7 @@ class LocalModel:
         large: whether copies of it matter.
     """
 
-    def __init__(
-        self, manifest: Manifest, node: str, task: Task, data: Data, fresh: Callable[[], nn.Module], device: str
-    ) -> None:
+    def __init__(self, manifest: Manifest, node: str, task: Task, data: Data, fresh: Callable[[], nn.Module], device: str) -> None:
         """Raises ValueError: the parameters do not fit one vector."""
         self.manifest, self.node, self.task, self.data, self.device = manifest, node, task, data, device
         self.fresh = fresh

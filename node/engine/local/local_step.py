@@ -61,13 +61,7 @@ class GradientStep:
     """A step along a gradient. Satisfies `LocalStep`."""
 
     def __init__(
-        self,
-        model: LocalModel,
-        source: GradientSource,
-        correction: Correction,
-        descent: Descent,
-        guard: Guard,
-        rates: Rates,
+        self, model: LocalModel, source: GradientSource, correction: Correction, descent: Descent, guard: Guard, rates: Rates
     ) -> None:
         self._model, self.source, self._correction = model, source, correction
         self.descent, self._guard, self._rates = descent, guard, rates

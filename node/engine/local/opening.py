@@ -16,15 +16,7 @@ from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
 from starling.node.engine.ahead import looks_ahead
 from starling.node.engine.local.correction import correction_of
-from starling.node.engine.local.gradient_source import (
-    Batch,
-    GradientSource,
-    LookAhead,
-    MeasuredBatch,
-    Optimistic,
-    Private,
-    Windowed,
-)
+from starling.node.engine.local.gradient_source import Batch, GradientSource, LookAhead, MeasuredBatch, Optimistic, Private, Windowed
 from starling.node.engine.local.guard import Guard
 from starling.node.engine.local.hooked_step import HookedSource, HookedStep, refuse_hooks
 from starling.node.engine.local.local_model import LocalModel
@@ -68,11 +60,7 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
     made = setup_of(opening, model_of(opening))
     compute, every = partial(made.gradients.compute, reset=made.guard.reset_buffers), opening.numerics.noise_every
     noise = None if every is None else NoiseScale(every)
-    batch = (
-        Batch(made.model, compute)
-        if noise is None
-        else MeasuredBatch(made.model, compute, noise, made.gradients.parts.shares)
-    )
+    batch = Batch(made.model, compute) if noise is None else MeasuredBatch(made.model, compute, noise, made.gradients.parts.shares)
     first = Windowed(batch, window) if made.model.large else batch
     step = gradient_step(made, source_of(made, first, batch))
     return task_trainer(made, step, noise=noise, long_steps=made.model.large)
@@ -150,9 +138,7 @@ def gradient_step(made: Setup, source: GradientSource) -> GradientStep:
     model = made.model
     if isinstance(model.task, Stepped):
         if model.binding.after_backward:
-            refuse_hooks(
-                model.task, "task.kind", "gradients of models in less than float32 are not those of parameters"
-            )
+            refuse_hooks(model.task, "task.kind", "gradients of models in less than float32 are not those of parameters")
         source = HookedSource(source, model.task, model.module)
     return corrected_step(made, source)
 
@@ -164,8 +150,8 @@ def corrected_step(made: Setup, source: GradientSource) -> GradientStep:
 
 
 def task_trainer(
-    made: Setup, step: LocalStep, *, long_steps: bool, noise: NoiseScale | None = None, private: PrivateGradients | None = None,
-) -> TaskTrainer:  # fmt: skip
+    made: Setup, step: LocalStep, *, long_steps: bool, noise: NoiseScale | None = None, private: PrivateGradients | None = None
+) -> TaskTrainer:
     """Return a trainer that does these steps. `long_steps`: calls should not wait for one."""
     model = made.model
     if isinstance(model.task, Stepped):

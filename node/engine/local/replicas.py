@@ -34,9 +34,12 @@ def replica_of(opening: Open, model: LocalModel) -> Replica:
 
 
 def replica_around(
-    opening: Open, x: Tensor, layout: Layout, beginning: Callable[[], Tensor],
+    opening: Open,
+    x: Tensor,
+    layout: Layout,
+    beginning: Callable[[], Tensor],
     adjust: Callable[[Mixer], Adjust | None] = lambda _mixer: None,
-) -> Replica:  # fmt: skip
+) -> Replica:
     """Return the replica of a model x (d,), which it changes in place; `beginning` makes the model (d,) that all nodes began with.
 
     `adjust` makes the replica's of its mixing algorithm. Raises ConfigError as `replica_of`.
@@ -45,10 +48,7 @@ def replica_around(
     mixer, shared_layout = mixer_of(manifest, layout)
     kind = kind_of(mixer.edge)
     compares = kind is EdgeKind.DIFFERENCES and selector_facts(manifest.compress, kind).compares
-    return Replica(
-        x, mixer, shared_layout, beginning, settled_edges=settled_edges(manifest), keep_origin=compares,
-        adjust=adjust(mixer),
-    )  # fmt: skip
+    return Replica(x, mixer, shared_layout, beginning, settled_edges=settled_edges(manifest), keep_origin=compares, adjust=adjust(mixer))
 
 
 def _own_shares(model: LocalModel, aside: Any, put: Callable[[Tensor, Tensor], Tensor]) -> Adjust:

@@ -61,12 +61,8 @@ class Means:
 class TaskTrainer:
     """Trains a replica on a task's data."""
 
-    def __init__(
-        self, model: LocalModel, replica: Replica, local_step: LocalStep, guard: Guard, rates: Rates, means: Means
-    ) -> None:
-        self.model, self.replica, self.local_step, self.guard, self.rates, self.means = (
-            model, replica, local_step, guard, rates, means,
-        )  # fmt: skip
+    def __init__(self, model: LocalModel, replica: Replica, local_step: LocalStep, guard: Guard, rates: Rates, means: Means) -> None:
+        self.model, self.replica, self.local_step, self.guard, self.rates, self.means = (model, replica, local_step, guard, rates, means)
         task = model.task
         self.facts = TrainerFacts(task.metric, task.higher_is_better, model.data.samples, model.device, model.large)
         self.calls: Handlers = {}

@@ -32,9 +32,7 @@ from starling.node.tasks.evaluate import TaskLoss
 from starling.robust.catalogue import RULES
 
 CHUNK_BYTES = 64 << 20  # of gradients in memory at a time, one for each sample
-_BATCH_NORMS = (
-    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d,
-)  # fmt: skip
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d)
 
 
 class PrivateGradients:
@@ -75,12 +73,8 @@ class PrivateGradients:
             self._sum(torch.zeros(1, dtype=torch.int64))
         except (RuntimeError, TypeError, ValueError) as error:
             why = str(error).split(". ")[0].split("\n")[0]
-            raise _refused(
-                about, f"has a loss that torch cannot differentiate sample by sample ({why[:120]})"
-            ) from error
-        self.accountant = Accountant(
-            path, noise=section.noise, rate=self._rate, delta=section.delta, most=section.max_epsilon
-        )  # fmt: skip
+            raise _refused(about, f"has a loss that torch cannot differentiate sample by sample ({why[:120]})") from error
+        self.accountant = Accountant(path, noise=section.noise, rate=self._rate, delta=section.delta, most=section.max_epsilon)
 
     def gradient(self) -> tuple[Tensor, float]:
         """Return a noised gradient (d,), and the mean loss of its samples, for the owner only; nan for none.
@@ -144,6 +138,4 @@ def _alone(sample: Any) -> Any:
 
 
 def _refused(about: TaskSection, why: str) -> ConfigError:
-    return ConfigError(
-        f"privacy.noise: task.kind = {about.kind!r} {why}; set privacy.noise to 0, or join another swarm"
-    )
+    return ConfigError(f"privacy.noise: task.kind = {about.kind!r} {why}; set privacy.noise to 0, or join another swarm")

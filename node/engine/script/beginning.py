@@ -72,9 +72,4 @@ def _of_task(opening: Open) -> Beginning:
             f"task.buffers: this swarm averages {names[0]}, which a script keeps to itself; run the task itself, `starling run`"
         )
     form = layout(module)
-    return Beginning(
-        form,
-        lambda: flatten(initial(made, manifest, opening.start, checked=True), form),
-        made.metric,
-        made.higher_is_better,
-    )
+    return Beginning(form, lambda: flatten(initial(made, manifest, opening.start, checked=True), form), made.metric, made.higher_is_better)

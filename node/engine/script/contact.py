@@ -83,14 +83,7 @@ class Contact:
         try:
             self.vectors = SharedVectors(file, layout.dim, layout.dtype, **forms)
             said = messages.Welcome(
-                due,
-                trainer.steps,
-                memories,
-                self._corrects,
-                kept,
-                self._manifest.pace.rounds,
-                trainer.facts.metric,
-                self.ahead,
+                due, trainer.steps, memories, self._corrects, kept, self._manifest.pace.rounds, trainer.facts.metric, self.ahead
             )
             self._link.send(said, file)
         finally:

@@ -54,9 +54,7 @@ class ScriptDriver:
     during = "a message of the script"
     long_steps = False
 
-    def __init__(
-        self, opening: calls.Open, clock: Callable[[], float], work: Callable[[], float], csprng: Csprng
-    ) -> None:
+    def __init__(self, opening: calls.Open, clock: Callable[[], float], work: Callable[[], float], csprng: Csprng) -> None:
         if not opening.checkpoint:
             raise ConfigError("script: a node of a script needs a run directory, in which the script meets it")
         torch.set_num_threads(opening.threads or 1)  # the script computes
@@ -76,9 +74,18 @@ class ScriptDriver:
         self.contact = Contact(Path(opening.checkpoint).parent, opening.manifest, trainer)
         facts, best = trainer.facts, self.session.store.best
         self.reply = calls.Opened(
-            trainer.layout.dim, trainer.schema, facts.metric, facts.higher_is_better, facts.device, facts.samples, resumed,
-            self.session.round, EngineFigures(trainer.steps), best.value, best.round,
-        )  # fmt: skip
+            trainer.layout.dim,
+            trainer.schema,
+            facts.metric,
+            facts.higher_is_better,
+            facts.device,
+            facts.samples,
+            resumed,
+            self.session.round,
+            EngineFigures(trainer.steps),
+            best.value,
+            best.round,
+        )
 
     @property
     def busy(self) -> bool:

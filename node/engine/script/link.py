@@ -98,7 +98,5 @@ class Link:
         with arrived, suppress(Closed):
             messages.send(
                 arrived,
-                messages.Refusal(
-                    f"{self._folder} is in use by process {self._process}; end that script, or name another directory"
-                ),
+                messages.Refusal(f"{self._folder} is in use by process {self._process}; end that script, or name another directory"),
             )

@@ -39,9 +39,7 @@ class ScriptMemory:
         self.square.copy_(square)
         self.age, self.decays = age, self._view.decays(decays)
 
-    def moved(
-        self, base: Memories, mean: Tensor, square: Tensor, age: int, decays: Sequence[Decay], steps: int
-    ) -> None:
+    def moved(self, base: Memories, mean: Tensor, square: Tensor, age: int, decays: Sequence[Decay], steps: int) -> None:
         """Store the memory after so many local steps from `base`, while exchanges may have changed it."""
         before = (self.mean.clone(), self.square.clone()) if self.age and age else None
         self.told(mean, square, age, decays)

@@ -18,11 +18,7 @@ _DTYPES = (torch.float32, torch.float64)
 
 def write(path: Path, layout: Layout, x: Tensor) -> None:
     """Write the file of a model x (d,). Raises OSError."""
-    facts: dict[str, str | int] = {
-        "kind": _KIND,
-        "names": json.dumps(layout.names),
-        "shapes": json.dumps(layout.shapes),
-    }
+    facts: dict[str, str | int] = {"kind": _KIND, "names": json.dumps(layout.names), "shapes": json.dumps(layout.shapes)}
     tensor_file.save(path, {_X: x}, facts).replace(path)
 
 
@@ -37,8 +33,6 @@ def load(path: Path) -> tuple[Layout, Tensor]:
         raise ValueError("is not the start of a swarm of scripts") from error
     if facts.get("kind") != _KIND or x is None or x.dtype not in _DTYPES or x.shape != (layout.dim,) or not finite(x):
         raise ValueError("is not the start of a swarm of scripts")
-    if len(set(layout.names)) != len(layout.names) != len(layout.shapes) or any(
-        min(shape, default=1) < 0 for shape in layout.shapes
-    ):
+    if len(set(layout.names)) != len(layout.names) != len(layout.shapes) or any(min(shape, default=1) < 0 for shape in layout.shapes):
         raise ValueError("is not the start of a swarm of scripts")
     return Layout(layout.names, layout.shapes, x.dtype), x

@@ -72,9 +72,7 @@ class ScriptTrainer:
         begun = beginning_of(opening)
         self.layout = begun.layout
         self.replica: Replica = replica_around(opening, begun.values().clone(), begun.layout, begun.values)
-        self.facts = TrainerFacts(
-            begun.metric, begun.higher_is_better, samples=0, device="cpu", large=self.layout.dim > LARGE
-        )
+        self.facts = TrainerFacts(begun.metric, begun.higher_is_better, samples=0, device="cpu", large=self.layout.dim > LARGE)
         self.rates = (OwnRates if script.trains(opening.manifest) else Rates)(opening.manifest)
         self.steps = self.undone = 0
         self._notes: list[str] = []
@@ -89,9 +87,7 @@ class ScriptTrainer:
         memory = ScriptMemory(self.layout.dim, self.layout.dtype, view)
         home = bool(opening.privacy.exchange_noise)
         if home:
-            self._notes.append(
-                "privacy.exchange_noise: the optimiser's memory stays at home, as only models are sent with noise"
-            )
+            self._notes.append("privacy.exchange_noise: the optimiser's memory stays at home, as only models are sent with noise")
         replica.remembered = MemoryExchange(memory, memory_codec(manifest), home=home)
         return memory
 
@@ -108,9 +104,7 @@ class ScriptTrainer:
             else:
                 self.replica.x.add_(x - since)
 
-    def remember(
-        self, given: Half, age: int, decays: Sequence[Decay] | None, steps: int, *, since: Half | None
-    ) -> None:
+    def remember(self, given: Half, age: int, decays: Sequence[Decay] | None, steps: int, *, since: Half | None) -> None:
         """Take over what the script's optimisers remember after so many local steps; None: they are not known.
 
         `since`: as of `take`.
@@ -120,9 +114,7 @@ class ScriptTrainer:
             return
         if decays is None and steps and not self._unknown:
             self._unknown = True
-            self.note(
-                "mix: what this optimiser remembers is not known by name; models alone are averaged, as with mix=dsgd"
-            )
+            self.note("mix: what this optimiser remembers is not known by name; models alone are averaged, as with mix=dsgd")
         if decays is None or age == 0 or not (finite(given.mean) and finite(given.square)):
             memory.told(given.mean, given.square, 0, ())
             return
@@ -187,14 +179,8 @@ class ScriptTrainer:
     def tensors(self) -> dict[str, Tensor]:
         """Return the model, what is remembered, and what the mixing algorithm remembers."""
         memory = self.memory
-        kept = {} if memory is None or not memory.age else {
-            _MEAN: memory.mean, _SQUARE: memory.square, _AGE: torch.tensor(memory.age)
-        }  # fmt: skip
-        return {
-            _X: self.replica.settled,
-            **kept,
-            **{_KNOWN + peer: each for peer, each in self.replica.histories().items()},
-        }
+        kept = {} if memory is None or not memory.age else {_MEAN: memory.mean, _SQUARE: memory.square, _AGE: torch.tensor(memory.age)}
+        return {_X: self.replica.settled, **kept, **{_KNOWN + peer: each for peer, each in self.replica.histories().items()}}
 
     def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Resume. Raises ValueError: it is another model's."""

@@ -73,14 +73,12 @@ class Island:
         with theirs:
             arguments = [str(theirs.fileno()), str(rank), meeting]
             command = [sys.executable, "-P", "-m", "starling.node.extras.islands.rank", *arguments]
-            self.processes.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, **platform.inheriting(theirs.fileno()))
-            )
+            self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, **platform.inheriting(theirs.fileno())))
         self._pipes.append(ours)
 
     def compute(
         self, step: int, x: Tensor, gradients: Gradients, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]
-    ) -> float:  # fmt: skip
+    ) -> float:
         """The loss of the batch of local step `step`; its gradient replaces what is in `gradient` (d,). RuntimeError: a rank died."""
         seed &= (1 << 62) - 1
         self._team.order(step, seed)
@@ -118,9 +116,7 @@ def _answered(pipe: Pipe) -> str:
 def check(opening: calls.Open) -> None:
     """Raises ConfigError: settings of the node that do not fit each other."""
     if opening.privacy.noise:
-        raise ConfigError(
-            "ranks: not with privacy.noise, where gradients are of single samples; leave it out, `--set ranks=1`"
-        )
+        raise ConfigError("ranks: not with privacy.noise, where gradients are of single samples; leave it out, `--set ranks=1`")
     if opening.numerics.noise_every is not None:
         raise ConfigError("ranks: not with numerics.noise_every; leave one of them out")
 

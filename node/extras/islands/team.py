@@ -30,7 +30,7 @@ class Team:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", platform.LOOPBACK)
         dist.init_process_group(
             "nccl" if device == "cuda" else "gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks, timeout=PATIENCE
-        )  # fmt: skip
+        )
         dist.barrier()
         self.rank, self.ranks = rank, ranks
         self._order = torch.zeros(2, dtype=torch.int64, device=device)
@@ -49,9 +49,7 @@ class Team:
         for each in (x, *self._averaged):
             dist.broadcast(each, 0)
 
-    def compute(
-        self, gradients: Gradients, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]
-    ) -> float:
+    def compute(self, gradients: Gradients, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]) -> float:
         """This rank's part of a batch -> at rank 0 the batch's loss, and its gradient in `gradient` (d,)."""
         count = samples(batch) or 0
         ends = [count * place // self.ranks for place in range(self.ranks + 1)]

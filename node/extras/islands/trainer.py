@@ -29,9 +29,7 @@ class IslandBatch:
         """Draw a batch and compute its gradient."""
         made, model = self._made, self._made.model
         seed = derive(model.manifest.seed, "layers", model.node, step + 1)
-        loss = self.island.compute(
-            step, model.x, made.gradients, model.batch(step), into, seed, made.guard.reset_buffers
-        )
+        loss = self.island.compute(step, model.x, made.gradients, model.batch(step), into, seed, made.guard.reset_buffers)
         return loss, math.isfinite(loss)
 
     def forget(self) -> None:

@@ -40,29 +40,24 @@ class SampledExchange(PulledExchange):
     """One node's part in sampled rounds; arguments as in `PulledExchange`."""
 
     def __init__(
-        self, context: NodeContext, members: Members, signing: Signing,
-        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None], subscribers: Sequence[Subscriber],
+        self,
+        context: NodeContext,
+        members: Members,
+        signing: Signing,
+        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None],
+        subscribers: Sequence[Subscriber],
         orders: Orders,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(context, members, signing, noted, subscribers)
         pace = context.manifest.pace
         aggregates = pace.aggregators if context.manifest.robust.rule != "mean" else 1
-        self.sampling = Sampling(
-            pace.sample, pace.aggregators, pace.success, pace.slack, pace.rounds, aggregates=max(1, aggregates)
-        )
+        self.sampling = Sampling(pace.sample, pace.aggregators, pace.success, pace.slack, pace.rounds, aggregates=max(1, aggregates))
         self._members = members
         self._drawn_from = orders
         self._orders: dict[tuple[bytes, int, int], tuple[str, ...]] = {}
         self._used: tuple[str, ...] = ()  # whose vectors the model comes from
         self._turns = Sampled(
-            context.me,
-            context.swarm,
-            self.sampling,
-            self._order,
-            signing.verify,
-            orders.is_member,
-            pace.min_wait_s,
-            pace.max_wait_s,
+            context.me, context.swarm, self.sampling, self._order, signing.verify, orders.is_member, pace.min_wait_s, pace.max_wait_s
         )
 
     def _order(self, turn: int) -> tuple[str, ...]:

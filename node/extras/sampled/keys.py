@@ -20,11 +20,7 @@ SOURCE = "the binomial tail, and de Vos et al. 2023, arXiv:2302.13837, who assum
 def bad_majority(members: int, share: float) -> float:
     """Probability that at least half of so many drawn members are Byzantine, of whom there is this share; 0 for none drawn."""
     least = (members + 1) // 2
-    return (
-        sum(comb(members, k) * share**k * (1.0 - share) ** (members - k) for k in range(least, members + 1))
-        if members
-        else 0.0
-    )
+    return sum(comb(members, k) * share**k * (1.0 - share) ** (members - k) for k in range(least, members + 1)) if members else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +96,4 @@ def _check(agreed: Any) -> None:
         ("stop_after", 0, "who sleeps evaluates nothing and cannot vote"),
     ):
         if getattr(pace, key) != idle:
-            raise ConfigError(
-                f"pace.{key}: {why}, must be left out with pace.kind = sampled; try `--set pace.{key}={str(idle).lower()}`"
-            )
+            raise ConfigError(f"pace.{key}: {why}, must be left out with pace.kind = sampled; try `--set pace.{key}={str(idle).lower()}`")

@@ -43,9 +43,13 @@ def sampled(services: Services) -> Pace:
     context, members = services.context, services.around.membership
     equivocation = EquivocationDetector(context, members, services.house.progress)
     exchange = SampledExchange(
-        context, members, Signing(services.fresh(1), equivocation.attested), services.around.policy.noted, services.subscribers,
+        context,
+        members,
+        Signing(services.fresh(1), equivocation.attested),
+        services.around.policy.noted,
+        services.subscribers,
         Orders(services.around.beacons.salt, services.around.may_use, lambda peer: peer in members.table),
-    )  # fmt: skip
+    )
     neighbors = SampledNeighbors(lambda: members.roster, context.me, lambda: exchange.edges)
     loop = SampledLoop(context.manifest.pace, exchange, services.grants(), services.house)
     return Pace(exchange, neighbors, FromCheckpoint(), loop, equivocation)

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 import psutil
 
 _ID = "[1-9A-HJ-NP-Za-km-z]{20,128}"
-_FORM = re.compile(
-    rf"/(ip4|ip6|dns|dns4|dns6)/([^/\s]{{1,253}})/tcp/([0-9]{{1,5}})(?:/p2p/({_ID})/p2p-circuit)?(?:/p2p/({_ID}))?"
-)
+_FORM = re.compile(rf"/(ip4|ip6|dns|dns4|dns6)/([^/\s]{{1,253}})/tcp/([0-9]{{1,5}})(?:/p2p/({_ID})/p2p-circuit)?(?:/p2p/({_ID}))?")
 CIRCUIT = "/p2p-circuit"
 MAX_BYTES = 256  # of an address in a record
 

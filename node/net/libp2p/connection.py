@@ -51,13 +51,7 @@ class Connection:
     """
 
     def __init__(
-        self,
-        info: ConnectionInfo,
-        socket: trio.abc.AsyncResource,
-        channel: Channel,
-        received: bytes,
-        up: Pacer,
-        down: Pacer,
+        self, info: ConnectionInfo, socket: trio.abc.AsyncResource, channel: Channel, received: bytes, up: Pacer, down: Pacer
     ) -> None:
         self.info = info
         self.violation: str | None = None  # the violation by which the peer ended the connection, if any
@@ -163,9 +157,7 @@ class Connection:
         except ChannelBroken:
             return
 
-    def _handled(
-        self, events: list[yamux_events.Event], nursery: trio.Nursery, accept: Callable[[Stream], Awaitable[None]]
-    ) -> bool:
+    def _handled(self, events: list[yamux_events.Event], nursery: trio.Nursery, accept: Callable[[Stream], Awaitable[None]]) -> bool:
         """Tell streams what the peer did. -> whether the session goes on"""
         for event in events:
             if isinstance(event, yamux_events.Ended):

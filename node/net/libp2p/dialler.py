@@ -77,9 +77,7 @@ class Dialler:
             relayed = any(each.relay for each in attempt.endpoints)
             async with self._relayed_slots if relayed else self._rumored_slots if attempt.rumored else self._slots:
                 patience_s = RUMORED_DIAL_S if attempt.rumored else DIAL_S
-                made, attempt.reason = await first_of(
-                    attempt.endpoints, partial(self.connect, attempt.peer), patience_s
-                )
+                made, attempt.reason = await first_of(attempt.endpoints, partial(self.connect, attempt.peer), patience_s)
             for connection in made:
                 self.made(connection)
         finally:

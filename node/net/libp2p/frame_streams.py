@@ -15,15 +15,7 @@ from starling.gossip.errors import LocalProtocolError, PeerUnreachable
 from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
 from starling.node.net.api import Inbound
 from starling.node.net.inbox import IN_A_ROW, Inbox
-from starling.node.net.libp2p.lanes import (
-    FrameTooLong,
-    accept,
-    lane_ids,
-    may_carry,
-    open_lane,
-    read_frames,
-    write_frame,
-)
+from starling.node.net.libp2p.lanes import FrameTooLong, accept, lane_ids, may_carry, open_lane, read_frames, write_frame
 from starling.node.net.libp2p.links import Links
 from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed
 from starling.node.net.libp2p.partial_frames import LEAST_UNFINISHED_BYTES, PartialFrames
@@ -125,9 +117,15 @@ class FrameStreams:
 
         try:
             await read_frames(
-                stream, lane, received, self._unfinished, deliver,
-                room=partial(inbox.room, info.peer), known=record.known, longest=self._longest,
-            )  # fmt: skip
+                stream,
+                lane,
+                received,
+                self._unfinished,
+                deliver,
+                room=partial(inbox.room, info.peer),
+                known=record.known,
+                longest=self._longest,
+            )
         except FrameTooLong:
             connection.violation = "frame_too_long"
             connection.close()

@@ -45,17 +45,21 @@ class Libp2pNetwork(Inboxes):
         self.reach = reach = Reach(links)
         self.versions = VersionTalk(settings.spoken, links, report)
         self._relay, self._punching = Relay(links, announcing, settings.relay), Punching(links, reach)
-        self._own = OwnAddresses(
-            announcing, report, belong=reach.belong, moved=self._punching.pairs.moved, looked=links.close_gone
-        )
+        self._own = OwnAddresses(announcing, report, belong=reach.belong, moved=self._punching.pairs.moved, looked=links.close_gone)
         self._relayed = Relayed(links, reach, announcing, self._own.use_relays)
         self._frames = FrameStreams(
-            links, reach, self.versions, self._inboxes,
+            links,
+            reach,
+            self.versions,
+            self._inboxes,
             others={
-                TELL_VERSIONS: self.versions.serve, HOP: self._relay.serve_hop, STOP: self._relayed.serve_stop,
-                PUNCH: self._punching.serve_punch, IDENTIFY: serve_identify,
+                TELL_VERSIONS: self.versions.serve,
+                HOP: self._relay.serve_hop,
+                STOP: self._relayed.serve_stop,
+                PUNCH: self._punching.serve_punch,
+                IDENTIFY: serve_identify,
             },
-        )  # fmt: skip
+        )
         links.serve_stream, links.lost = self._frames.serve, (self._relay.lost, self._relayed.lost)
         reach.through_relay = self._relayed.connect
 

@@ -74,9 +74,7 @@ async def ask_versions(connection: Connection, spoken: Mapping[str, Range]) -> d
         stream.reset()
 
 
-async def tell_versions(
-    stream: Stream, conversation: Conversation, spoken: Mapping[str, Range]
-) -> dict[str, Range] | None:
+async def tell_versions(stream: Stream, conversation: Conversation, spoken: Mapping[str, Range]) -> dict[str, Range] | None:
     """Return the other end of `ask_versions`: hear, then tell; the stream stays open."""
     try:
         with trio.fail_after(NEGOTIATION_S):
@@ -142,10 +140,16 @@ def takes_exchanges(info: ConnectionInfo) -> bool:
 
 
 async def read_frames(
-    stream: Stream, lane: Lane, received: bytes, unfinished: PartialFrames, deliver: Callable[[memoryview], bool | None], *,
-    room: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint, known: trio.Event | None = None,
+    stream: Stream,
+    lane: Lane,
+    received: bytes,
+    unfinished: PartialFrames,
+    deliver: Callable[[memoryview], bool | None],
+    *,
+    room: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
+    known: trio.Event | None = None,
     longest: Mapping[Lane, int] = MAX_FRAME_BYTES,
-) -> None:  # fmt: skip
+) -> None:
     """Deliver complete frames until the stream ends, breaks, or stalls in the middle of a frame.
 
     `received` are bytes that came with the negotiation. `deliver` takes ownership of a frame, or gives False and gets it again after

@@ -54,9 +54,13 @@ class Links:
     """
 
     def __init__(
-        self, identity: Identity, settings: HostSettings, announcing: Announcing,
-        announce: Callable[[Connected | Disconnected], None], report: Reporter,
-    ) -> None:  # fmt: skip
+        self,
+        identity: Identity,
+        settings: HostSettings,
+        announcing: Announcing,
+        announce: Callable[[Connected | Disconnected], None],
+        report: Reporter,
+    ) -> None:
         self._identity, self._settings, self._announcing = identity, settings, announcing
         self._announce, self._report = announce, report
         # apart from the thousands of peers remembered, as every new connection scans it
@@ -75,9 +79,10 @@ class Links:
     def callers(self) -> tuple[str, ...]:
         """Peers of which a connection is open that they opened."""
         return tuple(
-            each.info.peer for each in self.connections()
+            each.info.peer
+            for each in self.connections()
             if each.info.inbound and not (each.closing or each.info.relay or each.info.punched)
-        )  # fmt: skip
+        )
 
     def connections(self) -> list[Connection]:
         """Return all that are open."""
@@ -190,9 +195,12 @@ class Links:
         peer, channel, received = await secure(raw, self._identity, expected)
         now = trio.current_time()
         info = ConnectionInfo(
-            peer=peer, inbound=expected is None if inbound is None else inbound, since=now, useful_at=now,
+            peer=peer,
+            inbound=expected is None if inbound is None else inbound,
+            since=now,
+            useful_at=now,
             **{name: getattr(where, name) for name in Where.__slots__},
-        )  # fmt: skip
+        )
         # a circuit is paced in the connection to the relay
         up, down = (Pacer(0), Pacer(0)) if where.relay else (self._settings.up, self._settings.down)
         return Connection(info, raw, channel, received, up, down)
@@ -248,9 +256,12 @@ class Links:
             raise
         except Exception as error:  # noqa: BLE001
             self._report.event(
-                "connection_failed", f"closed a connection with {peer} after an internal error: {error!r}",
-                level="error", peer=peer, traceback="".join(traceback.format_exception(error)),
-            )  # fmt: skip
+                "connection_failed",
+                f"closed a connection with {peer} after an internal error: {error!r}",
+                level="error",
+                peer=peer,
+                traceback="".join(traceback.format_exception(error)),
+            )
 
 
 async def _refused(stream: Stream) -> None:

@@ -20,9 +20,7 @@ class HandshakeFailed(Exception):
 class Conversation:
     """py-libp2p's negotiations read from this a bounded number of bytes; `receive` gives b"" at the end, `send` sends all."""
 
-    def __init__(
-        self, receive: Callable[[], Awaitable[bytes | memoryview]], send: Callable[[bytes], Awaitable[None]]
-    ) -> None:
+    def __init__(self, receive: Callable[[], Awaitable[bytes | memoryview]], send: Callable[[bytes], Awaitable[None]]) -> None:
         self._receive, self._send = receive, send
         self._spare = MAX_NEGOTIATION_BYTES
         self.rest = b""  # received but not read yet; the next reader gets it first

@@ -145,10 +145,7 @@ class Channel:
         most = min(total, MAX_PLAIN_BYTES)
         records = min(-(-total // MAX_PLAIN_BYTES), RECORDS_AT_ONCE)
         if len(self._plain) < most or len(self._sealed) < records * (most + 2 + TAG_BYTES):
-            self._plain, self._sealed = (
-                memoryview(bytearray(most)),
-                memoryview(bytearray(records * (most + 2 + TAG_BYTES))),
-            )
+            self._plain, self._sealed = (memoryview(bytearray(most)), memoryview(bytearray(records * (most + 2 + TAG_BYTES))))
         filled = end = 0
         for each in pieces:
             piece = memoryview(each)
@@ -216,9 +213,7 @@ async def recognise(stream: trio.SocketStream, identity: Identity, expected: str
     """Tell if the peer `expected` answers. Stops before the message that would make it a connection, and reveals this node's id."""
     raw = Conversation(lambda: stream.receive_some(READ_BYTES), stream.send_all)
     half = _Half(raw)
-    pattern = PatternXX(
-        ID.from_pubkey(identity.keys.public_key), identity.keys.private_key, identity.noise_keys.private_key
-    )
+    pattern = PatternXX(ID.from_pubkey(identity.keys.public_key), identity.keys.private_key, identity.noise_keys.private_key)
     try:
         await negotiate(raw, [NOISE_PROTOCOL_ID], initiator=True)
         await pattern.handshake_outbound(half, ID.from_base58(expected))

@@ -24,9 +24,17 @@ DRAIN_S = 0.4
 
 @asynccontextmanager
 async def open_network(
-    private_key_bytes: bytes, listen: Sequence[str], announce: Sequence[str], limits: LimitsSection, report: Reporter, *,
-    up_bytes_per_s: int = 0, down_bytes_per_s: int = 0, relay: Mode = "off", spoken: Mapping[str, Range] = versions.LANES,
-) -> "AsyncIterator[Libp2pNetwork]":  # fmt: skip
+    private_key_bytes: bytes,
+    listen: Sequence[str],
+    announce: Sequence[str],
+    limits: LimitsSection,
+    report: Reporter,
+    *,
+    up_bytes_per_s: int = 0,
+    down_bytes_per_s: int = 0,
+    relay: Mode = "off",
+    spoken: Mapping[str, Range] = versions.LANES,
+) -> "AsyncIterator[Libp2pNetwork]":
     """Listen and stay reachable while the block runs, with the peer id of a 32-byte Ed25519 seed and caps on traffic, 0 for none.
     `relay`: what it carries for members that others cannot dial. `spoken`: versions of every lane.
 

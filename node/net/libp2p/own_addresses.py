@@ -24,9 +24,14 @@ class OwnAddresses:
     """
 
     def __init__(
-        self, announcing: Announcing, report: Reporter, *, belong: Callable[[Iterable[Kind]], None],
-        moved: Callable[[], None], looked: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        announcing: Announcing,
+        report: Reporter,
+        *,
+        belong: Callable[[Iterable[Kind]], None],
+        moved: Callable[[], None],
+        looked: Callable[[], None],
+    ) -> None:
         self._announcing, self._report = announcing, report
         self._belong, self._moved, self._looked = belong, moved, looked
         self._use()
@@ -62,9 +67,7 @@ class OwnAddresses:
             self._use()
             self._moved()
             known = self.known
-            self._report.event(
-                "addresses_changed", f"this node's addresses are now {', '.join(known)}", addresses=known
-            )
+            self._report.event("addresses_changed", f"this node's addresses are now {', '.join(known)}", addresses=known)
         self._looked()
 
     def found(self, *, hidden: bool, host: str) -> None:

@@ -35,9 +35,7 @@ class PeerState:
     met_at: str = ""  # address block of its last connection
     lan_endpoints: tuple[Endpoint, ...] = ()  # on the local network, as it was heard there
     answered: Endpoint | None = None  # where our last successful dial reached it
-    other_version: dict[Lane, str] = field(
-        default_factory=dict
-    )  # why a lane cannot be opened, while a connection lasts
+    other_version: dict[Lane, str] = field(default_factory=dict)  # why a lane cannot be opened, while a connection lasts
     traffic: Traffic = field(default_factory=Traffic)
     refused_until: float = -inf
     rejected_dials: int = 0  # in a row
@@ -100,10 +98,7 @@ class PeerTable:
         peer = self._peers.get(name)
         if peer is None:
             if len(self._peers) >= MAX_PEERS_REMEMBERED:
-                idle = (
-                    each for each, kept in self._peers.items()
-                    if each not in self._connected and kept.refused_until <= now
-                )  # fmt: skip
+                idle = (each for each, kept in self._peers.items() if each not in self._connected and kept.refused_until <= now)
                 forgotten = self._peers.pop(next(idle, ""), None)
                 if forgotten is not None:
                     self._forgotten += forgotten.traffic

@@ -16,14 +16,7 @@ import trio
 
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
-from starling.node.net.libp2p.circuit import (
-    PUNCH,
-    HolePunch,
-    endpoints_of,
-    framed,
-    packed,
-    read_message,
-)
+from starling.node.net.libp2p.circuit import PUNCH, HolePunch, endpoints_of, framed, packed, read_message
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo
 from starling.node.net.libp2p.identify import Locals, seen_at
 from starling.node.net.libp2p.links import Links
@@ -78,11 +71,7 @@ class Punching:
             while core.state not in {"connecting", "over"}:
                 message = await read_message(conversation, HolePunch)
                 now = trio.current_time()
-                commands = (
-                    core.sync(now)
-                    if message.type == HolePunch.SYNC
-                    else core.connect(self._targets(message, info.peer), now)
-                )
+                commands = core.sync(now) if message.type == HolePunch.SYNC else core.connect(self._targets(message, info.peer), now)
                 await self._say(stream, commands, seen)
         await self._connect(commands, info, local)
 
@@ -95,9 +84,10 @@ class Punching:
             if info.relay and info.inbound and not each.closing and self._links.is_known(info.peer):
                 found[info.peer] = each
         return [
-            each for peer, each in found.items()
+            each
+            for peer, each in found.items()
             if peer not in self._opening and self._links.direct(peer) is None and self.pairs.may_try(peer, now)
-        ][: MAX_AT_ONCE - len(self._opening)]  # fmt: skip
+        ][: MAX_AT_ONCE - len(self._opening)]
 
     def _replace_relayed(self) -> None:
         """Close the relayed connection once there is a direct one, after frames in flight have had time to arrive."""

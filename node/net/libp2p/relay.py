@@ -79,9 +79,7 @@ class Relay:
             await self._say(stream, STATUS[ends_at])
             return
         reservation = Reservation(expire=int(time.time() + ends_at - now))
-        await self._answer(
-            stream, HopMessage(type=HopMessage.STATUS, status=Status.OK, reservation=reservation, limit=self._limit())
-        )
+        await self._answer(stream, HopMessage(type=HopMessage.STATUS, status=Status.OK, reservation=reservation, limit=self._limit()))
 
     async def _connect(self, stream: Stream, conversation: Conversation, target: str) -> None:
         info, now = stream.connection.info, trio.current_time()
@@ -134,9 +132,7 @@ class Relay:
             return None
         return stream, conversation.rest
 
-    async def _copy(
-        self, circuit: Circuit, source: Stream, first: bytes, to: Stream, scope: trio.CancelScope
-    ) -> None:  # fmt: skip
+    async def _copy(self, circuit: Circuit, source: Stream, first: bytes, to: Stream, scope: trio.CancelScope) -> None:
         data: bytes | memoryview = first
         try:
             while True:

@@ -50,10 +50,7 @@ class Allowance:
 
 
 ALLOWANCES: Mapping[Mode, Allowance] = MappingProxyType(
-    {
-        "control": Allowance(4 << 20, 1800.0, 32 << 10, 128 << 10),
-        "small": Allowance(64 << 20, 1800.0, 256 << 10, 1 << 20),
-    }
+    {"control": Allowance(4 << 20, 1800.0, 32 << 10, 128 << 10), "small": Allowance(64 << 20, 1800.0, 256 << 10, 1 << 20)}
 )
 
 
@@ -81,9 +78,7 @@ class RelaySlots:
     _places_at: dict[str, Shares[int]] = field(default_factory=dict)  # of those of each target
     _asks: dict[str, TokenBucket] = field(default_factory=dict)
     _knocks: dict[str, TokenBucket] = field(default_factory=dict)  # of holders of reservations
-    _knocks_from: dict[tuple[str, str], TokenBucket] = field(
-        default_factory=dict
-    )  # by target and the prefix of sources
+    _knocks_from: dict[tuple[str, str], TokenBucket] = field(default_factory=dict)  # by target and the prefix of sources
     _paces: dict[str, TokenBucket] = field(default_factory=dict)  # of the ends of circuits
     _pace: TokenBucket | None = None
     _numbers: count[int] = field(default_factory=lambda: count(1))
@@ -134,13 +129,8 @@ class RelaySlots:
         old = next((it for it in self._circuits.values() if (it.source, it.target) == (source, target)), None)
         if old is not None:
             self.end(old)
-        places, owner = (
-            (self._places, self._places_at.get(target, Shares(self.allowance.circuits_to))),
-            (origin, source),
-        )
-        if not self._has_room(self.allowance, source, target, member) or not all(
-            each.is_free(owner) for each in places
-        ):
+        places, owner = ((self._places, self._places_at.get(target, Shares(self.allowance.circuits_to))), (origin, source))
+        if not self._has_room(self.allowance, source, target, member) or not all(each.is_free(owner) for each in places):
             return "full"
         if not self._may_knock(origin, target, now):
             return "full"

@@ -52,7 +52,7 @@ class Relayed:
 
     def __init__(
         self, links: Links, reach: Reach, announcing: Announcing, changed: Callable[[tuple[str, ...], tuple[Endpoint, ...]], None]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._links, self._reach, self._announcing, self._changed = links, reach, announcing, changed
         self._reservations = Reservations()
         self._told: tuple[str, ...] = ()
@@ -129,9 +129,10 @@ class Relayed:
     def _candidates(self) -> list[str]:
         """Peers that we dialled: others can dial them too, perhaps. In an order of our own, so that not all ask the same first."""
         dialled = {
-            each.info.peer for each in self._links.connections()
+            each.info.peer
+            for each in self._links.connections()
             if not (each.info.inbound or each.info.relay or each.info.punched or each.closing)
-        }  # fmt: skip
+        }
         return sorted(dialled, key=lambda peer: hashlib.blake2b(f"{self._links.peer_id} {peer}".encode()).digest())
 
     async def _reserve(self, relay: str) -> None:

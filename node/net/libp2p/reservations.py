@@ -35,9 +35,10 @@ class Reservations:
         for relay in [each for each, (_, ends_at) in self._held.items() if ends_at <= now]:
             del self._held[relay]
         chosen = [
-            relay for relay, (renew_at, _) in self._held.items()
+            relay
+            for relay, (renew_at, _) in self._held.items()
             if renew_at <= now and relay not in self._asking and self._may_ask(relay, now)
-        ]  # fmt: skip
+        ]
         missing = WANTED - len(self._held) - len(self._asking - self._held.keys())
         for peer in candidates:
             if missing <= 0:

@@ -20,9 +20,7 @@ def endpoint_of(key: str, address: str) -> Endpoint:
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
     if endpoint.relay:
-        raise ConfigError(
-            f"{key}: {address!r} goes through a relay; a node finds relays itself, give /ip4/HOST/tcp/PORT"
-        )
+        raise ConfigError(f"{key}: {address!r} goes through a relay; a node finds relays itself, give /ip4/HOST/tcp/PORT")
     return endpoint
 
 
@@ -36,9 +34,7 @@ async def listen_on(listen: Sequence[str]) -> list[trio.SocketListener]:
     for address in listen:
         endpoint = endpoint_of("listen", address)
         if not endpoint.protocol.startswith("ip"):
-            raise ConfigError(
-                f"listen: {address!r} is a name; listen on /ip4/… or /ip6/…, and put the name in announce"
-            )
+            raise ConfigError(f"listen: {address!r} is a name; listen on /ip4/… or /ip6/…, and put the name in announce")
         try:
             listeners += await _bind(endpoint, listeners)
         except OSError as error:

@@ -31,17 +31,7 @@ from starling.node.simulate.matrix.byzantine import View
 from starling.node.simulate.matrix.distances import Defence, Undefended
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
 from starling.node.simulate.matrix.memories import RowMemories
-from starling.node.simulate.matrix.table import (
-    Coordinates,
-    Group,
-    Rows,
-    add,
-    check_finite,
-    grouped,
-    read,
-    through,
-    write,
-)
+from starling.node.simulate.matrix.table import Coordinates, Group, Rows, add, check_finite, grouped, read, through, write
 
 _SHRINK = 0.9  # as `ExchangeCodec.encode_response` does
 _DOUBT = 1e-9  # norms of many rows may round differently from that of one by less
@@ -66,9 +56,7 @@ class Flows:
         self.open = EdgeVectors(torch.zeros_like(self.totals[0]))
         self._settled = [{} for _ in self.totals]
 
-    def move(
-        self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor, keeps: float | Tensor = 1.0
-    ) -> Tensor:
+    def move(self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor, keeps: float | Tensor = 1.0) -> Tensor:
         """New flows of g edges, each once, where moved (g, w) = gain·v and `keeps` (g, 1) -> (g, w) by how much they changed."""
         at = self.open.slots(pairs)
         before = read(self.open.rows, at, coordinates)
@@ -138,14 +126,7 @@ class Update:
         """Return the changes at `places`."""
         at = index(places, self.change)
         flow, known = (part if part is None else part[at] for part in (self.flow, self.known))
-        return Update(
-            self.rows[places],
-            [self.ends[place] for place in places],
-            self.group.of(places),
-            self.change[at],
-            flow,
-            known,
-        )
+        return Update(self.rows[places], [self.ends[place] for place in places], self.group.of(places), self.change[at], flow, known)
 
 
 @dataclass(slots=True)
@@ -292,9 +273,7 @@ class Differences:
         unproven = batch.unproven[which]
         for place in np.flatnonzero(unproven):
             self.pending[pairs[place]] = responders.of(np.asarray([place]))
-        return self._remembered(
-            [initiators, responders.of(np.flatnonzero(~unproven)) if unproven.any() else responders]
-        )
+        return self._remembered([initiators, responders.of(np.flatnonzero(~unproven)) if unproven.any() else responders])
 
     def _moved(
         self, batch: Batch, flows: Flows, group: Group, v: Tensor, shares: NDArray[np.float64]
@@ -307,10 +286,7 @@ class Differences:
             return None, None
         s = 1.0 if batch.borne is None else batch.borne[batch.ends[:, which]].min(axis=0)
         flow = flows.move(
-            [batch.pairs[place] for place in which],
-            group.coordinates,
-            v * _column(gains * s * shares, v),
-            _column(kept(s), v),
+            [batch.pairs[place] for place in which], group.coordinates, v * _column(gains * s * shares, v), _column(kept(s), v)
         )
         return flow, -flow
 
@@ -362,7 +338,7 @@ class Differences:
 
 def agree(
     exchange_codec: ExchangeCodec, own: Tensor, remote: Tensor, asking: Sequence[Generator], answering: Sequence[Generator]
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Return the v that both ends of each exchange apply: the result of `encode_request`, `decode_request` and `encode_response`.
 
     Beside it (g,) the length of each before it was clipped.

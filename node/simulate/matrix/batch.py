@@ -36,10 +36,16 @@ class Batch:
     def of(self, places: NDArray[np.int64], vectors: Tensor, rows: NDArray[np.int64]) -> "Batch":
         """Some of the exchanges, on the vectors of these rows (ascending) alone."""
         return Batch(
-            vectors, (vectors, vectors), rows, np.searchsorted(rows, self.rows[self.ends[:, places]]),
-            [self.pairs[place] for place in places], self.weights[:, places], self.phase, self.lost[places],
+            vectors,
+            (vectors, vectors),
+            rows,
+            np.searchsorted(rows, self.rows[self.ends[:, places]]),
+            [self.pairs[place] for place in places],
+            self.weights[:, places],
+            self.phase,
+            self.lost[places],
             self.unproven[places],
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

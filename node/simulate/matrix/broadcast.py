@@ -53,9 +53,7 @@ class Broadcasts(Pulled):
             at = slice(row, row + 1)
             before = x, state = self.states.of(at)
             named = [self.edges.peers[peer] for peer in peers[order].tolist()]
-            state, _ = self.edge.advance(
-                state, vectors[at], sent[at], messages[None], present[None], named, batch.phase.round
-            )
+            state, _ = self.edge.advance(state, vectors[at], sent[at], messages[None], present[None], named, batch.phase.round)
             self.states.put(at, before, x, state)
         sizes: Sizes = length[batch.ends] * (batch.weights[::-1] > 0.0)
         sizes[1, batch.lost] = 0  # of what a responder sends lost messages do not count

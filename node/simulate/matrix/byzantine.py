@@ -78,11 +78,23 @@ class Byzantine:
         honest, crew = (torch.from_numpy(np.flatnonzero(view.alive & who)) for who in (~self.rows, self.rows))
         index, gradients = torch.tensor(receivers), self.gradients()[honest]
         scene = Scene(
-            own=now[attacker], before=view.before[attacker, part], start=self.start[part], honest=now[honest], members=honest,
-            receivers=now[index], index=index, gradient=gradients.mean(0), round=view.round, rounds=self.rounds,
-            attackers=int(self.rows.sum()), nodes=len(self.rows), seed=self.seed,
-            tau=self.tau(receivers), crew=now[crew], gradients=gradients,
-        )  # fmt: skip
+            own=now[attacker],
+            before=view.before[attacker, part],
+            start=self.start[part],
+            honest=now[honest],
+            members=honest,
+            receivers=now[index],
+            index=index,
+            gradient=gradients.mean(0),
+            round=view.round,
+            rounds=self.rounds,
+            attackers=int(self.rows.sum()),
+            nodes=len(self.rows),
+            seed=self.seed,
+            tau=self.tau(receivers),
+            crew=now[crew],
+            gradients=gradients,
+        )
         rng = generator(self.seed, "attack", attacker, view.round)
         crafted, self._memory[attacker] = self.attack.craft(self._memory.get(attacker), scene, rng)
         message = view.now[attacker].expand(len(receivers), -1).clone()
@@ -157,9 +169,7 @@ def poisoned(attack: Attack, rows: NDArray[np.bool_], data: Sequence[Data]) -> l
 
 def _poisoned(attack: Poison, own: Data) -> Poisoned:
     if not isinstance(own, LabelledData):
-        raise ConfigError(
-            "attack.kind: poisons labels, which this task's samples have not; try `--set task.kind=digits`"
-        )
+        raise ConfigError("attack.kind: poisons labels, which this task's samples have not; try `--set task.kind=digits`")
     changed = Poisoned(own, int(torch.cat((own.y, own.test_y)).max()) + 1, attack.poison)
     try:
         changed.batch(1, generator(0, "poison"))

@@ -65,9 +65,7 @@ class Clocks:
         self._deadlines = [Deadline(self.min_wait_s, self.max_wait_s) for _ in range(n)]
         self._steps = np.full(n, _ALL_STEPS)
 
-    def begin(
-        self, steps: int, alive: NDArray[np.bool_], exchanges: Exchanges
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def begin(self, steps: int, alive: NDArray[np.bool_], exchanges: Exchanges) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Begin a round of K = `steps` -> local steps (N,) that each row does in it, and (m,) exchanges that are too late for one end."""
         ends, wait_s = exchanges.ends, np.array([deadline.wait_s() for deadline in self._deadlines])
         lag_s = steps * self.step_s

@@ -27,9 +27,7 @@ class Defence(Protocol):
     def refused(self, pairs: Sequence[Pair], round: int) -> NDArray[np.bool_]:
         """Return (m,) whether an end of a pair refuses the other in this round."""
 
-    def meet(
-        self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], round: int
-    ) -> NDArray[np.float64]:  # fmt: skip
+    def meet(self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], round: int) -> NDArray[np.float64]:
         """Take the distance (g) of each pair, as it is applied and before any bound -> (2, g) the share that each end takes.
 
         It is 0 for an end that refuses the other from now on.
@@ -49,9 +47,7 @@ class Undefended:
         """Return that none is."""
         return np.zeros(len(pairs), np.bool_)
 
-    def meet(
-        self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], round: int
-    ) -> NDArray[np.float64]:  # fmt: skip
+    def meet(self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], round: int) -> NDArray[np.float64]:
         """Return all of it."""
         return np.ones((2, len(pairs)))
 
@@ -94,22 +90,17 @@ class RowDistances:
 
     def refused(self, pairs: Sequence[Pair], round: int) -> NDArray[np.bool_]:
         """Return those under a refusal."""
-        return np.asarray(
-            [self._refuses(*pair, round) or self._refuses(*pair[::-1], round) for pair in pairs], np.bool_
-        )
+        return np.asarray([self._refuses(*pair, round) or self._refuses(*pair[::-1], round) for pair in pairs], np.bool_)
 
     def _refuses(self, row: int, peer: int, round: int) -> bool:
         return round < self._until.get((row, peer), -1)
 
-    def meet(
-        self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], round: int
-    ) -> NDArray[np.float64]:  # fmt: skip
+    def meet(self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], round: int) -> NDArray[np.float64]:
         """Return what each end's reference leaves, and judge both ends by the other; liars take all."""
         ends = (pairs, [pair[::-1] for pair in pairs])
-        return np.asarray([
-            [self._met(*pair, short, long, round) for pair, short, long in zip(end, applied, distances, strict=True)]
-            for end in ends
-        ])  # fmt: skip
+        return np.asarray(
+            [[self._met(*pair, short, long, round) for pair, short, long in zip(end, applied, distances, strict=True)] for end in ends]
+        )
 
     def _met(self, me: int, peer: int, applied: float, distance: float, round: int) -> float:
         if self.liars[me]:

@@ -121,9 +121,7 @@ class Gathers(Pulled):
     def _generator(self, row: int, round: int) -> Generator:
         return Generator().manual_seed(message_seed(self.edges.seed, self.edges.peers[row], round))
 
-    def _falsified(
-        self, byzantine: Byzantine, requested: Requests, view: View
-    ) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
+    def _falsified(self, byzantine: Byzantine, requested: Requests, view: View) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
         """Yield per attacker: ascending places (l,) of honest rows' requests to it, its messages (l, D), and which arrive (l,) bool."""
         false = np.flatnonzero(byzantine.rows[requested.peer] & ~byzantine.rows[requested.row])
         for attacker in np.unique(requested.peer[false]).tolist():
@@ -133,9 +131,7 @@ class Gathers(Pulled):
                 generators = [self._generator(attacker, view.round) for _ in places]
                 yield places, *transmitted(messages, self.codec.response, generators)
 
-    def _combine(
-        self, rows: NDArray[np.int64], peers: NDArray[np.int64], received: Tensor, present: Tensor, combined: Tensor
-    ) -> None:
+    def _combine(self, rows: NDArray[np.int64], peers: NDArray[np.int64], received: Tensor, present: Tensor, combined: Tensor) -> None:
         """The rule of rows (r,) that made equally many requests, over what they received (r, k, D) and what is present (r, k), into
         `combined`. The first columns are those of `peers` (r, ·).
         """
@@ -162,9 +158,7 @@ class Gathers(Pulled):
         return replace(state, kept=kept), slots
 
 
-def _alike(
-    requested: Requests, unreachable: NDArray[np.int64], width: int
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], int]]:
+def _alike(requested: Requests, unreachable: NDArray[np.int64], width: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], int]]:
     """Rows (r,) that make equally many requests, of which equally many in vain: rows, places (r, k) among the requests, how many in vain.
 
     At most some million numbers of `width` at a time.

@@ -89,9 +89,7 @@ def exchanges_of(mixer: Mixer, model: Tensor, vectors: Tensor, of: Settings) -> 
 def settled_of(mixer: Mixer) -> Callable[[Tensor, Any], Tensor]:
     """Return a function from models (N, d) and states to the models that are evaluated and sent: with broadcasts, the outer parameters."""
     edge: Any = mixer.edge
-    settled: dict[EdgeKind, Callable[[Tensor, Any], Tensor]] = {
-        EdgeKind.BROADCASTS: lambda _x, state: edge.settled(state)
-    }
+    settled: dict[EdgeKind, Callable[[Tensor, Any], Tensor]] = {EdgeKind.BROADCASTS: lambda _x, state: edge.settled(state)}
     return settled.get(kind_of(edge), lambda x, _state: x)
 
 
@@ -111,9 +109,8 @@ def _differences(mixer: Any, start: Tensor, vectors: Tensor, of: Settings) -> Ro
     keeps = mixer.edge.size(start.numel())
     flows = Flows(mixer.edge, torch.zeros_like(vectors), of.settled_edges) if keeps else None
     return Differences(
-        of.codec, of.selector, of.edges, flows, EdgeVectors(start) if of.compares else None, of.wish_limit,
-        defence=of.defence,
-    )  # fmt: skip
+        of.codec, of.selector, of.edges, flows, EdgeVectors(start) if of.compares else None, of.wish_limit, defence=of.defence
+    )
 
 
 _MADE: Mapping[EdgeKind, Callable[[Mixer, Tensor, Tensor, Settings], RowExchanges]] = MappingProxyType(

@@ -61,9 +61,11 @@ class LocalSteps:
         self._rates = schedule(self.section, self.pace.rounds)
         self._by_rows = by_rows(self.section)
         self._optimizer = optimizer(
-            self.section, self.like[:0] if self._by_rows else self.like[0],
-            weighs_updates=self.corrections.weighs_updates, model=self.problem.model,
-        )  # fmt: skip
+            self.section,
+            self.like[:0] if self._by_rows else self.like[0],
+            weighs_updates=self.corrections.weighs_updates,
+            model=self.problem.model,
+        )
         equal = all(weight == 1.0 for weight in self.weights)
         self._weights = None if equal else self.like.new_tensor(self.weights)[:, None]
         self._steps, self._done, self._lives = torch.zeros((3, len(self.like)), dtype=torch.int64)
@@ -98,9 +100,7 @@ class LocalSteps:
         self.undone += int(bad.sum())
         return stepped
 
-    def _made(
-        self, gradients: Tensor, rows: Tensor, round: int, x: Tensor, correct: Callable[[Tensor], Tensor]
-    ) -> Tensor:
+    def _made(self, gradients: Tensor, rows: Tensor, round: int, x: Tensor, correct: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the directions of steps before corrections, from the first gradients (r, d) of `rows` at x; uses up their batches."""
         section = self.section
         if section.gradient == "optimistic":
@@ -116,9 +116,7 @@ class LocalSteps:
         age = (round - self._joined_at[rows]).clamp(max=self.pace.ramp_rounds).tolist()
         return x.new_tensor([self._rates.at(round) * ramp(since, self.pace.ramp_rounds) for since in age])[:, None]
 
-    def _by_seeds(
-        self, seeds: Seeds, rows: Tensor, round: int, step: int, x: Tensor, correct: Callable[[Tensor], Tensor]
-    ) -> Tensor:
+    def _by_seeds(self, seeds: Seeds, rows: Tensor, round: int, step: int, x: Tensor, correct: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the directions of steps along seeded random directions, as `Learner` does for the mixing algorithm `seeds`."""
         directions = torch.stack([seeds.direction(self.problem.labels[row], round, step, x) for row in rows.tolist()])
         both = torch.stack((x + seeds.epsilon * directions, x - seeds.epsilon * directions), 1)
@@ -170,9 +168,7 @@ class LocalSteps:
             at = adjacent(((age == since) & (counts == count) & (weights == weight)).nonzero().view(-1))
             yield at, self._rates.at(round) * ramp(since, self.pace.ramp_rounds), count, weight
 
-    def _step(
-        self, own: Rows, x: Tensor, direction: Tensor, shift: Tensor | None, lr: float, count: int, weight: float
-    ) -> None:
+    def _step(self, own: Rows, x: Tensor, direction: Tensor, shift: Tensor | None, lr: float, count: int, weight: float) -> None:
         """A step of rows `own` that have done `count` with the state they have; x (r, d) is changed in place."""
         if not self._by_rows:
             for place, row in enumerate(torch.arange(len(self.like))[own].tolist()):
@@ -183,12 +179,7 @@ class LocalSteps:
             return
         part = self._optimizer if count else optimizer(self.section, x, weighs_updates=self._optimizer.weighs_updates)
         if count:
-            part.share(
-                {
-                    name: tensor[own][0, 0].clone() if name in self._scalars else tensor[own]
-                    for name, tensor in self._memory.items()
-                }
-            )
+            part.share({name: tensor[own][0, 0].clone() if name in self._scalars else tensor[own] for name, tensor in self._memory.items()})
         part.step(x, direction, lr, shift, weight)
         for name, tensor in part.state_dict().items():
             if name not in self._memory:

@@ -53,9 +53,8 @@ class RowMemories:
     """The memories of all rows, and what exchanges will do to them: at the end of a batch, or when a responder learns of a commit."""
 
     def __init__(
-        self, local: LocalSteps, codec: MemoryCodec, mixer: Mixer, dim: int,
-        forged: Mapping[int, Forged] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
+        self, local: LocalSteps, codec: MemoryCodec, mixer: Mixer, dim: int, forged: Mapping[int, Forged] = MappingProxyType({})
+    ) -> None:
         """`forged`: by row, of those that lie."""
         made = optimizer(local.section, local.like[0], model=local.problem.model)
         pieces, view = pieces_of(made), view_of(mixer, local.problem.layout.trained, dim)
@@ -67,9 +66,14 @@ class RowMemories:
         self._pending: dict[Pair, tuple[int, int, Learned]] = {}
 
     def meet(
-        self, pairs: Sequence[Pair], supports: Sequence[Support], thetas: Sequence[Sequence[float]],
-        generators: Sequence[Sequence[Generator]], unproven: NDArray[np.bool_], dim: int,
-    ) -> Sizes:  # fmt: skip
+        self,
+        pairs: Sequence[Pair],
+        supports: Sequence[Support],
+        thetas: Sequence[Sequence[float]],
+        generators: Sequence[Sequence[Generator]],
+        unproven: NDArray[np.bool_],
+        dim: int,
+    ) -> Sizes:
         """Do exchanges of which none is lost; responders do not know yet where `unproven` -> (2, g) bytes.
 
         `thetas`: of each, what the initiator and what the responder moves by.

@@ -239,9 +239,7 @@ class Bowls:
         for shard in range(max(self.shards) + 1):
             bowl = self.task.bowl(self.seed, shard)
             if shard == 0:
-                self._A, self.b = (
-                    part.new_empty(max(self.shards) + 1, *part.shape, dtype=dtype) for part in (bowl.A, bowl.b)
-                )
+                self._A, self.b = (part.new_empty(max(self.shards) + 1, *part.shape, dtype=dtype) for part in (bowl.A, bowl.b))
             self._A[shard], self.b[shard] = bowl.A, bowl.b
 
     def gradients(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
@@ -293,9 +291,14 @@ Problem = TorchTask | Bowls
 
 
 def problem(
-    manifest: Manifest, labels: Sequence[str], stack_from: int = STACK_FROM, attack: Attack | None = None,
-    byzantine: NDArray[np.bool_] | None = None, *, own: bool = False,
-) -> Problem:  # fmt: skip
+    manifest: Manifest,
+    labels: Sequence[str],
+    stack_from: int = STACK_FROM,
+    attack: Attack | None = None,
+    byzantine: NDArray[np.bool_] | None = None,
+    *,
+    own: bool = False,
+) -> Problem:
     """Return the problem of a swarm; row i has shard i, over again where there are more rows than shards.
 
     `own`: each row's model is measured by held-out samples like its own data.
@@ -310,16 +313,11 @@ def problem(
     if isinstance(made, Quadratic):
         data_of(made, Source(None, manifest.partition, 0, seed), "cpu", manifest.mix.own)
         if attack is not None and attack.targets == "data":
-            raise ConfigError(
-                f"attack.kind: poisons labels, which task={manifest.task.kind} has not; try `--set task.kind=digits`"
-            )
+            raise ConfigError(f"attack.kind: poisons labels, which task={manifest.task.kind} has not; try `--set task.kind=digits`")
         made.check(Source(None, manifest.partition, 0, seed))
         return Bowls(made, labels, shards, seed, begin)
     apart = manifest.mix.own
-    by_shard = {
-        shard: data_of(made, Source(None, manifest.partition, shard, seed), "cpu", apart)
-        for shard in sorted(set(shards))
-    }
+    by_shard = {shard: data_of(made, Source(None, manifest.partition, shard, seed), "cpu", apart) for shard in sorted(set(shards))}
     data, hits, optimum = [by_shard[shard] for shard in shards], None, None
     if attack is not None and byzantine is not None:
         data, hits = poisoned(attack, byzantine, data), success(attack)

@@ -70,15 +70,17 @@ def run(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Out
     state = _Run(scenario, seen)
     diverged = state.go(progress)
     return state.measure.outcome(
-        parameters=state.swarm.x.shape[1], byzantine=state.byzantine, counts={key: state.counts[key] for key in COUNTS},
-        diverged=diverged, undone=0 if state.local is None else state.local.undone, wall_s=time.monotonic() - began,
+        parameters=state.swarm.x.shape[1],
+        byzantine=state.byzantine,
+        counts={key: state.counts[key] for key in COUNTS},
+        diverged=diverged,
+        undone=0 if state.local is None else state.local.undone,
+        wall_s=time.monotonic() - began,
         target=scenario.simulate.target,
-    )  # fmt: skip
+    )
 
 
-COUNTS = (
-    "meetings", "committed", "unproven", "lost", "late", "cut", "dead", "crashed", "left", "joined", "opened", "closed", "void",
-)  # fmt: skip
+COUNTS = ("meetings", "committed", "unproven", "lost", "late", "cut", "dead", "crashed", "left", "joined", "opened", "closed", "void")
 """Exchanges that were scheduled ("meetings") and how they ended: committed (of these unproven: the responder did not know at once), lost on
 the network, too late, across a partition, with the dead. Nodes that crashed, left in order and joined. Lasting edges, where there are
 any: opened, closed properly, lost with a node that left."""
@@ -99,9 +101,7 @@ class _Run:
         lasting = agreed.overlay.kind == "sticky" and not (self._steps_pace and scenario.simulate.model)
         self._visits = None
         if lasting:
-            self._visits = SlotSchedule(
-                self._peers, agreed.overlay.params().get("degree", DEGREE), salt, agreed.mix.theta, agreed.seed
-            )
+            self._visits = SlotSchedule(self._peers, agreed.overlay.params().get("degree", DEGREE), salt, agreed.mix.theta, agreed.seed)
         self.byzantine = build.byzantine(scenario, count)
         self.local: LocalSteps | None
         self.swarm, self.local = self._learning() if scenario.simulate.model else (self._averaging(), None)
@@ -111,9 +111,7 @@ class _Run:
         self._step_s = build.step_s(scenario, count)
         longest_s = agreed.pace.max_wait_s if self._steps_pace else agreed.pace.slot_s
         least_s = longest_s if without_faults(scenario) else min(agreed.pace.min_wait_s, longest_s)
-        self._clocks = Clocks(
-            self._step_s, build.rates(scenario, count), scenario.network.latency_s, least_s, longest_s, _FRAME_BYTES
-        )  # fmt: skip
+        self._clocks = Clocks(self._step_s, build.rates(scenario, count), scenario.network.latency_s, least_s, longest_s, _FRAME_BYTES)
         self._believed_s = np.full(count, -math.inf)  # until when a dead row is believed alive
         self._detection_s = detection_s(scenario)
         self._members = np.zeros(count, dtype=bool)  # the living, and the dead that have not been detected
@@ -137,26 +135,45 @@ class _Run:
         x, (mixing, shared) = learned.start.repeat(count, 1), mixer_of(agreed, learned.layout)
         codec, selector = build.exchange(scenario, agreed, mixing, learned.layout, shared)
         local = LocalSteps(
-            learned, agreed.optimizer, agreed.pace, x, watched=attack is not None,
-            running_mean=scenario.simulate.running_mean, corrections=corrections_of(agreed),
+            learned,
+            agreed.optimizer,
+            agreed.pace,
+            x,
+            watched=attack is not None,
+            running_mean=scenario.simulate.running_mean,
+            corrections=corrections_of(agreed),
             weights=[weight(agreed, each) for each in learned.samples],
             seeds=mixing if isinstance(mixing, Seeds) else None,
-        )  # fmt: skip
+        )
         attackers = None
         start = origin(mixing, learned.start)
         if attack is not None:
             attackers = byzantine.Byzantine(
-                attack, self.byzantine, start, shared.dim, agreed.pace.rounds, agreed.seed,
-                lambda: local.gradients, lambda rows: byzantine.thresholds(mixing, self.swarm.state, rows),
-            )  # fmt: skip
+                attack,
+                self.byzantine,
+                start,
+                shared.dim,
+                agreed.pace.rounds,
+                agreed.seed,
+                lambda: local.gradients,
+                lambda rows: byzantine.thresholds(mixing, self.swarm.state, rows),
+            )
         facts = selector_facts(agreed.compress, kind_of(mixing.edge))
         swarm = Swarm(
-            self._peers, x, mixing, codec, selector, agreed.seed, torch.arange(count) < scenario.simulate.nodes,
-            losses=local.losses, byzantine=attackers,
-            compares=facts.compares, wish_limit=kept(agreed.compress.ratio, start.numel()) if facts.wishes else 0,
+            self._peers,
+            x,
+            mixing,
+            codec,
+            selector,
+            agreed.seed,
+            torch.arange(count) < scenario.simulate.nodes,
+            losses=local.losses,
+            byzantine=attackers,
+            compares=facts.compares,
+            wish_limit=kept(agreed.compress.ratio, start.numel()) if facts.wishes else 0,
             settled_edges=settled_edges(agreed),
             defence=RowDistances(self.byzantine, start, scenario.simulate.nodes) if defended(agreed) else Undefended(),
-        )  # fmt: skip
+        )
         if averages_memories(agreed):
             assert isinstance(swarm.exchanges, Differences)
             swarm.exchanges.memories = RowMemories(
@@ -211,8 +228,10 @@ class _Run:
         does, late = self._clocks.begin(steps, alive, exchanges)
         phase = replace(
             self._phase(round, float(pace.local_steps if swarm.flows is not None else steps)),
-            first=now.first, last=now.last, turn=turn(self._graph, members, round),
-        )  # fmt: skip
+            first=now.first,
+            last=now.last,
+            turn=turn(self._graph, members, round),
+        )
         dead = ~alive[scheduled.ends[::-1]] & (scheduled.weights > 0.0)
         unreachable = np.bincount(scheduled.ends[dead], minlength=len(alive))
         faults = self._faults(round, exchanges, late)
@@ -297,15 +316,18 @@ class _Run:
         self.counts["committed"] += int(stats.committed.sum())
         self.counts["unproven"] += int((stats.committed & stats.unproven).sum())
         pairs = np.sort(stats.ends, axis=0).T
-        for (one, other), unproven in zip(
-            pairs[stats.committed].tolist(), stats.unproven[stats.committed], strict=True
-        ):
+        for (one, other), unproven in zip(pairs[stats.committed].tolist(), stats.unproven[stats.committed], strict=True):
             (self._unproven.add if unproven else self._unproven.discard)((one, other))
 
     def _evaluate(self) -> None:
         swarm = self.swarm
         honest = swarm.alive & ~torch.from_numpy(self.byzantine)
         self.measure.add(
-            self._done, swarm.settled[honest], honest.nonzero().view(-1).tolist(), seconds=self._now_s, nodes=int(swarm.used.sum()),
-            sent_bytes=int(self._clocks.sent_bytes.sum()), exchanges=2 * self.counts["committed"],
-        )  # fmt: skip
+            self._done,
+            swarm.settled[honest],
+            honest.nonzero().view(-1).tolist(),
+            seconds=self._now_s,
+            nodes=int(swarm.used.sum()),
+            sent_bytes=int(self._clocks.sent_bytes.sum()),
+            exchanges=2 * self.counts["committed"],
+        )

@@ -132,9 +132,8 @@ class SlotSchedule:
         served, visiting, pairs = dict.fromkeys(rows.tolist(), 0), dict[int, int](), list[tuple[int, int]]()
         for row in rows[order].tolist():
             longest_ago = min(
-                self.rings.edges[row], default=None,
-                key=lambda other: (self._visited.get((row, other), -1), self.peers[other]),
-            )  # fmt: skip
+                self.rings.edges[row], default=None, key=lambda other: (self._visited.get((row, other), -1), self.peers[other])
+            )
             if longest_ago is None:
                 continue
             self._visited[row, longest_ago] = slot

@@ -39,9 +39,7 @@ class Update:
     def of(self, places: NDArray[np.int64]) -> "Update":
         """Return the updates at `places`."""
         at, ends = index(places, self.mine), [self.ends[place] for place in places]
-        return Update(
-            self.rows[places], ends, self.give[at], self.take[at], self.mine[at], self.sent[at], self.received[at]
-        )  # fmt: skip
+        return Update(self.rows[places], ends, self.give[at], self.take[at], self.mine[at], self.sent[at], self.received[at])
 
 
 class Draw(NamedTuple):
@@ -73,9 +71,7 @@ class Swaps:
         m, read, mine = len(batch.pairs), _read(batch), _read(honest)
         opened = [self.edges.begin(pair) for pair in batch.pairs] * 2
         ends = [*batch.pairs, *(pair[::-1] for pair in batch.pairs)]
-        give, take = (
-            torch.tensor(weights.ravel()[:, None]).to(mine) for weights in (batch.weights[::-1], batch.weights)
-        )
+        give, take = (torch.tensor(weights.ravel()[:, None]).to(mine) for weights in (batch.weights[::-1], batch.weights))
         sent, bytes_ = self._messages(read, ends, give, opened, batch.phase.round)
         received = torch.cat((sent[m:], sent[:m]))
         update = Update(batch.ends.ravel(), ends, give, take, mine, sent, received)
@@ -136,15 +132,11 @@ class Swaps:
     def _encoded(self, made: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, NDArray[np.int64]]:
         """Messages (g, D) of rows -> (g, D) as they arrive, and the bytes of each (g,)."""
         arrive, sizes, dim = torch.zeros_like(made), np.zeros(len(made), np.int64), made.shape[1]
-        supports = [
-            self.selector.select(row, None, draw.seed, draw.turn) for row, draw in zip(made, draws, strict=True)
-        ]
+        supports = [self.selector.select(row, None, draw.seed, draw.turn) for row, draw in zip(made, draws, strict=True)]
         for group in grouped(supports, dim, made):
             at = index(group.which, made)
             values = group.take(made, at)
-            arrived = group.spread(
-                through(self.codec.response, values, [draws[place].chance() for place in group.which])
-            )
+            arrived = group.spread(through(self.codec.response, values, [draws[place].chance() for place in group.which]))
             add(arrive, at, group.coordinates, arrived)
             sizes[group.which] = [codec.size(support, self.codec.response, dim) for support in group.supports]
         return arrive, sizes
@@ -157,8 +149,9 @@ class Swaps:
         """`sent`, then `received`, of all swaps."""
         slots, rows = self.kept.slots(update.ends), index(update.rows, vectors)
         for half, weights, messages in (
-            (self.swapping.sent, update.give, update.sent), (self.swapping.received, update.take, update.received),
-        ):  # fmt: skip
+            (self.swapping.sent, update.give, update.sent),
+            (self.swapping.received, update.take, update.received),
+        ):
             at = (weights[:, 0] > 0.0).nonzero().view(-1)
             kept, change = half(self.kept.rows[slots[at]], messages[at], update.mine[at], weights[at])
             self.kept.rows[slots[at]] = kept

@@ -78,21 +78,29 @@ class Swarm:
     def __post_init__(self) -> None:
         n = len(self.peers)
         if self.x.dim() != 2 or self.x.shape[0] != n or self.alive.shape != (n,):
-            raise ValueError(
-                f"x must be ({n}, d) and alive ({n},) for {n} peers, got {tuple(self.x.shape)}, {tuple(self.alive.shape)}"
-            )
+            raise ValueError(f"x must be ({n}, d) and alive ({n},) for {n} peers, got {tuple(self.x.shape)}, {tuple(self.alive.shape)}")
         self.alive = self.alive.cpu().bool().clone()
         self.used = self.alive.clone()
         self._states = States(self.mixer, self.x)
         self.edges = Edges(self.peers, self.seed)
         self._vectors = self.x.new_zeros(n, origin(self.mixer, self.x[0]).numel())
         self.exchanges = exchanges_of(
-            self.mixer, self.x[0], self._vectors,
+            self.mixer,
+            self.x[0],
+            self._vectors,
             Settings(
-                self.codec, self.selector, self.edges, self._states, self.compares, self.wish_limit, self.settled_edges,
-                self.losses, self.byzantine, self.defence,
+                self.codec,
+                self.selector,
+                self.edges,
+                self._states,
+                self.compares,
+                self.wish_limit,
+                self.settled_edges,
+                self.losses,
+                self.byzantine,
+                self.defence,
             ),
-        )  # fmt: skip
+        )
         self.flows = self.exchanges.flows if isinstance(self.exchanges, Differences) else None
         self._settled = settled_of(self.mixer)
         self._forge = forge_of(kind_of(self.mixer.edge), self.byzantine, self.edges, self.codec)
@@ -132,9 +140,14 @@ class Swarm:
             self.alive[row] = self.used[row] = True
 
     def round(
-        self, phase: Phase, step: Step | None, steps: int | NDArray[np.int64], exchanges: Exchanges,
-        faults: ExchangeFaults | None = None, unreachable: NDArray[np.int64] | None = None,
-    ) -> RoundStats:  # fmt: skip
+        self,
+        phase: Phase,
+        step: Step | None,
+        steps: int | NDArray[np.int64],
+        exchanges: Exchanges,
+        faults: ExchangeFaults | None = None,
+        unreachable: NDArray[np.int64] | None = None,
+    ) -> RoundStats:
         """Steps pace: local steps of all alive, then all exchanges on the vectors frozen after them, then absorb.
 
         `step` is one local step, None in a round without; `steps` K, or for each row (N,) how many it manages this round: then `publish`
@@ -158,9 +171,8 @@ class Swarm:
         return RoundStats(~batch.lost, batch.unproven, batch.ends, sizes)
 
     def slot(
-        self, phase: Phase, step: Step | None, steps: int | NDArray[np.int64], visits: Exchanges,
-        faults: ExchangeFaults | None = None,
-    ) -> RoundStats:  # fmt: skip
+        self, phase: Phase, step: Step | None, steps: int | NDArray[np.int64], visits: Exchanges, faults: ExchangeFaults | None = None
+    ) -> RoundStats:
         """Clock pace: local steps of all alive, `publish` after each, then visits one after the other on the live vectors, absorbing each.
 
         Visits that share no row are computed together: the result is that of their order; a pair may come more than once. `local_steps` of
@@ -197,9 +209,7 @@ class Swarm:
         """The mixing algorithm's, all rows: None, or a dataclass of tensors (N, …)."""
         return self._states.of(slice(None))[1]
 
-    def _parts(
-        self, phase: Phase, steps: int | NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], Rows, Phase, int]]:
+    def _parts(self, phase: Phase, steps: int | NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Rows, Phase, int]]:
         """Rows alive that do equally many local steps: which, where, their phase, how many."""
         alive = np.flatnonzero(self.alive.numpy())
         most = max(1, NUMBERS_AT_ONCE // self.x.shape[1])
@@ -210,9 +220,7 @@ class Swarm:
             for rows in np.split(alike, range(most, len(alike), most)):
                 yield rows, adjacent(torch.from_numpy(rows)), own, count
 
-    def _work(
-        self, step: Step | None, round: int, numbers: range, rows: NDArray[np.int64], x: Tensor, state: Any
-    ) -> tuple[Tensor, Any]:
+    def _work(self, step: Step | None, round: int, numbers: range, rows: NDArray[np.int64], x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Return the local steps of these numbers, of some rows."""
         before = state
 
@@ -248,9 +256,7 @@ class Swarm:
         ends, weights = (np.where(swapped, both[::-1], both) for both in (exchanges.ends, exchanges.weights))
         pairs = [(i, j) for i, j in ends.T.tolist()]
         rows, lost = np.arange(len(self.peers)), faults.lost.copy()
-        return Batch(
-            self._vectors, (self._vectors, self._vectors), rows, ends, pairs, weights, phase, lost, faults.unproven & ~lost
-        )  # fmt: skip
+        return Batch(self._vectors, (self._vectors, self._vectors), rows, ends, pairs, weights, phase, lost, faults.unproven & ~lost)
 
     def _live(self, batch: Batch, places: NDArray[np.int64]) -> tuple[Batch, tuple[Tensor, Any]]:
         """Some exchanges on the live vectors of their rows, and the models and states of those."""

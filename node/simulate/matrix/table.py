@@ -63,12 +63,8 @@ class Group:
         """Return the members of the group at `places`."""
         if len(places) == len(self.which):
             return self
-        coordinates = (
-            self.coordinates if self.coordinates is None else self.coordinates[index(places, self.coordinates)]
-        )
-        return replace(
-            self, which=self.which[places], supports=tuple(self.supports[at] for at in places), coordinates=coordinates
-        )
+        coordinates = self.coordinates if self.coordinates is None else self.coordinates[index(places, self.coordinates)]
+        return replace(self, which=self.which[places], supports=tuple(self.supports[at] for at in places), coordinates=coordinates)
 
     def take(self, rows: Tensor, at: Tensor) -> Tensor:
         """Rows `at` (g,) -> values (g, k)."""

@@ -49,10 +49,14 @@ def run(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Out
     state = trio.run(_all_rounds, scenario, progress, seen, clock=MockClock(autojump_threshold=0))
     counts = state.counts
     return state.measure.outcome(
-        parameters=state.dim, byzantine=state.byzantine, counts={key: counts[key] for key in COUNTS},
-        diverged=state.diverged, undone=sum(last.undone for last in state.last.values()),
-        wall_s=time.monotonic() - began, target=scenario.simulate.target,
-    )  # fmt: skip
+        parameters=state.dim,
+        byzantine=state.byzantine,
+        counts={key: counts[key] for key in COUNTS},
+        diverged=state.diverged,
+        undone=sum(last.undone for last in state.last.values()),
+        wall_s=time.monotonic() - began,
+        target=scenario.simulate.target,
+    )
 
 
 async def _all_rounds(scenario: Scenario, progress: Progress, seen: Seen | None) -> "_Run":
@@ -87,11 +91,14 @@ class _Run:
         step_s = build.step_s(scenario, count)
         self._poll_s = float(step_s.min()) / 2.0  # a model changes a whole local step after its node has evaluated it
         self.swarm = VirtualSwarm(
-            agreed, rules=self._rules(), step_cost_s=lambda index: float(step_s[index]), seed=agreed.seed,
+            agreed,
+            rules=self._rules(),
+            step_cost_s=lambda index: float(step_s[index]),
+            seed=agreed.seed,
             config=NodeConfig(linger_s=_LINGER_S, threads=scenario.simulate.threads, trust=True),
             fixed_deadlines=without_faults(scenario),
             attacks={} if attack is None else dict.fromkeys(np.flatnonzero(self.byzantine).tolist(), scenario.attack.kind),
-        )  # fmt: skip
+        )
         self._churned = 0  # rounds before which churn has happened
         self._used = torch.arange(count) < scenario.simulate.nodes
         self.last = {index: _Last() for index in range(count)}
@@ -192,10 +199,14 @@ class _Run:
             self._record(index)
         try:
             self.measure.add(
-                due, torch.stack(list(models.values())), list(models), seconds=trio.current_time(), nodes=int(self._used.sum()),
+                due,
+                torch.stack(list(models.values())),
+                list(models),
+                seconds=trio.current_time(),
+                nodes=int(self._used.sum()),
                 sent_bytes=sum(last.bytes_sent for last in self.last.values()),
                 exchanges=sum(last.stats["committed"] for last in self.last.values()),
-            )  # fmt: skip
+            )
         except ValueError as error:
             if str(error) != NOT_FINITE:
                 raise

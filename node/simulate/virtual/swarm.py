@@ -73,10 +73,18 @@ class VirtualSwarm:
     """
 
     def __init__(
-        self, manifest: Manifest, *, rules: list[Rule] | None = None, step_cost_s: Callable[[int], float] = lambda _index: 1e-3,
-        seed: int = 0, config: NodeConfig | None = None, attacks: Mapping[int, str] | None = None, fixed_deadlines: bool = False,
-        folder: Path | None = None, clock_off_s: Callable[[int], float] = lambda _index: 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        manifest: Manifest,
+        *,
+        rules: list[Rule] | None = None,
+        step_cost_s: Callable[[int], float] = lambda _index: 1e-3,
+        seed: int = 0,
+        config: NodeConfig | None = None,
+        attacks: Mapping[int, str] | None = None,
+        fixed_deadlines: bool = False,
+        folder: Path | None = None,
+        clock_off_s: Callable[[int], float] = lambda _index: 0.0,
+    ) -> None:
         self._seed = seed
         manifest, self._config = sealed(manifest, config or NodeConfig(linger_s=1e6, threads=1, trust=True))
         self.manifest = create(manifest, self.identity(0), int(EPOCH_S * 1000))
@@ -97,9 +105,7 @@ class VirtualSwarm:
 
     def identity(self, index: int) -> Identity:
         """Return the key of a node: the same for the same seed."""
-        return Identity.from_seed(
-            b"".join(derive(self._seed, "identity", index, part).to_bytes(8, "little") for part in range(4))
-        )
+        return Identity.from_seed(b"".join(derive(self._seed, "identity", index, part).to_bytes(8, "little") for part in range(4)))
 
     @asynccontextmanager
     async def running(self, nodes: int) -> AsyncIterator[None]:
@@ -151,9 +157,12 @@ class VirtualSwarm:
                 yield handle
 
         machine = Machine(
-            network, engine, lambda: EPOCH_S + trio.current_time() + self._clock_off_s(index), _inline,
+            network,
+            engine,
+            lambda: EPOCH_S + trio.current_time() + self._clock_off_s(index),
+            _inline,
             seconds=_Seconds(self) if stages > 1 else None,
-        )  # fmt: skip
+        )
         setup = NodeSetup(identity, config, self.swarm, self._store(index), machine, self.chains.get(index, ()))
         virtual = self.nodes[index] = VirtualNode(Node(setup, Events(None, clock=machine.unix_time)))
         self._nursery.start_soon(self._live, virtual)

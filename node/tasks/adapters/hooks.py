@@ -14,32 +14,101 @@ from starling.gossip.errors import ConfigError
 
 TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 AROUND_STEPS = (
-    "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_before_zero_grad", "on_before_backward",
-    "on_after_backward", "on_before_optimizer_step", "on_train_batch_end", "on_train_epoch_end",
-)  # fmt: skip
+    "on_fit_start",
+    "on_train_start",
+    "on_train_epoch_start",
+    "on_train_batch_start",
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_train_batch_end",
+    "on_train_epoch_end",
+)
 AROUND_VALIDATION = (
-    "on_validation_start", "on_validation_epoch_start", "on_validation_batch_start", "on_validation_batch_end",
-    "on_validation_epoch_end", "on_validation_end",
-)  # fmt: skip
-CALLED = frozenset({
-    *AROUND_STEPS, *AROUND_VALIDATION, *TRANSFERS, "training_step", "validation_step", "configure_optimizers", "configure_model",
-    "prepare_data", "setup", "train_dataloader", "val_dataloader",
-})  # fmt: skip
+    "on_validation_start",
+    "on_validation_epoch_start",
+    "on_validation_batch_start",
+    "on_validation_batch_end",
+    "on_validation_epoch_end",
+    "on_validation_end",
+)
+CALLED = frozenset(
+    {
+        *AROUND_STEPS,
+        *AROUND_VALIDATION,
+        *TRANSFERS,
+        "training_step",
+        "validation_step",
+        "configure_optimizers",
+        "configure_model",
+        "prepare_data",
+        "setup",
+        "train_dataloader",
+        "val_dataloader",
+    }
+)
 """Hooks that a node calls; `configure_optimizers` only to read it."""
 
 _EVENTS = ("start", "end", "epoch_start", "epoch_end", "batch_start", "batch_end", "model_eval", "model_train")
-HARMLESS = frozenset({
-    # of Trainer.test and Trainer.predict, which no training calls
-    *(f"on_{stage}_{event}" for stage in ("test", "predict") for event in _EVENTS),
-    "test_step", "predict_step", "test_dataloader", "predict_dataloader",
-    # what a module says of itself, or calls itself
-    "CHECKPOINT_HYPER_PARAMS_KEY", "CHECKPOINT_HYPER_PARAMS_NAME", "CHECKPOINT_HYPER_PARAMS_TYPE", "all_gather", "automatic_optimization",
-    "clip_gradients", "cpu", "cuda", "current_epoch", "device", "device_mesh", "double", "dtype", "example_input_array", "fabric",
-    "float", "forward", "freeze", "from_datasets", "global_rank", "global_step", "half", "hparams", "hparams_initial",
-    "load_from_checkpoint", "local_rank", "logger", "loggers", "lr_schedulers", "manual_backward", "name", "on_gpu", "optimizers",
-    "print", "remove_ignored_hparams", "save_hyperparameters", "strict_loading", "to", "to_onnx", "to_tensorrt", "to_torchscript",
-    "toggle_optimizer", "toggled_optimizer", "trainer", "type", "unfreeze", "untoggle_optimizer",
-})  # fmt: skip
+HARMLESS = frozenset(
+    {
+        # of Trainer.test and Trainer.predict, which no training calls
+        *(f"on_{stage}_{event}" for stage in ("test", "predict") for event in _EVENTS),
+        "test_step",
+        "predict_step",
+        "test_dataloader",
+        "predict_dataloader",
+        # what a module says of itself, or calls itself
+        "CHECKPOINT_HYPER_PARAMS_KEY",
+        "CHECKPOINT_HYPER_PARAMS_NAME",
+        "CHECKPOINT_HYPER_PARAMS_TYPE",
+        "all_gather",
+        "automatic_optimization",
+        "clip_gradients",
+        "cpu",
+        "cuda",
+        "current_epoch",
+        "device",
+        "device_mesh",
+        "double",
+        "dtype",
+        "example_input_array",
+        "fabric",
+        "float",
+        "forward",
+        "freeze",
+        "from_datasets",
+        "global_rank",
+        "global_step",
+        "half",
+        "hparams",
+        "hparams_initial",
+        "load_from_checkpoint",
+        "local_rank",
+        "logger",
+        "loggers",
+        "lr_schedulers",
+        "manual_backward",
+        "name",
+        "on_gpu",
+        "optimizers",
+        "print",
+        "remove_ignored_hparams",
+        "save_hyperparameters",
+        "strict_loading",
+        "to",
+        "to_onnx",
+        "to_tensorrt",
+        "to_torchscript",
+        "toggle_optimizer",
+        "toggled_optimizer",
+        "trainer",
+        "type",
+        "unfreeze",
+        "untoggle_optimizer",
+    }
+)
 """Names that a module may define itself although no node calls them."""
 
 _OPTIMIZER = "the swarm's optimiser steps, as its manifest says (starling.adapters.optimizer_settings)"

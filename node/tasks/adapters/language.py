@@ -100,9 +100,7 @@ class LanguageModel:
         return logits
 
 
-def causal_lm(
-    model: Any, *, text: str | Path, context: int = 128, tokenizer: str | Path | None = None
-) -> LanguageModel:
+def causal_lm(model: Any, *, text: str | Path, context: int = 128, tokenizer: str | Path | None = None) -> LanguageModel:
     """Prediction of the next token by a `transformers` model. The last tenth of each text is held out.
 
     Args:
@@ -153,9 +151,7 @@ def _check_lora(config: Any) -> None:
     """Raises ConfigError: the config asks for what would not be done."""
     start = str(config.init_lora_weights)
     if start.startswith(_OF_DATA):
-        raise ConfigError(
-            f"lora: init_lora_weights = {start!r} needs a pass over data, which is not made; leave it out"
-        )
+        raise ConfigError(f"lora: init_lora_weights = {start!r} needs a pass over data, which is not made; leave it out")
     if start.startswith(_OF_BASE):
         raise ConfigError(
             f"lora: init_lora_weights = {start!r} changes the base, differently on each machine; leave it out, or give a base that is "
@@ -165,9 +161,7 @@ def _check_lora(config: Any) -> None:
         raise ConfigError("lora: inference_mode = True freezes the adapters, nothing would be trained; leave it out")
     for key in _OWN_LOSSES:
         if getattr(config, key, None) is not None:
-            raise ConfigError(
-                f"lora: {key} has a loss of its own, which would not be trained; leave it out, or write a starling.task"
-            )
+            raise ConfigError(f"lora: {key} has a loss of its own, which would not be trained; leave it out, or write a starling.task")
 
 
 def _check_names(key: str, given: Any, base: nn.Module, before: str) -> None:
@@ -217,16 +211,12 @@ def _maker(model: Any) -> Make:
         folder, auto = Path(model), _package("transformers", "transformers").AutoModelForCausalLM
         if not (folder / "config.json").is_file():
             raise ConfigError(f"model: {folder} is no folder of a transformers model: it has no config.json")
-        return lambda: auto.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False
-        )
+        return lambda: auto.from_pretrained(folder, local_files_only=True, use_safetensors=True, trust_remote_code=False)
     if hasattr(model, "model_type"):
         auto = _package("transformers", "transformers").AutoModelForCausalLM
         return lambda: auto.from_config(copy.deepcopy(model))
     if isinstance(model, nn.Module) or not callable(model):
-        raise ConfigError(
-            f"model: give a config, a folder, or a function that makes the model, got a {type(model).__name__}"
-        )
+        raise ConfigError(f"model: give a config, a folder, or a function that makes the model, got a {type(model).__name__}")
     made: Make = model
     return made
 

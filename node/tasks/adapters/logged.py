@@ -15,17 +15,20 @@ from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
 
-_EVERY_STEP = frozenset({
-    "training_step", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward",
-    "on_before_optimizer_step",
-})  # fmt: skip
+_EVERY_STEP = frozenset(
+    {
+        "training_step",
+        "on_train_batch_start",
+        "on_train_batch_end",
+        "on_before_zero_grad",
+        "on_before_backward",
+        "on_after_backward",
+        "on_before_optimizer_step",
+    }
+)
 """Hooks in which self.log logs for the step by default; in all others it logs for the epoch."""
 _SILENT = frozenset({"on_fit_start", "on_validation_end"})
-_REDUCED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "min": torch.minimum,
-    "max": torch.maximum,
-    "sum": torch.add,
-}
+_REDUCED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"min": torch.minimum, "max": torch.maximum, "sum": torch.add}
 _NAMES = {torch.mean: "mean", torch.sum: "sum", sum: "sum", torch.min: "min", min: "min", torch.max: "max", max: "max"}
 
 
@@ -74,22 +77,29 @@ class Logged:
     _entries: dict[tuple[str, str], _Entry] = field(default_factory=dict)
 
     def log(
-        self, name: str, value: Any, prog_bar: bool = False, logger: bool | None = None, on_step: bool | None = None,
-        on_epoch: bool | None = None, reduce_fx: Any = "mean", enable_graph: bool = False, sync_dist: bool = False,
-        sync_dist_group: Any = None, add_dataloader_idx: bool = True, batch_size: int | None = None,
-        metric_attribute: str | None = None, rank_zero_only: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: Any = "mean",
+        enable_graph: bool = False,
+        sync_dist: bool = False,
+        sync_dist_group: Any = None,
+        add_dataloader_idx: bool = True,
+        batch_size: int | None = None,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
+    ) -> None:
         """Satisfies `LightningModule.log`. Raises ConfigError: the value is no number, or cannot be reduced so."""
         if self.hook in _SILENT:
-            raise ConfigError(
-                f"{self.hook}: self.log({name!r}) has no place here, as in Lightning; call it in another hook"
-            )
+            raise ConfigError(f"{self.hook}: self.log({name!r}) has no place here, as in Lightning; call it in another hook")
         steps = self.hook in _EVERY_STEP
         reduction = reduce_fx if isinstance(reduce_fx, str) else _NAMES.get(reduce_fx, "")
         if reduction not in {"mean", *_REDUCED}:
-            raise ConfigError(
-                f"{self.hook}: self.log({name!r}, reduce_fx=…) must be mean, sum, min or max, got {reduce_fx!r:.60}"
-            )
+            raise ConfigError(f"{self.hook}: self.log({name!r}, reduce_fx=…) must be mean, sum, min or max, got {reduce_fx!r:.60}")
         made = _Entry(steps if on_step is None else on_step, (not steps) if on_epoch is None else on_epoch, reduction)
         entry = self._entries.setdefault((self.hook, name), made)
         if (entry.on_step, entry.on_epoch, entry.reduction) != (made.on_step, made.on_epoch, made.reduction):
@@ -97,9 +107,7 @@ class Logged:
         if is_metric(value):
             entry.metric = value
         else:
-            entry.add(
-                _number(f"{self.hook}: self.log({name!r})", value), self.rows if batch_size is None else batch_size
-            )
+            entry.add(_number(f"{self.hook}: self.log({name!r})", value), self.rows if batch_size is None else batch_size)
 
     def log_dict(self, dictionary: Any, *args: Any, **more: Any) -> None:
         """Satisfies `LightningModule.log_dict`."""
@@ -108,11 +116,7 @@ class Logged:
 
     def figures(self, hook: str = "", *, steps: bool = False) -> dict[str, Tensor]:
         """Return what was logged for the epoch, and for single steps if `steps`, by name; of one hook or of all."""
-        chosen = [
-            (name, entry)
-            for (each, name), entry in self._entries.items()
-            if hook in {"", each} and (steps or entry.on_epoch)
-        ]
+        chosen = [(name, entry) for (each, name), entry in self._entries.items() if hook in {"", each} and (steps or entry.on_epoch)]
         values = {name: entry.value(name) for name, entry in chosen}
         return {name: value for name, value in values.items() if value is not None}
 

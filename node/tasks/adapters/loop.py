@@ -280,9 +280,7 @@ def logging(module: nn.Module, hook: str) -> Iterator[None]:
 def _loss_of(returned: Any) -> Tensor | None:
     loss = returned.get("loss") if isinstance(returned, Mapping) else returned
     if not isinstance(loss, Tensor) and returned is not None:
-        given = (
-            f"a dict with {', '.join(map(str, returned))}" if isinstance(returned, Mapping) else type(returned).__name__
-        )
+        given = f"a dict with {', '.join(map(str, returned))}" if isinstance(returned, Mapping) else type(returned).__name__
         raise ConfigError(
             f"training_step: must return the loss as a tensor, a dict with it as `loss`, or None to skip the step, got {given}"
         )

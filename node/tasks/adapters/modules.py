@@ -95,9 +95,7 @@ class LightningTask(own.Made):
         return loop.trainer_of(model).steps  # type: ignore[no-any-return]
 
 
-def lightning(
-    module: Make, train: Any = None, test: Any = None, *, metric: str = "loss", higher_is_better: bool = False,
-) -> LightningTask:  # fmt: skip
+def lightning(module: Make, train: Any = None, test: Any = None, *, metric: str = "loss", higher_is_better: bool = False) -> LightningTask:
     """Return a task from a LightningModule: its training_step is the loss, its validation_step the score, its hooks are called around them.
 
     There is no Trainer: hooks that a node has no place for are refused by name. The optimiser is the swarm's, in the manifest:
@@ -183,11 +181,7 @@ def optimizer_settings(module: Any) -> dict[str, Any]:
         default = inspect.signature(type(made)).parameters.get(key)
         if key in taken:
             keys[f"optimizer.{key}"] = value
-        elif (
-            default is not None
-            and value != default.default
-            and key not in {"foreach", "fused", "decoupled_weight_decay"}
-        ):
+        elif default is not None and value != default.default and key not in {"foreach", "fused", "decoupled_weight_decay"}:
             raise ConfigError(f"configure_optimizers: {key} = {value!r} of {name} has no key in a manifest")
     return keys
 
@@ -198,9 +192,7 @@ def _one_group(groups: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
     if all(each == settings[0] for each in settings):
         return settings[0], False
     decays = [each.pop("weight_decay", 0.0) for each in settings]
-    fit = all(
-        (decay != 0.0) == (one.ndim > 1) for decay, group in zip(decays, groups, strict=True) for one in group["params"]
-    )
+    fit = all((decay != 0.0) == (one.ndim > 1) for decay, group in zip(decays, groups, strict=True) for one in group["params"])
     if not fit or len({*decays} - {0.0}) != 1 or any(each != settings[0] for each in settings):
         raise ConfigError(
             "configure_optimizers: its groups of parameters differ; all that a manifest can say is no weight_decay for biases and norms"
@@ -211,9 +203,7 @@ def _one_group(groups: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
 def _check_optimizer(module: Any) -> None:
     """Raises ConfigError: a module optimises by itself, or otherwise than a manifest can say."""
     if not getattr(module, "automatic_optimization", True):
-        raise ConfigError(
-            "module: manual optimisation (automatic_optimization = False) cannot be used; the swarm's optimiser steps"
-        )
+        raise ConfigError("module: manual optimisation (automatic_optimization = False) cannot be used; the swarm's optimiser steps")
     if overrides(module, "configure_optimizers"):
         optimizer_settings(module)
 

@@ -142,6 +142,4 @@ class NoOptimizer:
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"optimizer.{name}: the swarm's optimiser works on all parameters as one vector; it is not given to hooks"
-        )
+        raise AttributeError(f"optimizer.{name}: the swarm's optimiser works on all parameters as one vector; it is not given to hooks")

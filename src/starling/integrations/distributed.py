@@ -91,9 +91,7 @@ class Meanwhile:
 class Telling(Client):
     """Rank 0's connection to the engine, which the others hear."""
 
-    def __init__(
-        self, ranks: Ranks, folder: Path, hello: Hello, layout: Layout, life: Life, said: Callable[[str], None]
-    ) -> None:  # fmt: skip
+    def __init__(self, ranks: Ranks, folder: Path, hello: Hello, layout: Layout, life: Life, said: Callable[[str], None]) -> None:
         self._ranks = ranks
         with ranks.told_of_errors():
             super().__init__(folder, hello, layout, Meanwhile(life, ranks), said)
@@ -258,17 +256,23 @@ class Swarm(single.Swarm):
     _check_process = staticmethod(refuse_workers)
 
     def __init__(
-        self, folder: str | Path, invite: str | None = None, *, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer],
-        listen: str | Sequence[str] | None = None, config: Mapping[str, Any] | None = None, by_hand: bool = False, **more: Any,
-    ) -> None:  # fmt: skip
+        self,
+        folder: str | Path,
+        invite: str | None = None,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        listen: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        by_hand: bool = False,
+        **more: Any,
+    ) -> None:
         self._check_process()
         parts = _parts(model, unwrapped(optimizer, by_hand=by_hand), more)
         self._folder, ranks = Path(folder), Ranks()
         dim = parts.parameters.layout.dim
         if ranks.sum((dim,)) != [dim * ranks.size]:
-            raise ConfigError(
-                f"model: rank {ranks.rank} trains {dim} parameters, others do not: give all ranks the same model"
-            )
+            raise ConfigError(f"model: rank {ranks.rank} trains {dim} parameters, others do not: give all ranks the same model")
         self._life: Any = Elsewhere()
         if ranks.rank:
             self._member: Member = Follower(self._folder, parts, self._life, ranks)
@@ -285,9 +289,7 @@ class Swarm(single.Swarm):
     def create(cls, folder: str | Path, **keys: Any) -> Self:
         """As `starling.Swarm.create`: rank 0 creates it. Raises ConfigError: parameters are shards already."""
         if sharded.is_sharded(keys["model"]):
-            raise ConfigError(
-                "create: the model is sharded, and a swarm begins with whole parameters; create it before `fully_shard`"
-            )
+            raise ConfigError("create: the model is sharded, and a swarm begins with whole parameters; create it before `fully_shard`")
         if dist.get_rank() == 0:
             return super().create(folder, **keys)
         return cls(folder, **{key: value for key, value in keys.items() if key in _OF_ALL})

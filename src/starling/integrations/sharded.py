@@ -211,8 +211,6 @@ def _holders(tensor: Tensor, ranks: int) -> int:
 class ShardedHooks(Hooks):
     """`Hooks` of shards."""
 
-    def __init__(
-        self, optimizers: Sequence[Optimizer], parameters: ShardedParameters, correction: Correction, ranks: int
-    ) -> None:
+    def __init__(self, optimizers: Sequence[Optimizer], parameters: ShardedParameters, correction: Correction, ranks: int) -> None:
         super().__init__(optimizers, parameters, correction)
         self._gradients = ShardedGradients(parameters, ranks)

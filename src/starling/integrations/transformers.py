@@ -36,9 +36,7 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]  # transformers' typ
         self._loss: float | None = None
         self.swarm: Any = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Join, and wait until the swarm trains."""
         self.close()
         self.swarm = self._make(model=given["model"], optimizer=given["optimizer"])
@@ -46,9 +44,7 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]  # transformers' typ
             self.swarm.load_state_dict(place)
         control.should_training_stop |= self.swarm.finished
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Leave the model as it is, if the swarm had finished before: a Trainer takes one step all the same."""
         if self.swarm.finished:
             given["model"].zero_grad()

@@ -63,11 +63,7 @@ def test_dadao_comes_to_the_common_minimum_and_needs_constants_and_meetings_enou
 def test_a_gradient_of_dadao_is_its_formula():
     """The first event of a swarm at rest is one without any flow before it: all six vectors are still 0 but for the models."""
     start = np.ones((N, 2))
-    seed = next(
-        seed
-        for seed in range(99)
-        if next(dadao(lambda _i, x: x, start, RING, smooth=2.0, convex=0.5, seed=seed)).gradients
-    )
+    seed = next(seed for seed in range(99) if next(dadao(lambda _i, x: x, start, RING, smooth=2.0, convex=0.5, seed=seed)).gradients)
     models = next(dadao(lambda _i, x: 3.0 * x, start, RING, smooth=2.0, convex=0.5, seed=seed)).models
     moved = np.flatnonzero((models != start).any(axis=1))
     assert len(moved) == 1
@@ -87,9 +83,7 @@ def test_a_server_finds_the_minimum_where_data_differ_and_sends_a_whole_vector_b
 
 def test_a_round_of_scafcom_by_hand():
     """One node, two steps, all of three numbers kept but one."""
-    rounds = controlled(
-        "scafcom", lambda _i, x: x - np.array([3.0, -1.0, 2.0]), np.zeros(3), 1, lr=0.5, steps=2, kept=2, seed=0
-    )
+    rounds = controlled("scafcom", lambda _i, x: x - np.array([3.0, -1.0, 2.0]), np.zeros(3), 1, lr=0.5, steps=2, kept=2, seed=0)
     v = -0.75 * np.array([3.0, -1.0, 2.0])  # mean of the gradients −b and −b/2
     q = 0.2 * v * np.array([1.0, 0.0, 1.0])
     assert next(rounds).model == pytest.approx(-q)
@@ -99,9 +93,7 @@ def test_a_round_of_scafcom_by_hand():
 
 def test_what_scallion_sends_is_unbiased():
     """One node, one of two numbers drawn and twice as large: after one round the server has moved by that, over and under the mean."""
-    rounds = controlled(
-        "scallion", lambda _i, x: x - np.array([3.0, -1.0]), np.zeros(2), 1, lr=0.5, steps=2, kept=1, seed=0
-    )
+    rounds = controlled("scallion", lambda _i, x: x - np.array([3.0, -1.0]), np.zeros(2), 1, lr=0.5, steps=2, kept=1, seed=0)
     moved = next(rounds).model
     (at,) = np.flatnonzero(moved)
     assert moved[at] == pytest.approx(2.0 * 0.75 * (3.0, -1.0)[at])
@@ -149,9 +141,7 @@ def both(kappa, edges, lr, *, shared=False):
             gradient, star = shared_bowls(20, seed, kappa)
         else:
             gradient, (_, _, star) = bowls(20, seed, kappa)
-        point = reached(
-            dadao(gradient, start, edges, smooth=1.0, convex=1.0 / kappa, seed=seed), star, 1e-6, 200, 2 * 10**6
-        )
+        point = reached(dadao(gradient, start, edges, smooth=1.0, convex=1.0 / kappa, seed=seed), star, 1e-6, 200, 2 * 10**6)
         ours = reached(pet_poisson(gradient, 20, edges, rate, seed, lr=lr), star, 1e-6, 200, 2 * 10**6)
         counts.append(((point.gradients, point.messages), (ours.gradients, ours.messages)))
     return np.mean(counts, axis=0)
@@ -168,9 +158,7 @@ def both(kappa, edges, lr, *, shared=False):
     ],
     ids=["ring", "ring, lr .1", "exponential", "condition 300"],
 )
-def test_where_curvatures_differ_pet_needs_a_fraction_of_dadaos_gradients_and_messages(
-    kappa, edges, lr, looked, theirs, ours
-):
+def test_where_curvatures_differ_pet_needs_a_fraction_of_dadaos_gradients_and_messages(kappa, edges, lr, looked, theirs, ours):
     """The reference's single seeds looked every so many gradients: its figures are what was needed rounded up."""
     for found, figure in zip(both(kappa, edges, lr), (theirs, ours), strict=True):
         assert figure[0] - looked <= 1.1 * found[0]
@@ -290,9 +278,18 @@ def of_pairs(selector, kappa, seed, rounds, *, noise=0.0, until=0.0, compares=Fa
         return x - 0.1 * correct(g + noise * torch.randn(g.shape, generator=chance, dtype=g.dtype))
 
     return errors_on_pairs(
-        step, torch.zeros(N, 100, dtype=torch.float64), star, rounds, seed, lr=0.1, steps=5, kappa=kappa, selector=selector,
-        compares=compares, until=until,
-    )  # fmt: skip
+        step,
+        torch.zeros(N, 100, dtype=torch.float64),
+        star,
+        rounds,
+        seed,
+        lr=0.1,
+        steps=5,
+        kappa=kappa,
+        selector=selector,
+        compares=compares,
+        until=until,
+    )
 
 
 @pytest.mark.acceptance
@@ -304,9 +301,7 @@ def of_pairs(selector, kappa, seed, rounds, *, noise=0.0, until=0.0, compares=Fa
         ("top_k", {"ratio": 0.1}, 10, 0.3, 3945, 8792, 3.7e-2),
     ],
 )
-def test_pairs_reach_any_accuracy_with_a_tenth_of_the_vector_in_an_exchange(
-    select, given, sent, kappa, near, exact, floor
-):
+def test_pairs_reach_any_accuracy_with_a_tenth_of_the_vector_in_an_exchange(select, given, sent, kappa, near, exact, floor):
     """Numbers that a node sends, in both directions of its exchanges; means of three seeds. `fragment` is the reference's mask."""
     selector, more = SELECTORS.build("compress", select, given), {"compares": select == "top_k"}
     found = []

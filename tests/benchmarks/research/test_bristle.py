@@ -61,14 +61,7 @@ def test_few_models_are_evaluated_up_to_the_quotas(count, seed):
 
 @pytest.mark.parametrize(
     ("own", "theirs", "merit"),
-    [
-        (0.5, 0.5, 0.0),
-        (0.5, 0.7, 2.0**3.5),
-        (0.5, 0.3, -(2.0**4.5)),
-        (0.0, 1.0, 10.0**3),
-        (1.0, 0.0, -(10.0**5)),
-        (0.9, 0.85, -(0.5**4.9)),
-    ],
+    [(0.5, 0.5, 0.0), (0.5, 0.7, 2.0**3.5), (0.5, 0.3, -(2.0**4.5)), (0.0, 1.0, 10.0**3), (1.0, 0.0, -(10.0**5)), (0.9, 0.85, -(0.5**4.9))],
 )
 def test_merit_is_a_power_of_ten_times_the_difference(own, theirs, merit):
     """Gains to the power 3 + F1, losses to 4 + F1, with the own F1."""
@@ -76,8 +69,7 @@ def test_merit_is_a_power_of_ten_times_the_difference(own, theirs, merit):
 
 
 @pytest.mark.parametrize(
-    ("merit", "share"),
-    [(0.0, 1.0), (100.0, 10 / (1 + math.exp(-1)) - 4), (1e9, 6.0), (-100.0, 0.0), (-30.0, 0.255574831883)],
+    ("merit", "share"), [(0.0, 1.0), (100.0, 10 / (1 + math.exp(-1)) - 4), (1e9, 6.0), (-100.0, 0.0), (-30.0, 0.255574831883)]
 )
 def test_emphasis_is_one_for_equals_and_below_six(merit, share):
     assert float(bristle.emphasis(numbers(merit))) == pytest.approx(share, rel=1e-6)
@@ -115,11 +107,7 @@ def test_weights_come_from_the_merit_of_a_class_or_from_the_sum_for_unfamiliar_o
     assert shares.flatten().tolist() == pytest.approx([0.9] * 3 + [0.0] * 3)
 
 
-@given(
-    seed=seeds,
-    held=st.lists(st.booleans(), min_size=5, max_size=5),
-    shared=st.lists(st.integers(-1, 6), min_size=6, max_size=6),
-)
+@given(seed=seeds, held=st.lists(st.booleans(), min_size=5, max_size=5), shared=st.lists(st.integers(-1, 6), min_size=6, max_size=6))
 @examples(50)
 def test_no_weight_exceeds_six_times_the_certainty(seed, held, shared):
     found = torch.rand(7, 5, generator=generator(seed, "scores"), dtype=torch.float64)
@@ -221,9 +209,7 @@ def learned(how):
                 return f1(seen.argmax(-1), y[part], CLASSES)
 
             shared = (familiar[torch.arange(NODES) != node] & familiar[node]).sum(1)
-            models[node] = bristle.combine(
-                before[node], received, familiar[node], shared, score, generator(turn, "try", node)
-            )
+            models[node] = bristle.combine(before[node], received, familiar[node], shared, score, generator(turn, "try", node))
     guessed = (test_x @ models[LIARS:].transpose(-1, -2)).argmax(-1)
     return float((guessed == test_y).float().mean())
 

@@ -33,9 +33,7 @@ def test_power_sgd_learns_the_directions_of_slow_updates():
     update = torch.zeros(DIM, dtype=torch.float64)
     for m in MATRICES:
         noise = 0.1 * gaussian(m.offset)[: m.rows * m.cols].view(m.rows, m.cols)
-        m.of(update)[:] = noise + gaussian(12)[: 2 * m.rows].view(m.rows, 2) @ gaussian(13)[: 2 * m.cols].view(
-            2, m.cols
-        )
+        m.of(update)[:] = noise + gaussian(12)[: 2 * m.rows].view(m.rows, 2) @ gaussian(13)[: 2 * m.cols].view(2, m.cols)
     scheme = PowerSgd(RANK_2, Float64())
     state = scheme.start(update)
     for _ in range(5):

@@ -37,18 +37,11 @@ def test_the_sure_speak_louder_and_who_knows_nothing_hardly():
     torch.testing.assert_close(target(told, weighted=False)[0], (sure + 2 * lost) / 3)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"), [({"peers": 2}, "peers must be in"), ({"temperature": 0.5}, "temperature must be in")]
-)
+@pytest.mark.parametrize(("given", "said"), [({"peers": 2}, "peers must be in"), ({"temperature": 0.5}, "temperature must be in")])
 def test_settings_out_of_bounds_are_refused(given, said):
     models = [nn.Linear(2, 2), nn.Linear(2, 2)]
     with pytest.raises(ValueError, match=said):
-        teaching(
-            models,
-            lambda _node, _model: torch.zeros(()),
-            torch.zeros(3, 2),
-            **{"lr": 0.1, "steps": 1, "peers": 1, "seed": 0} | given,
-        )
+        teaching(models, lambda _node, _model: torch.zeros(()), torch.zeros(3, 2), **{"lr": 0.1, "steps": 1, "peers": 1, "seed": 0} | given)
 
 
 @pytest.mark.slow
@@ -126,14 +119,31 @@ def test_equal_models_that_are_averaged_by_pairs_are_a_little_behind_many_labels
     The reference's .839 is its first partition; its script has .778 on the second and .803 on the third.
     """
     runs = simulate(
-        task="tests.harness.few_images:FewImages", mix="dsgd", overlay="random_matching", nodes=8, rounds=ROUNDS, seeds=(0, 1, 2),
+        task="tests.harness.few_images:FewImages",
+        mix="dsgd",
+        overlay="random_matching",
+        nodes=8,
+        rounds=ROUNDS,
+        seeds=(0, 1, 2),
         set={
-            "task.path": str(REAL_DATA / "mnist"), "task.each": EACH, "task.hidden": 32, "task.batch_size": 32, "partition.alpha": 0.3,
-            "partition.shards": 8, "compress.select": "full", "compress.request": "identity", "compress.response": "identity",
-            "pace.local_steps": 20, "pace.evaluate_every": ROUNDS, "optimizer.momentum": 0, "optimizer.lr": 0.1,
-            "optimizer.schedule": "constant", "mix.clip_norm": 0, "simulate.sample": 0,
+            "task.path": str(REAL_DATA / "mnist"),
+            "task.each": EACH,
+            "task.hidden": 32,
+            "task.batch_size": 32,
+            "partition.alpha": 0.3,
+            "partition.shards": 8,
+            "compress.select": "full",
+            "compress.request": "identity",
+            "compress.response": "identity",
+            "pace.local_steps": 20,
+            "pace.evaluate_every": ROUNDS,
+            "optimizer.momentum": 0,
+            "optimizer.lr": 0.1,
+            "optimizer.schedule": "constant",
+            "mix.clip_norm": 0,
+            "simulate.sample": 0,
         },
-    )  # fmt: skip
+    )
     last = [run.outcome.rows[-1] for run in runs.finished]
     assert sum(row.mean for row in last) / 3 == pytest.approx(mean([0.839, 0.778, 0.803]), abs=0.02), last
     assert last[0].bytes_per_node == pytest.approx(3.054e6, rel=0.01)

@@ -22,23 +22,36 @@ TERMS = Terms(SWARM, CREATOR.peer_id, 3, 3)
 BEARER = bytes([9]) * 32
 CHAIN = bind(
     invite(CREATOR, (), TERMS, invitee=Identity.from_seed(BEARER).peer_id, number=0, not_after_ms=2**50), BEARER, MEMBER.peer_id, SWARM
-)  # fmt: skip
+)
 BELOW = invite(MEMBER, CHAIN, TERMS, invitee=OTHER.peer_id, number=1, not_after_ms=2**50)
 KINDS = (
-    AdmissionSection(kind="invite", depth=3, quota=3), AdmissionSection(bits=1, memory_kib=8), AdmissionSection(),
+    AdmissionSection(kind="invite", depth=3, quota=3),
+    AdmissionSection(bits=1, memory_kib=8),
+    AdmissionSection(),
     AdmissionSection(kind="allow"),
-)  # fmt: skip
+)
 REASONS = {
-    "credential_malformed", "credential_missing", "chain_malformed", "chain_empty", "chain_too_deep", "chain_beyond_depth",
-    "chain_beyond_quota", "chain_signature", "chain_binding", "chain_loop", "chain_of_another", "not_listed", "work_forged",
-    "revoked_by_another", "revocation_forged", "nothing_to_revoke",
-}  # fmt: skip
+    "credential_malformed",
+    "credential_missing",
+    "chain_malformed",
+    "chain_empty",
+    "chain_too_deep",
+    "chain_beyond_depth",
+    "chain_beyond_quota",
+    "chain_signature",
+    "chain_binding",
+    "chain_loop",
+    "chain_of_another",
+    "not_listed",
+    "work_forged",
+    "revoked_by_another",
+    "revocation_forged",
+    "nothing_to_revoke",
+}
 
 
 def _gate(kind: AdmissionSection) -> Gatekeeper:
-    return Gatekeeper(
-        Manifest(founder=CREATOR.peer_id, admission=kind), SWARM, CREATOR.peer_id, lambda: 1_700_000_000.0
-    )
+    return Gatekeeper(Manifest(founder=CREATOR.peer_id, admission=kind), SWARM, CREATOR.peer_id, lambda: 1_700_000_000.0)
 
 
 def _credential(data: bytes) -> bool:
@@ -66,15 +79,23 @@ def _credential(data: bytes) -> bool:
 
 def _credentials() -> list[bytes]:
     return [
-        b"\x00" + credentials.encode(Credential("me", None, CHAIN)), b"\x04" + credentials.encode(Credential("", None, BELOW)),
-        b"\x01" + credentials.encode(Credential("", Ticket(78703, 1))), b"\x02",
-    ]  # fmt: skip
+        b"\x00" + credentials.encode(Credential("me", None, CHAIN)),
+        b"\x04" + credentials.encode(Credential("", None, BELOW)),
+        b"\x01" + credentials.encode(Credential("", Ticket(78703, 1))),
+        b"\x02",
+    ]
 
 
 def _lures() -> list[bytes]:
     fields = (
-        ["", None, []], ["\n", None, []], ["", [2**63, 0], []], ["", [0], []], ["x" * 65, None, []], [b"", None, []], ["", None, [[]]],
-    )  # fmt: skip
+        ["", None, []],
+        ["\n", None, []],
+        ["", [2**63, 0], []],
+        ["", [0], []],
+        ["x" * 65, None, []],
+        [b"", None, []],
+        ["", None, [[]]],
+    )
     packed = prefixed(b"\x02", *map(msgpack.packb, fields))
     return packed + prefixed(b"\x00", *(lure[:MAX_CREDENTIAL_BYTES] for lure in MSGPACK_LURES))
 

@@ -79,21 +79,13 @@ def _seeds() -> Iterator[bytes]:
     for number, message in enumerate(messages):
         yield bytes([number]) + framed(message)
     reservation = Reservation(expire=1 << 40, addrs=told)
-    yield b"\0" + framed(
-        HopMessage(type=HopMessage.STATUS, status=Status.OK, peer=peer, reservation=reservation, limit=limit)
-    )
+    yield b"\0" + framed(HopMessage(type=HopMessage.STATUS, status=Status.OK, peer=peer, reservation=reservation, limit=limit))
     yield b"\2" + framed(HolePunch(type=HolePunch.SYNC))
 
 
 def _lures() -> list[bytes]:
     lengths = (b"\xff\xff\xff\x7f", b"\x80\x80\x01", b"\xff\x7f", b"\x80\x00", b"\x00")
-    bodies = (
-        b"",
-        b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
-        b"\x12\xff\x01\x0a",
-        b"\x0b\x0b\x0b",
-        b"\x0a\x05\x04\x01\x02\x03\x04",
-    )
+    bodies = (b"", b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x12\xff\x01\x0a", b"\x0b\x0b\x0b", b"\x0a\x05\x04\x01\x02\x03\x04")
     return [bytes([kind]) + length + body for kind in range(len(KINDS)) for length in lengths for body in bodies]
 
 

@@ -30,13 +30,30 @@ SETTINGS = (
     ("choco", "steps", CompressSection(select="top_k", ratio=0.2, response="fp8_e4m3")),
     ("moments", "clock", CompressSection(select="full")),
     ("moments", "steps", CompressSection(select="mask", ratio=0.5)),
-)  # fmt: skip
+)
 REASONS = {
-    "bad_length", "bad_version", "bad_support", "bad_indices", "bad_basis", "bad_wish", "wrong_dim", "unknown_codec",
-    "not_finite", "bad_scale", "bad_code", "bad_padding",
-    "theta_out_of_bounds", "gain_out_of_bounds", "share_out_of_bounds", "clip_norm_exceeded", "bad_memory",
-    "too_large", "state_damaged", "state_of_another_model", "state_unusable",
-}  # fmt: skip
+    "bad_length",
+    "bad_version",
+    "bad_support",
+    "bad_indices",
+    "bad_basis",
+    "bad_wish",
+    "wrong_dim",
+    "unknown_codec",
+    "not_finite",
+    "bad_scale",
+    "bad_code",
+    "bad_padding",
+    "theta_out_of_bounds",
+    "gain_out_of_bounds",
+    "share_out_of_bounds",
+    "clip_norm_exceeded",
+    "bad_memory",
+    "too_large",
+    "state_damaged",
+    "state_of_another_model",
+    "state_unusable",
+}
 SWAPPING = {"push_sum", "r_fast", "choco"}
 
 
@@ -59,9 +76,13 @@ class Bowls(Quadratic):
 def _agreed(setting: int) -> Manifest:
     mix, pace, compress = SETTINGS[setting]
     return manifest(
-        "tests.fuzz.targets.engine:Bowls", nodes=4, mix=MixSection(kind=mix, clip_norm=CLIP), pace=pace, compress=compress,
+        "tests.fuzz.targets.engine:Bowls",
+        nodes=4,
+        mix=MixSection(kind=mix, clip_norm=CLIP),
+        pace=pace,
+        compress=compress,
         params={"nodes": 4, "dim": 70, "dtype": "float32"},
-    )  # fmt: skip
+    )
 
 
 def _started(setting: int) -> Worker:
@@ -157,10 +178,7 @@ def _check_alive(engine: Worker) -> None:
 
 def _ask(engine: Worker, payload: bytes, choices: Choices) -> Any:
     """A request from an initiator; the daemon has checked that theta is that of the link, in [0, 1]."""
-    theta, gain = (
-        choices.of((0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.0, 1.0, 1e-300)),
-        (0.0, 0.0, 1e9, 5e-324)[choices.below(4)],
-    )
+    theta, gain = (choices.of((0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.0, 1.0, 1e-300)), (0.0, 0.0, 1e9, 5e-324)[choices.below(4)])
     return engine.handle(calls.Answer("a", 5, 1, 0, theta, gain, payload))
 
 

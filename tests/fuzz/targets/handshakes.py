@@ -58,11 +58,7 @@ class _Attacker:
 
     def _payload(self) -> bytes:
         local = noise.ID.from_pubkey(ATTACKER.keys.public_key)
-        payload = (
-            noise.PatternXX(local, ATTACKER.keys.private_key, ATTACKER.noise_keys.private_key)
-            .make_handshake_payload()
-            .serialize()
-        )
+        payload = noise.PatternXX(local, ATTACKER.keys.private_key, ATTACKER.noise_keys.private_key).make_handshake_payload().serialize()
         how = self._choices.below(8)
         self.honest = self.honest and how not in {1, 2, 3}
         match how:
@@ -135,10 +131,15 @@ def _rsa(*, private: bool) -> bytes:
 
 
 KEYS = (
-    _rsa(private=True), _rsa(private=False), b"\x08\1\x12\x20" + bytes(32), b"\x08\1\x12\x20" + b"\xff" * 32,
+    _rsa(private=True),
+    _rsa(private=False),
+    b"\x08\1\x12\x20" + bytes(32),
+    b"\x08\1\x12\x20" + b"\xff" * 32,
     b"\x08\2\x12\x21\2" + bytes(32),
-    b"\x08\3\x12\4abcd", b"\x08\x63\x12\0", b"",
-)  # fmt: skip
+    b"\x08\3\x12\4abcd",
+    b"\x08\x63\x12\0",
+    b"",
+)
 
 
 async def _handshake_program(data: bytes) -> bool:
@@ -171,6 +172,10 @@ def _handshake_lures() -> list[bytes]:
 
 
 HANDSHAKE = Target(
-    lambda data: at_once(_handshake_program, data), lambda: [b"\1" + bytes(40), b"\0" + bytes(40)], _handshake_lures,
-    most_bytes=512, spare_bytes=4 << 20, reach=75,
-)  # fmt: skip
+    lambda data: at_once(_handshake_program, data),
+    lambda: [b"\1" + bytes(40), b"\0" + bytes(40)],
+    _handshake_lures,
+    most_bytes=512,
+    spare_bytes=4 << 20,
+    reach=75,
+)

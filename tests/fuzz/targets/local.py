@@ -70,9 +70,15 @@ def _request_seeds() -> list[bytes]:
 
 def _request_lures() -> list[bytes]:
     lines = (
-        b'{"op":["status"]}', b'{"op":"export","path":7}', b'{"op":"evaluate"}', b'{"op":"\\u0000"}', b"{}", b'{"op":"status","op":1}', b"",
+        b'{"op":["status"]}',
+        b'{"op":"export","path":7}',
+        b'{"op":"evaluate"}',
+        b'{"op":"\\u0000"}',
+        b"{}",
+        b'{"op":"status","op":1}',
+        b"",
         *(lure + b'\n{"op":"status"}' for lure in JSON_LURES),
-    )  # fmt: skip
+    )
     return [*prefixed(b"\xff", *(line + b"\n" for line in lines)), b"\xff" + b"x" * 8000]
 
 
@@ -112,9 +118,21 @@ def _answers() -> list[bytes]:
 
 def _answer_lures() -> list[bytes]:
     lines = (
-        b"", b"{", b"{}", b"[]", b"null", b'{"ok":false}', b'{"ok":false,"error":7}', b'{"ok":false', b'{"ok":false,"error":"no"}',
-        b'{"ok":false,"error":"\\ud800"}', b"\xff", b"7", b'"x"', *JSON_LURES,
-    )  # fmt: skip
+        b"",
+        b"{",
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"ok":false}',
+        b'{"ok":false,"error":7}',
+        b'{"ok":false',
+        b'{"ok":false,"error":"no"}',
+        b'{"ok":false,"error":"\\ud800"}',
+        b"\xff",
+        b"7",
+        b'"x"',
+        *JSON_LURES,
+    )
     answers = (status.encode(snapshot()) * 2, *(line + b"\n" for line in lines))
     return [data for setting in (b"\0", b"\1", b"\2") for data in prefixed(setting, *answers)]
 
@@ -150,9 +168,7 @@ def _show(found: StatusSnapshot) -> None:
         out.print(look.peer_table(found.peers[:8], width))
     look._print_first(out, found, None, Path("node"))
     text = out.file.getvalue()
-    assert all(character.isprintable() or character == "\n" for character in text), (
-        "no control sequence reaches the terminal"
-    )
+    assert all(character.isprintable() or character == "\n" for character in text), "no control sequence reaches the terminal"
     for event in found.events[:8]:
         assert show.clean(event.text).isprintable()
     for point in (*found.loss_curve[:8], *found.value_curve[:8]):
@@ -198,15 +214,28 @@ def _piped(data: bytes) -> bool:
 
 def _piped_seeds() -> Iterator[bytes]:
     requests = (
-        calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"), calls.Train(4, 20), calls.Free(on=True, round=5),
-        calls.Offer("peer", 1, 2, 3, 0.5, 4096), calls.Answer("peer", 1, 2, 3, 0.5, 0.25, b"\0\xff"), calls.Apply("peer", 1, 2, b"p"),
-        calls.Commit("peer", 1, 2), calls.Revoke("peer"), calls.Consider("peer", 9, b"state"), calls.Limit(3), calls.Stop(),
-    )  # fmt: skip
+        calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"),
+        calls.Train(4, 20),
+        calls.Free(on=True, round=5),
+        calls.Offer("peer", 1, 2, 3, 0.5, 4096),
+        calls.Answer("peer", 1, 2, 3, 0.5, 0.25, b"\0\xff"),
+        calls.Apply("peer", 1, 2, b"p"),
+        calls.Commit("peer", 1, 2),
+        calls.Revoke("peer"),
+        calls.Consider("peer", 9, b"state"),
+        calls.Limit(3),
+        calls.Stop(),
+    )
     replies = (
-        calls.Opened(10, b"schema", "error", False, "cpu", 9, False, 0), calls.Trained(1, EngineFigures(20, 0.5), 0.1),
+        calls.Opened(10, b"schema", "error", False, "cpu", 9, False, 0),
+        calls.Trained(1, EngineFigures(20, 0.5), 0.1),
         calls.Answered(b"p"),
-        calls.Held(1, 2, b"d", 3, b"s", b"c"), calls.ChunkRead(b"x"), calls.Done(), calls.Refused("peer", "bad_code"), pipe.Failed("no"),
-    )  # fmt: skip
+        calls.Held(1, 2, b"d", 3, b"s", b"c"),
+        calls.ChunkRead(b"x"),
+        calls.Done(),
+        calls.Refused("peer", "bad_code"),
+        pipe.Failed("no"),
+    )
     for number, messages in enumerate((requests, replies)):
         for message in messages:
             yield bytes([number]) + pipe.encode(7, message)[pipe.HEADER.size :]

@@ -17,9 +17,7 @@ from tests.fuzz.target import Choices, Target, reason_of
 from tests.harness import detectors
 from tests.harness.edge_model import VIEW, End
 
-FAULTS = {
-    "incarnation_too_large", "wrong_role", "request_malformed", "proof_of_nothing", "answer_unasked", "closed_unasked",
-}  # fmt: skip
+FAULTS = {"incarnation_too_large", "wrong_role", "request_malformed", "proof_of_nothing", "answer_unasked", "closed_unasked"}
 
 
 # --- edges ----------------------------------------------------------------------------------------------------
@@ -157,9 +155,7 @@ PEERS = tuple(f"p{number}" for number in range(12))
 ME = "p5"
 OTHERS = tuple(peer for peer in PEERS if peer != ME)
 MOST_MEMBERS = 8
-MEMBER_FAULTS = {
-    "record_of_another", "foreign_swarm", "record_forged", "rumor_of_another", "comparison_malformed",
-}  # fmt: skip
+MEMBER_FAULTS = {"record_of_another", "foreign_swarm", "record_forged", "rumor_of_another", "comparison_malformed"}
 
 
 class _Member:

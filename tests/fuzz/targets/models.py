@@ -28,13 +28,19 @@ EXAMPLES = (
     ({"x": torch.linspace(-1.0, 1.0, 9)}, {"kind": "model", "round": 7, "schema": "ab" * 16}),
     (
         {
-            "x": torch.linspace(-1.0, 1.0, 6, dtype=torch.float64).view(2, 3), "none": torch.zeros(0, 4), "scalar": torch.tensor(1.5),
-            "half": torch.ones(3, dtype=torch.float16), "b": torch.ones(2, dtype=torch.bfloat16), "i": torch.arange(3),
-            "flags": torch.tensor([True, False]), "c": torch.ones(1, dtype=torch.complex64), "f8": torch.ones(2).to(torch.float8_e4m3fn),
+            "x": torch.linspace(-1.0, 1.0, 6, dtype=torch.float64).view(2, 3),
+            "none": torch.zeros(0, 4),
+            "scalar": torch.tensor(1.5),
+            "half": torch.ones(3, dtype=torch.float16),
+            "b": torch.ones(2, dtype=torch.bfloat16),
+            "i": torch.arange(3),
+            "flags": torch.tensor([True, False]),
+            "c": torch.ones(1, dtype=torch.complex64),
+            "f8": torch.ones(2).to(torch.float8_e4m3fn),
         },
         {},
     ),
-)  # fmt: skip
+)
 
 
 def _blob(data: bytes) -> bool:
@@ -79,17 +85,13 @@ def _headed(header: bytes) -> bytes:
 
 def _blob_lures() -> list[bytes]:
     ours = json.loads(tensor_file.pack({}, {})[8:].rstrip(b" "))
-    shapes = (
-        [0, 2**62, 2**62], [0, 2**63], [0, 2**64 - 1], [2**62, 2**62, 0], [2**32, 2**32], [-1], [0] * 500, [1e9], [],
-    )  # fmt: skip
+    shapes = ([0, 2**62, 2**62], [0, 2**63], [0, 2**64 - 1], [2**62, 2**62, 0], [2**32, 2**32], [-1], [0] * 500, [1e9], [])
     headers: list[Any] = [
         {**ours, "x": {"dtype": kind, "shape": shape, "data_offsets": [0, 0]}}
         for shape in shapes
         for kind in ("F32", "F4", "F8_E8M0", "C64", "X")
     ]
-    metadata = (
-        '{"format":1,"facts":[],"sha256":""}', '{"format":1e999,"facts":{},"sha256":""}', "[]", "7", '"x"', '{"format":[]}',
-    )  # fmt: skip
+    metadata = ('{"format":1,"facts":[],"sha256":""}', '{"format":1e999,"facts":{},"sha256":""}', "[]", "7", '"x"', '{"format":[]}')
     headers += [{"__metadata__": {"starling": inner}} for inner in metadata]
     nested = b'{"__metadata__":{"starling":' + b"[" * 2000, b'{"__metadata__":{"starling":"' + b"[" * 2000 + b'"}}'
     false_lengths = [length.to_bytes(8, "little") + b"{}" for length in (0, 2, 2**31, 2**63, 2**64 - 1)]
@@ -141,9 +143,7 @@ class _Peers:
     async def send(self, peer: str, lane: str, frame: bytes) -> None:
         await trio.lowlevel.checkpoint()
         for answer in self._answers(frames.decode("state", "me", frame)):
-            self._nursery.start_soon(
-                self._deliver, _Item(peer, frames.encode(answer)), self._choices.of((0.0, 0.9, 9.0))
-            )
+            self._nursery.start_soon(self._deliver, _Item(peer, frames.encode(answer)), self._choices.of((0.0, 0.9, 9.0)))
         if self._choices.below(16) == 15:
             self._nursery.start_soon(self._deliver, _Item(peer, self._choices.piece()), 0.0)
 
@@ -163,9 +163,7 @@ class _Peers:
                 digest = chunks.root(chunks.digests(state)) if how != 1 else choices.piece()[:32]
                 size = len(state) if how != 2 else choices.number()
                 schema = SCHEMA if how != 3 else choices.piece()[:32]
-                yield wire.StateOffer(
-                    nonce if how != 4 else choices.number(), choices.below(3), choices.number(), size, digest, schema
-                )
+                yield wire.StateOffer(nonce if how != 4 else choices.number(), choices.below(3), choices.number(), size, digest, schema)
             case wire.ChunkQuery(snapshot=snapshot, offset=offset):
                 state = choices.of(STATES)
                 length = wire.MAX_CHUNK_BYTES if how != 1 else choices.below(40)
@@ -222,9 +220,7 @@ async def _fetch(choices: Choices) -> int | None:
         fetched = await joining.fetch(PEERS[: 1 + choices.below(4)], choices.number())
         assert transfer.asking.under_way == 0
         longest_s = 2 * REPLY_S * len(PEERS) * (1 + chunks.count(MOST_STATE_BYTES) + chunks.TRIES * ASKED)
-        assert trio.current_time() - began <= longest_s, (
-            "a joiner is held up for as many chunks as there are, and no more"
-        )
+        assert trio.current_time() - began <= longest_s, "a joiner is held up for as many chunks as there are, and no more"
         nursery.cancel_scope.cancel()
     assert fetched in {None, 7}
     return fetched
@@ -237,7 +233,9 @@ def _transfer(data: bytes) -> bool:
 
 OFFER = bytes([0, 0, 1, 1, 9, 0, 0])
 TRANSFER = Target(
-    _transfer, lambda: [bytes(3) + OFFER + bytes(4)],
+    _transfer,
+    lambda: [bytes(3) + OFFER + bytes(4)],
     lambda: [bytes(3) + OFFER + bytes([1, 0, 1, 1, 0]) * 1000],  # a byte per second
-    most_bytes=6000, reach=75,
-)  # fmt: skip
+    most_bytes=6000,
+    reach=75,
+)

@@ -22,9 +22,19 @@ from tests.harness.codecs import BY_CODE
 from tests.harness.memory_ends import BETAS, CODEC, VectorMemory
 
 REASONS = {
-    "bad_length", "bad_version", "bad_support", "bad_indices", "bad_basis", "bad_wish", "wrong_dim", "unknown_codec",
-    "not_finite", "bad_scale", "bad_code", "bad_padding",
-}  # fmt: skip
+    "bad_length",
+    "bad_version",
+    "bad_support",
+    "bad_indices",
+    "bad_basis",
+    "bad_wish",
+    "wrong_dim",
+    "unknown_codec",
+    "not_finite",
+    "bad_scale",
+    "bad_code",
+    "bad_padding",
+}
 DIMS = (200, 1, 7, 1300, 70_001)
 DTYPES = (torch.float32, torch.float64)
 CODECS = {q.code: q for q in (*BY_CODE.values(), *(make() for make in QUANTIZERS.values()))}
@@ -223,24 +233,14 @@ def _memory_lures() -> Iterator[bytes]:
     said = _end(0).told(Full(), generator(0))
     for told in (Told(said.age), Told(0, said.mean, said.square)):
         yield b"\0" + joined(b"payload", told)
-    for age, length in (
-        (math.nan, 0),
-        (-1.0, 0),
-        (math.inf, 0),
-        (0.5, 0),
-        (1.0, 2**32 - 1),
-        (2.0**24 + 1, 0),
-        (-0.0, 0),
-    ):
+    for age, length in ((math.nan, 0), (-1.0, 0), (math.inf, 0), (0.5, 0), (1.0, 2**32 - 1), (2.0**24 + 1, 0), (-0.0, 0)):
         yield b"\0" + TRAILER.pack(age, length)
         yield b"\0" + said.values + TRAILER.pack(age, min(length, len(said.values)))
     for setting in (0, 16, 32, 48):
         for age in (0, 1, 2, (1 << 40) - 1):
             loud = CODEC.mean.encode(_values(200) * 3e37, generator(0))
             yield bytes([setting]) + joined(b"", Told(age, loud, said.square))
-            yield bytes([setting]) + joined(
-                b"", Told(age, said.mean, CODEC.square.encode(torch.full((200,), 3e38), generator(0)))
-            )
+            yield bytes([setting]) + joined(b"", Told(age, said.mean, CODEC.square.encode(torch.full((200,), 3e38), generator(0))))
 
 
 MEMORY = Target(_memory, _memories, _memory_lures, most_bytes=2048, spare_bytes=4 << 20, reach=60)
@@ -271,15 +271,15 @@ def _listing(data: bytes) -> bool:
 
 def _listings() -> Iterator[bytes]:
     rng = np.random.Generator(np.random.Philox(key=5))
-    lists = [
-        (np.arange(count), count) for count in (1, 3, 200)
-    ] + [
-        (np.sort(rng.choice(dim, count, replace=False)), dim) for count, dim in ((1, 60_000), (40, 3000), (300, 900), (600, 60_000))
-    ] + [
-        (np.concatenate([np.arange(0, 500), np.arange(500, 60_000, 400)]), 60_000),
-        (np.concatenate([np.arange(start, start + 40) for start in range(0, 60_000, 6400)]), 60_000),
-        (np.concatenate([start + np.sort(rng.choice(64, 9, replace=False)) for start in range(0, 60_000, 2560)]), 65_535),
-    ]  # fmt: skip
+    lists = (
+        [(np.arange(count), count) for count in (1, 3, 200)]
+        + [(np.sort(rng.choice(dim, count, replace=False)), dim) for count, dim in ((1, 60_000), (40, 3000), (300, 900), (600, 60_000))]
+        + [
+            (np.concatenate([np.arange(0, 500), np.arange(500, 60_000, 400)]), 60_000),
+            (np.concatenate([np.arange(start, start + 40) for start in range(0, 60_000, 6400)]), 60_000),
+            (np.concatenate([start + np.sort(rng.choice(64, 9, replace=False)) for start in range(0, 60_000, 2560)]), 65_535),
+        ]
+    )
     for numbers, dim in lists:
         yield struct.pack("<HH", len(numbers), dim) + coding.encode(numbers.astype(np.int64), dim)
 

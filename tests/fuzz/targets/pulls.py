@@ -32,9 +32,15 @@ class _Node:
         self.choices = choices
         patience = Patience(Deadline(0.5, 10.0))
         self.machine = Pulls(
-            "swarm", patience, verify, lambda _peer: INCARNATION,
-            lambda _count, _now: choices.below(8) < 7, Relays("swarm", "me", verify, DEPTH), LEAD, FIRST,
-        )  # fmt: skip
+            "swarm",
+            patience,
+            verify,
+            lambda _peer: INCARNATION,
+            lambda _count, _now: choices.below(8) < 7,
+            Relays("swarm", "me", verify, DEPTH),
+            LEAD,
+            FIRST,
+        )
         self.now = 0.0
         self.verifying: list[VerifyUpdate | VerifyEarlier] = []
         self.sent: Counter[str] = Counter()  # vectors by peer since the last publishing
@@ -91,9 +97,14 @@ class _Node:
             case 0 | 1:
                 it = _published(choices.of((peer, peer, peer, "another")), number)
                 return Pulled(
-                    nonce, number, choices.of((INCARNATION, INCARNATION, 0)), it.digest, it.signature, it.payload,
+                    nonce,
+                    number,
+                    choices.of((INCARNATION, INCARNATION, 0)),
+                    it.digest,
+                    it.signature,
+                    it.payload,
                     choices.of((b"", b"other")),
-                )  # fmt: skip
+                )
             case 2:
                 return Pull(choices.number(), number, choices.flag())
             case 3:

@@ -25,7 +25,7 @@ SECTIONS: tuple[type[Section], ...] = (Manifest, NodeConfig)
 EXAMPLES: tuple[Section, ...] = (
     Manifest(task=TaskSection(kind="mine:Task", nodes=4, dtype="float64", condition=2.0, shuffled=True)),
     NodeConfig(),
-)  # fmt: skip
+)
 
 
 # --- settings -------------------------------------------------------------------------------------------------
@@ -73,14 +73,18 @@ def _tomls() -> Iterator[bytes]:
 
 
 def _toml_lures() -> list[bytes]:
-    values = (
-        b"9" * 4400, b"0x" + b"f" * 4000, b"-" + b"9" * 30, b"1e999", b"nan", b"1979-05-27T07:32:00Z", b"[" * 2000, b"{a=" * 900,
-    )  # fmt: skip
+    values = (b"9" * 4400, b"0x" + b"f" * 4000, b"-" + b"9" * 30, b"1e999", b"nan", b"1979-05-27T07:32:00Z", b"[" * 2000, b"{a=" * 900)
     lines = (b"%s = %s\n" % (key, value) for key in (b"seed", b"task.n", b"name") for value in values)
     return prefixed(
-        b"\0", *lines, b"a." * 2200 + b"a = 1", b'"' + b"k" * 4000 + b'" = 1', b"[[task]]\n[task.params]\n",
-        b"[task]\nkind = 'a'\n[task]\n", b"seed = \xff\n", b"\xef\xbb\xbfseed = 1\n",
-    )  # fmt: skip
+        b"\0",
+        *lines,
+        b"a." * 2200 + b"a = 1",
+        b'"' + b"k" * 4000 + b'" = 1',
+        b"[[task]]\n[task.params]\n",
+        b"[task]\nkind = 'a'\n[task]\n",
+        b"seed = \xff\n",
+        b"\xef\xbb\xbfseed = 1\n",
+    )
 
 
 _TOMLLIB_BYTES = 32 << 20  # 20 MB for two thousand tables in each other
@@ -107,18 +111,42 @@ def _set(data: bytes) -> bool:
 
 def _sets() -> Iterator[bytes]:
     for number, text in (
-        (0, "pace.rounds=50"), (0, "mix=dsgd"), (0, "task.model=cnn"), (0, "name=1\nseed=7"),
-        (0, "name='a = b'\noptimizer.lr=1e-3"), (0, "overlay = ring"), (1, "data=/tmp/x"),
-    ):  # fmt: skip
+        (0, "pace.rounds=50"),
+        (0, "mix=dsgd"),
+        (0, "task.model=cnn"),
+        (0, "name=1\nseed=7"),
+        (0, "name='a = b'\noptimizer.lr=1e-3"),
+        (0, "overlay = ring"),
+        (1, "data=/tmp/x"),
+    ):
         yield bytes([number]) + text.encode()
 
 
 def _set_lures() -> list[bytes]:
     texts = (
-        "task.a.b=1", "task.a.b.c=1", "task.params=1", "task.model.x=1", "seed.x=1", "a=1", "=", "a", ".=1",
-        "seed=" + "9" * 4400, "seed=0x" + "f" * 4000, "task.n=" + "[" * 2000, "name=\r\n", "name='''\n'''", "pace=", "pace.=1",
-        "10mbit", "1e400b", "9" * 400 + "g", "\u0663k", "0.0000001k", "none",
-    )  # fmt: skip
+        "task.a.b=1",
+        "task.a.b.c=1",
+        "task.params=1",
+        "task.model.x=1",
+        "seed.x=1",
+        "a=1",
+        "=",
+        "a",
+        ".=1",
+        "seed=" + "9" * 4400,
+        "seed=0x" + "f" * 4000,
+        "task.n=" + "[" * 2000,
+        "name=\r\n",
+        "name='''\n'''",
+        "pace=",
+        "pace.=1",
+        "10mbit",
+        "1e400b",
+        "9" * 400 + "g",
+        "\u0663k",
+        "0.0000001k",
+        "none",
+    )
     return [setting + text.encode() for text in texts for setting in (b"\0", b"\1")]
 
 
@@ -163,13 +191,33 @@ def _invites() -> Iterator[bytes]:
 def _invite_lures() -> list[bytes]:
     address = f"/ip4/203.0.113.7/tcp/4001/p2p/{PEER}"
     fields = (
-        [b"swarm", [address]], [["s"], [address]], [{"s": 1}, [address]], ["s", {address: 1}], ["s", address], ["s", [address.encode()]],
-        ["s", [7]], [7, [address]], ["s", None], ["s", [address], 1], {"a": 1, "b": 2}, "ab", None, [" ", [address]], ["a\nb", [address]],
-    )  # fmt: skip
+        [b"swarm", [address]],
+        [["s"], [address]],
+        [{"s": 1}, [address]],
+        ["s", {address: 1}],
+        ["s", address],
+        ["s", [address.encode()]],
+        ["s", [7]],
+        [7, [address]],
+        ["s", None],
+        ["s", [address], 1],
+        {"a": 1, "b": 2},
+        "ab",
+        None,
+        [" ", [address]],
+        ["a\nb", [address]],
+    )
     texts = (
-        "starling2:abc", "starling3:abc", "starling1:", "starling1:0OIl", "starling\u0661:a", "starling1:é", "\u2028",
-        "starling1:" + "1" * 3000, "x" * 50,
-    )  # fmt: skip
+        "starling2:abc",
+        "starling3:abc",
+        "starling1:",
+        "starling1:0OIl",
+        "starling\u0661:a",
+        "starling1:é",
+        "\u2028",
+        "starling1:" + "1" * 3000,
+        "x" * 50,
+    )
     packed = prefixed(b"\x80", *MSGPACK_LURES, *map(msgpack.packb, fields))
     return packed + prefixed(b"\0", *(text.encode() for text in texts))
 
@@ -212,11 +260,27 @@ def _addresses() -> Iterator[bytes]:
 
 def _address_lures() -> list[bytes]:
     texts = (
-        "/ip4/1.2.3.4/tcp/65536", "/ip4/01.2.3.4/tcp/1", "/ip4/1.2.3/tcp/1", "/ip4/\u0661.2.3.4/tcp/1", "/ip6/::%/tcp/1",
-        "/ip6/::1%a%b/tcp/1", "/ip4/1.2.3.4/tcp/\u0663", "/dns/" + "a" * 254 + "/tcp/1", "/dns/\0/tcp/1", "/dns/\ud800/tcp/1",
-        "/ip4/1.2.3.4/udp/1", "1.2.3.4", "::1", "/ip4/1.2.3.4/tcp/1/p2p/" + "1" * 129, "/ip4/1.2.3.4/tcp/1\n", "::ffff:1.2.3.4",
-        "fe80::1%eth0", "2001:db8::1", "/ip4/1.2.3.4/tcp/1/p2p-circuit", f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/p2p-circuit",
-    )  # fmt: skip
+        "/ip4/1.2.3.4/tcp/65536",
+        "/ip4/01.2.3.4/tcp/1",
+        "/ip4/1.2.3/tcp/1",
+        "/ip4/\u0661.2.3.4/tcp/1",
+        "/ip6/::%/tcp/1",
+        "/ip6/::1%a%b/tcp/1",
+        "/ip4/1.2.3.4/tcp/\u0663",
+        "/dns/" + "a" * 254 + "/tcp/1",
+        "/dns/\0/tcp/1",
+        "/dns/\ud800/tcp/1",
+        "/ip4/1.2.3.4/udp/1",
+        "1.2.3.4",
+        "::1",
+        "/ip4/1.2.3.4/tcp/1/p2p/" + "1" * 129,
+        "/ip4/1.2.3.4/tcp/1\n",
+        "::ffff:1.2.3.4",
+        "fe80::1%eth0",
+        "2001:db8::1",
+        "/ip4/1.2.3.4/tcp/1/p2p-circuit",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/p2p-circuit",
+    )
     return [text.encode("utf-8", "surrogatepass") for text in texts]
 
 

@@ -27,9 +27,14 @@ from tests.fuzz.virtual import at_once
 from tests.harness.noise_ends import noise_ends
 
 VIOLATIONS = {
-    "muxer_garbage", "muxer_stream_id", "muxer_openings", "muxer_window_overrun", "muxer_data_after_end", "muxer_window_overflow",
+    "muxer_garbage",
+    "muxer_stream_id",
+    "muxer_openings",
+    "muxer_window_overrun",
+    "muxer_data_after_end",
+    "muxer_window_overflow",
     "muxer_not_reading",
-}  # fmt: skip
+}
 CONTROL = golden_frames("control")
 
 
@@ -154,9 +159,7 @@ def _muxer(data: bytes) -> bool:
             case _:
                 wire = b"".join(_yamux_frame(choices) for _ in range(1 + choices.below(4)))
                 got, violated = _events(session, [wire], now)
-                assert (got, violated) == _events(twin, [wire[at : at + 1] for at in range(len(wire))], now), (
-                    "wherever it is cut"
-                )
+                assert (got, violated) == _events(twin, [wire[at : at + 1] for at in range(len(wire))], now), "wherever it is cut"
                 for stream, body in got:
                     if isinstance(body, bytes):
                         received[stream] = received.get(stream, 0) + len(body)
@@ -302,8 +305,9 @@ async def _lanes_program(data: bytes) -> bool:
 LANES_TARGET = Target(
     lambda data: at_once(_lanes_program, data),
     lambda: [bytes([0, 2, 3]) + b"abc" + bytes([1, 2]) + b"de" + bytes([1, 1, 3, 0, 2, 0])],
-    most_bytes=1024, reach=45,
-)  # fmt: skip
+    most_bytes=1024,
+    reach=45,
+)
 
 
 # --- a whole connection, behind the handshake -------------------------------------------------------------------
@@ -379,6 +383,4 @@ def _connections() -> Iterator[bytes]:
 
 
 CHUNK_QUERY = frames.schema.ChunkQuery(1, 2)
-CONNECTION = Target(
-    lambda data: at_once(_connection_program, data), _connections, most_bytes=1500, spare_bytes=2 << 20, reach=130
-)
+CONNECTION = Target(lambda data: at_once(_connection_program, data), _connections, most_bytes=1500, spare_bytes=2 << 20, reach=130)

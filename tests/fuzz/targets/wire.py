@@ -113,16 +113,19 @@ CREATOR = Identity.from_seed(b"creator of swarms to be attacked")
 MANIFESTS = (
     schema.Manifest(),
     schema.Manifest(
-        name="a swarm of four", task=schema.TaskSection(kind="quadratic", nodes=4, dtype="float64", condition=2.0),
-        optimizer=schema.OptimizerSection(kind="adamw", lr=1e-3), pace=schema.PaceSection(kind="clock"),
+        name="a swarm of four",
+        task=schema.TaskSection(kind="quadratic", nodes=4, dtype="float64", condition=2.0),
+        optimizer=schema.OptimizerSection(kind="adamw", lr=1e-3),
+        pace=schema.PaceSection(kind="clock"),
         compress=schema.CompressSection(select="top_k", ratio=0.01, request="fp16", response="int8"),
     ),
     schema.Manifest(
-        overlay=schema.OverlaySection(kind="ring"), mix=schema.MixSection(kind="exact_diffusion"),
+        overlay=schema.OverlaySection(kind="ring"),
+        mix=schema.MixSection(kind="exact_diffusion"),
         compress=schema.CompressSection(select="full", request="identity", response="identity"),
     ),
     presets.load(schema.Manifest, assignments=["preset=open"]),
-)  # fmt: skip
+)
 
 
 def _manifest(data: bytes) -> bool:

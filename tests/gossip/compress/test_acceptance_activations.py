@@ -143,7 +143,7 @@ def means(runs, epochs):
 @pytest.mark.parametrize(
     ("name", "second", "middle", "last"),
     [("int8", 0.004, 0.004, 0.004), ("int4", 0.079, 0.079, 0.079), ("delta4", 0.076, 0.0128, 0.0), ("delta2", 0.517, 0.162, 0.002)],
-)  # fmt: skip
+)
 def test_an_error_of_values_stays_and_one_of_changes_dies_and_neither_costs_accuracy(name, second, middle, last, exact):
     """In the second epoch, half way and in the last.
 
@@ -168,9 +168,7 @@ def test_an_error_of_values_stays_and_one_of_changes_dies_and_neither_costs_accu
         ("delta2", 2.35, 0.126, 0.023, 0.001, 1.16),
     ],
 )
-def test_a_smooth_function_is_learned_with_changes_of_two_bits_as_with_values_of_four(
-    name, bits, second, middle, last, loss, exact
-):
+def test_a_smooth_function_is_learned_with_changes_of_two_bits_as_with_values_of_four(name, bits, second, middle, last, loss, exact):
     """The loss over that without rounding, as of five seeds of the reference's script, whose own differ by two (.0105 to .0233).
 
     Scales of 64 numbers are half a bit a number more, and the sample's number two, where it has 32.

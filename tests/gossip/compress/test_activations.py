@@ -28,10 +28,7 @@ def test_both_ends_have_the_same_numbers_and_the_error_is_the_codec_s(name):
 
 def test_golden_bytes():
     h = torch.tensor([[0.0, -1.0], [0.5, 4.0]])
-    assert (
-        encode(h, codec("float32"), chance())[0].hex()
-        == "01010202000000" + "02000000" + "00000000000080bf0000003f00008040"
-    )
+    assert encode(h, codec("float32"), chance())[0].hex() == "01010202000000" + "02000000" + "00000000000080bf0000003f00008040"
     assert encode(h, codec("bfloat16"), chance())[0].hex() == "01060202000000" + "02000000" + "000080bf003f8040"
     first, _ = encode(h, codec("delta4"), chance(), Cache(64), (7, 9))
     listed = "0700000000000000" + "0900000000000000" + "0101"
@@ -72,10 +69,17 @@ def test_payloads_that_no_honest_stage_sends_are_refused_by_reason():
     nan[-4:] = b"\x00\x00\xc0\x7f"
     huge = good[:3] + (4).to_bytes(4, "little") + (MAX_NUMBERS).to_bytes(4, "little")
     for data, reason in (
-        (b"", "bad_length"), (good[:-1], "bad_length"), (good + b"x", "bad_length"), (b"\x02" + good[1:], "bad_version"),
-        (good[:1] + b"\x04" + good[2:], "bad_codec"), (good[:2] + b"\x00", "bad_shape"), (good[:2] + b"\x09" + bytes(36), "bad_shape"),
-        (good[:3] + bytes(8), "bad_shape"), (huge, "bad_shape"), (bytes(nan), "not_finite"),
-    ):  # fmt: skip
+        (b"", "bad_length"),
+        (good[:-1], "bad_length"),
+        (good + b"x", "bad_length"),
+        (b"\x02" + good[1:], "bad_version"),
+        (good[:1] + b"\x04" + good[2:], "bad_codec"),
+        (good[:2] + b"\x00", "bad_shape"),
+        (good[:2] + b"\x09" + bytes(36), "bad_shape"),
+        (good[:3] + bytes(8), "bad_shape"),
+        (huge, "bad_shape"),
+        (bytes(nan), "not_finite"),
+    ):
         with pytest.raises(ValueError, match=reason):
             decode(data, how, 4)
     with pytest.raises(ValueError, match="bad_shape"):

@@ -46,9 +46,7 @@ def test_least_error_under_a_byte_budget_is_what_trying_everything_finds(seed):
     budget = sizes[:, 1].sum()
     choice = least_error(errors, sizes, budget)
     assert total(sizes, choice) <= budget
-    assert total(errors, choice) == pytest.approx(
-        min(total(errors, other) for other in every_choice(sizes, budget)), rel=1e-12
-    )
+    assert total(errors, choice) == pytest.approx(min(total(errors, other) for other in every_choice(sizes, budget)), rel=1e-12)
 
 
 @given(seed=seeds, share=st.floats(0.0, 1.0), buckets=st.integers(10, 200))
@@ -79,12 +77,7 @@ def test_ties_take_the_first_option():
 @pytest.mark.parametrize(
     ("errors", "sizes", "budget", "message"),
     [
-        (
-            np.ones((2, 2)),
-            np.ones((2, 2)),
-            1.5,
-            "budget must hold at least one option of each layer, 2 in all, got 1.5",
-        ),
+        (np.ones((2, 2)), np.ones((2, 2)), 1.5, "budget must hold at least one option of each layer, 2 in all, got 1.5"),
         (np.ones((2, 2)), np.ones((2, 3)), 9, r"must be \(layers, options\), got \(2, 2\) and \(2, 3\)"),
         (np.ones((2, 0)), np.ones((2, 0)), 9, r"must be \(layers, options\)"),
         (-np.ones((2, 2)), np.ones((2, 2)), 9, "must be finite and >= 0"),
@@ -208,10 +201,7 @@ def test_the_layers_of_a_model_are_its_parameters():
         (lambda: Layered(((0, 5), (6, 5)), 10, Int4()), r"layers must follow one another from 0 on, got \(6, 5\) at 5"),
         (lambda: Layered((), 10, Int4()), "need a layer and budget_bytes >= 1, got 0, 10"),
         (lambda: Layered(BOUNDS, 0, Int4()), "need a layer and budget_bytes >= 1, got 5, 0"),
-        (
-            lambda: Layered(BOUNDS, 10, Int4()).select(torch.ones(5), None, 0, 0),
-            f"layers end at {DIM}, the vector at 5",
-        ),
+        (lambda: Layered(BOUNDS, 10, Int4()).select(torch.ones(5), None, 0, 0), f"layers end at {DIM}, the vector at 5"),
     ],
 )
 def test_impossible_parameters_are_refused(make, message):

@@ -9,16 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress import codec
-from starling.gossip.compress.budget import (
-    JUDGED,
-    LEAST_EFFORT,
-    WHOLE,
-    WORK,
-    Effort,
-    affordable,
-    exchange_budget,
-    plan,
-)
+from starling.gossip.compress.budget import JUDGED, LEAST_EFFORT, WHOLE, WORK, Effort, affordable, exchange_budget, plan
 from starling.gossip.compress.quantize import Float32, Fp16, Int4
 from starling.gossip.compress.select.coordinates import Mask
 from starling.gossip.compress.support import blocks_in
@@ -60,8 +51,7 @@ def test_a_budget_too_small_for_anything_still_sends_one_block():
 
 
 @pytest.mark.parametrize(
-    ("rate", "cap", "expected"),
-    [(0.0, 0.0, 0), (1000.0, 0.0, 500), (0.0, 800.0, 400), (1000.0, 800.0, 400), (0.1, 0.0, 1)],
+    ("rate", "cap", "expected"), [(0.0, 0.0, 0), (1000.0, 0.0, 500), (0.0, 800.0, 400), (1000.0, 800.0, 400), (0.1, 0.0, 1)]
 )
 def test_the_budget_of_an_exchange_never_exceeds_the_volunteers_cap(rate, cap, expected):
     """Nothing known is 0, no limit; anything known is at least one byte, since 0 would mean the opposite."""

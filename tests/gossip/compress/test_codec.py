@@ -42,11 +42,7 @@ SUPPORTS = {
     "bitmap": indices(*range(0, DIM, 2)),
 }
 FIRST = {"float32": Float32(), "float64": Float64(), "fp16": Fp16(), "int8": Int8(), "int4": Int4()}
-LATER = {
-    name: make()
-    for name, make in QUANTIZERS.items()
-    if name not in (*FIRST, "identity") and not name.endswith("_nearest")
-}
+LATER = {name: make() for name, make in QUANTIZERS.items() if name not in (*FIRST, "identity") and not name.endswith("_nearest")}
 
 
 def values_on(support):
@@ -66,9 +62,7 @@ def golden_payloads():
         if name in FIRST:
             values = values_on(SUPPORTS["blocks"])
             payloads[f"response {name}{dithered}"] = codec.encode_values(values, q, DIM, generator(0))[0].hex()
-            payloads[f"response wish {name}{dithered}"] = codec.encode_values(values, q, DIM, generator(0), WISH)[
-                0
-            ].hex()
+            payloads[f"response wish {name}{dithered}"] = codec.encode_values(values, q, DIM, generator(0), WISH)[0].hex()
     return payloads
 
 
@@ -229,9 +223,7 @@ def test_a_response_does_not_bring_a_support_of_its_own():
 def test_a_support_that_covers_everything_has_one_encoding():
     values = torch.zeros(DIM)
     for support in (Blocks(3, 2, 4), indices(*range(DIM))):
-        assert codec.encode(values, support, Fp16(), DIM, generator(0)) == codec.encode(
-            values, Full(), Fp16(), DIM, generator(0)
-        )
+        assert codec.encode(values, support, Fp16(), DIM, generator(0)) == codec.encode(values, Full(), Fp16(), DIM, generator(0))
 
 
 @pytest.mark.parametrize(

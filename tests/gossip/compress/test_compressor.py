@@ -32,8 +32,7 @@ CONTRACTIONS = [
     (select, quantize)
     for select in ("full", *RATED)
     for quantize in QUANTIZERS
-    if quantizer(quantize, torch.float32).omega < 1
-    and (select in ("full", "mask") or quantize in ("identity", "int4", "sign"))
+    if quantizer(quantize, torch.float32).omega < 1 and (select in ("full", "mask") or quantize in ("identity", "int4", "sign"))
 ]  # all quantizers on all of a vector and on a part of it, all selectors before three quantizers
 
 
@@ -78,11 +77,7 @@ def test_contraction_holds_on_the_vectors_that_are_worst_for_it(select, quantize
 
 
 @pytest.mark.parametrize("select", BY_THE_VECTOR)
-@given(
-    values=st.lists(st.floats(-8, 8, width=16), min_size=1, max_size=400),
-    ratio=st.floats(0.005, 1.0),
-    seed=st.integers(0, 99),
-)
+@given(values=st.lists(st.floats(-8, 8, width=16), min_size=1, max_size=400), ratio=st.floats(0.005, 1.0), seed=st.integers(0, 99))
 @examples(50)
 def test_selectors_that_look_at_the_vector_contract_every_vector(select, values, ratio, seed):
     """‖x − x_S‖² <= (1 − δ)‖x‖² each time, not just on average: also EF21 and CHOCO may then use them."""
@@ -130,9 +125,7 @@ def test_top_k_keeps_the_published_share_of_random_vectors(selector, draw, publi
     """d = 2e5. Much more than the bound k/d, and that is why top-k is worth its indices. Student's t with 2.5 degrees of
     freedom has squares without a variance: its share differs from draw to draw by a quarter at 1 %."""
     chance = np.random.Generator(np.random.Philox(key=3))
-    x = torch.from_numpy(
-        chance.standard_t(2.5, 200_000) if draw == "standard_t" else getattr(chance, draw)(size=200_000)
-    )
+    x = torch.from_numpy(chance.standard_t(2.5, 200_000) if draw == "standard_t" else getattr(chance, draw)(size=200_000))
     for ratio, share, relative in zip((0.001, 0.01, 0.05, 0.1, 0.3), published, tolerance, strict=True):
         kept = selector(ratio).select(x, None, 0, 0).take(x).square().sum() / x.square().sum()
         if selector is TopK:

@@ -156,9 +156,7 @@ def test_nothing_that_goes_in_is_modified():
 
 def test_demo_that_keeps_whole_chunks_leaves_no_momentum():
     demo, gradients = DecoupledMomentum(0.9), gaussian(2 * 128).view(2, 128)
-    message, (momentum,) = send(
-        demo, demo.start(gradients), gradients, Rows(Chain(DctTopK(1.0), Float64())), generator(0)
-    )
+    message, (momentum,) = send(demo, demo.start(gradients), gradients, Rows(Chain(DctTopK(1.0), Float64())), generator(0))
     assert not momentum.any()
     assert torch.equal(message, gradients)
 
@@ -169,9 +167,7 @@ def test_demo_shares_the_coefficients_that_grew():
     wave = inverse_dct(0.3 * torch.eye(64, dtype=torch.float64)[5], 64)
     momentum, sent = demo.start(wave), torch.zeros(64, dtype=torch.float64)
     for turn in range(40):
-        burst = (
-            inverse_dct(torch.eye(64, dtype=torch.float64)[20 + turn % 8], 64) if turn < 8 else torch.zeros(64).double()
-        )
+        burst = inverse_dct(torch.eye(64, dtype=torch.float64)[20 + turn % 8], 64) if turn < 8 else torch.zeros(64).double()
         message, momentum = send(demo, momentum, wave + burst, compressor, generator(0))
         sent = sent + dct(message, 64)
     assert (sent.abs() > 0.5).nonzero().view(-1).tolist() == [5, *range(20, 28)]

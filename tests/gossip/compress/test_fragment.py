@@ -60,9 +60,7 @@ def test_the_blocks_cycle_and_together_are_the_vector(dim, parts, seed, first):
 
 def test_edges_begin_at_parts_of_their_own():
     """So that a node's exchanges of one round are about different parts: of 64 edges no part has more than a quarter."""
-    begun = [
-        Fragments(8).select(torch.zeros(64), None, seed, 1).part for seed in (hash((1, n)) % 2**64 for n in range(64))
-    ]
+    begun = [Fragments(8).select(torch.zeros(64), None, seed, 1).part for seed in (hash((1, n)) % 2**64 for n in range(64))]
     assert max(begun.count(part) for part in range(8)) <= 16
 
 

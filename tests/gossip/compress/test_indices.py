@@ -125,9 +125,7 @@ def test_layers_of_unlike_density_each_get_a_parameter_of_their_own(ratio):
     assert bits_per_index(indices, MILLION) < elias_gamma(indices)
 
 
-@pytest.mark.parametrize(
-    ("count", "dim", "b"), [(10, 100, 3), (5, 100, 4), (1, 100, 6), (1, 1000, 9), (1, 10_000, 13), (9, 10, 0)]
-)
+@pytest.mark.parametrize(("count", "dim", "b"), [(10, 100, 3), (5, 100, 4), (1, 100, 6), (1, 1000, 9), (1, 10_000, 13), (9, 10, 0)])
 def test_the_rice_parameter_is_the_log_of_the_median_gap(count, dim, b):
     """Both ends compute it, so it is fixed by d and k alone; values of the reference's table."""
     assert rice_parameter(count, dim) == b

@@ -180,9 +180,7 @@ def test_spreading_is_products_added_in_the_order_of_directions():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("apply_both", "expected"), [(False, 2.8e-9), (True, 2e-10)], ids=["the_second_product", "both_products"]
-)
+@pytest.mark.parametrize(("apply_both", "expected"), [(False, 2.8e-9), (True, 2e-10)], ids=["the_second_product", "both_products"])
 def test_power_gossip_reaches_consensus_and_moves_no_mean(apply_both, expected):
     """Eight nodes, 20 x 10 matrices, rank 1, 200 rounds of random matchings: each product with the difference is the basis of the next.
 

@@ -20,12 +20,7 @@ from starling.gossip.rng import generator
 from tests.harness.codecs import BY_CODE
 from tests.strategies import examples, seeds
 
-FLOATS = {
-    "float32": quantize.Float32(),
-    "float64": quantize.Float64(),
-    "fp16": quantize.Fp16(),
-    "bf16": quantize.Bf16(),
-}
+FLOATS = {"float32": quantize.Float32(), "float64": quantize.Float64(), "fp16": quantize.Fp16(), "bf16": quantize.Bf16()}
 INTEGERS = {name: make() for name, make in QUANTIZERS.items() if name.startswith("int") and "_x" not in name}
 NORMS = {name: make() for name, make in QUANTIZERS.items() if name.startswith("qsgd")}
 MINIFLOATS = {name: make() for name, make in QUANTIZERS.items() if name.startswith("fp") and name != "fp16"}
@@ -258,9 +253,7 @@ def test_chance_of_neighbours_rows_and_words_is_independent():
     x = torch.full((64 * 40,), 0.5)
     x[::BUCKET] = 1.0  # the largest of each bucket; all others are rounded up or down with equal chance
     up = q.through(x.expand(500, -1), torch.arange(500)[:, None]).view(500, 40, BUCKET)[:, :, 1:].reshape(500, -1) - 0.5
-    pairs = torch.cat(
-        [(up[:, lag:] * up[:, :-lag]).mean(0) for lag in (1, 2, 4, 16, 63, 252)] + [(up[1:] * up[:-1]).mean(0)]
-    )
+    pairs = torch.cat([(up[:, lag:] * up[:, :-lag]).mean(0) for lag in (1, 2, 4, 16, 63, 252)] + [(up[1:] * up[:-1]).mean(0)])
     spread = 0.25 / math.sqrt(500)
     assert abs(float(pairs.mean())) < 5 * spread / math.sqrt(pairs.numel())
     assert float(pairs.std()) == pytest.approx(spread, rel=0.05)
@@ -311,9 +304,7 @@ def test_every_number_of_a_minifloat_has_its_code_and_the_one_between_goes_to_th
         layout = torch.float8_e4m3fn if q.code == 18 else torch.float8_e5m2
         numbers = torch.arange(len(q.grid.numbers), dtype=torch.uint8).view(layout).float()
     else:
-        numbers = torch.tensor(
-            [0, 0.5, 1, 1.5, 2, 3, 4, 6] if q.code == 20 else [0, *(2.0**e for e in range(-6, 1))], dtype=torch.float32
-        )
+        numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6] if q.code == 20 else [0, *(2.0**e for e in range(-6, 1))], dtype=torch.float32)
     for low, high in pairwise(numbers):
         for share in (0.0, 0.49, 0.51, 1.0):
             x = torch.zeros(BUCKET)

@@ -84,7 +84,7 @@ def test_error_of_integers(bits, distribution, bucket, by_chance, nearest):
 @pytest.mark.parametrize(
     ("bucket", "levels", "measured"),
     [(128, 1, 8.05), (128, 7, 0.436), (128, 15, 0.095), (128, 127, 0.0013), (512, 1, 17.3), (512, 7, 1.59), (512, 127, 0.0053)],
-)  # fmt: skip
+)
 def test_error_of_qsgd(bucket, levels, measured):
     assert lost(qsgd(levels, bucket), "gaussian") == pytest.approx(measured, rel=0.04)
 
@@ -111,7 +111,7 @@ def test_which_four_bits_suit_which_tail():
         (distribution, bucket): min(("fp4_e2m1", "fp4_e3m0"), key=lambda name: lost(minifloat(name, bucket), distribution))
         for distribution in ("gaussian", "student")
         for bucket in (32, 64, 128, 512)
-    }  # fmt: skip
+    }
     heavy_and_long = {("student", 128), ("student", 512)}
     assert {case for case, name in better.items() if name == "fp4_e3m0"} == heavy_and_long
 

@@ -13,15 +13,7 @@ from starling.gossip.compress import codec
 from starling.gossip.compress.catalogue import SELECTORS
 from starling.gossip.compress.quantize import Fp16, Int4
 from starling.gossip.compress.select.approximate import ChunkTopK, SampledTopK
-from starling.gossip.compress.select.coordinates import (
-    Cocktail,
-    Mask,
-    RandomK,
-    TopK,
-    finest_block,
-    kept,
-    with_wish,
-)
+from starling.gossip.compress.select.coordinates import Cocktail, Mask, RandomK, TopK, finest_block, kept, with_wish
 from starling.gossip.compress.support import Blocks, Full, Indices, blocks_in
 from starling.gossip.rng import generator
 from tests.strategies import examples
@@ -89,9 +81,7 @@ def test_a_mask_that_holds_the_short_last_block_is_shorter():
 
 
 @pytest.mark.parametrize(
-    "values",
-    [[], [3, 3], [4, 3], [-1, 2], [0.5], [[1, 2]]],
-    ids=["none", "twice", "falling", "negative", "float", "2-d"],
+    "values", [[], [3, 3], [4, 3], [-1, 2], [0.5], [[1, 2]]], ids=["none", "twice", "falling", "negative", "float", "2-d"]
 )
 def test_indices_must_be_strictly_increasing(values):
     with pytest.raises(ValueError, match="indices must"):
@@ -140,10 +130,7 @@ class TestEverySelector:
         *((partial(Cocktail, 0.1, keep), f"keep must be finite and > 0 and <= 1, got {keep}") for keep in (0.0, 1.1)),
         *((partial(ChunkTopK, 0.1, chunk), f"chunk must be >= 64 and <= 4096, got {chunk}") for chunk in (63, 4097)),
         (partial(Cocktail, 0.3, 0.2), r"ratio must be in \(0, keep = 0.2\], got 0.3"),
-        *(
-            (partial(Blocks, *bad), "seed|start")
-            for bad in ((-1, 0, 1), (2**64, 0, 1), (0, -1, 1), (0, 0, 0), (0, 0, 1, 0))
-        ),
+        *((partial(Blocks, *bad), "seed|start") for bad in ((-1, 0, 1), (2**64, 0, 1), (0, -1, 1), (0, 0, 0), (0, 0, 1, 0))),
         (lambda: Blocks(0, 9, 1).index(100), "do not fit"),
         (lambda: with_wish(indices(1, 2), indices(3), 1), "limit"),
     ],

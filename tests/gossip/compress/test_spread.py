@@ -16,10 +16,7 @@ def sent(q, x):
     return q.decode(q.encode(x, generator(0)), x.numel())
 
 
-@given(
-    x=st.lists(st.floats(-(2.0**120), 2.0**120, width=32), min_size=1, max_size=40).map(torch.tensor),
-    bucket=st.sampled_from([8, 16]),
-)
+@given(x=st.lists(st.floats(-(2.0**120), 2.0**120, width=32), min_size=1, max_size=40).map(torch.tensor), bucket=st.sampled_from([8, 16]))
 @examples(60)
 def test_every_value_errs_by_the_share_the_spread_allows(x, bucket):
     """|Q(x) − x| <= |x|·max((h − l)/(h + l), 2⁻⁸) with l and h as sent; what is no normal number may vanish."""

@@ -132,9 +132,7 @@ def test_two_ends_agree_in_the_end(name):
     for turn in range(100):
         met = xs[turn % 2] - xs[1 - turn % 2]
         support = SELECTORS[name].select(met, None, turn, turn)
-        heard, theirs = codec.decode_request(
-            codec.encode_request(xs[turn % 2], support, generator(turn)), DIM, torch.float32
-        )
+        heard, theirs = codec.decode_request(codec.encode_request(xs[turn % 2], support, generator(turn)), DIM, torch.float32)
         _, v = codec.encode_response(heard.take(xs[1 - turn % 2]), theirs, DIM, generator(turn, "answer"))
         xs[turn % 2], xs[1 - turn % 2] = support.add(xs[turn % 2], 0.5 * v), support.add(xs[1 - turn % 2], -0.5 * v)
     assert (xs[0] - xs[1]).norm() < 2e-2  # fp16 requests round what is far larger than the difference

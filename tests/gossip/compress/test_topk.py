@@ -37,9 +37,7 @@ def spread(kind, dim, seed):
     return x
 
 
-@pytest.mark.parametrize(
-    "kind", ["gaussian", "heavy", "zeros", "mostly zeros", "few values", "rising", "one column large"]
-)
+@pytest.mark.parametrize("kind", ["gaussian", "heavy", "zeros", "mostly zeros", "few values", "rising", "one column large"])
 @given(seed=seeds, dim=st.sampled_from([1, 2, 100, LONG]), share=st.floats(0.0, 1.0), drift=st.booleans())
 @examples(12)
 def test_it_is_what_a_stable_sort_gives(kind, seed, dim, share, drift):

@@ -11,9 +11,11 @@ from starling.gossip.rng import generator
 
 DIM, SEED, TURNS = 640, 7, 160
 GIVEN = {
-    "full": {}, "fragment": {"parts": 10}, "low_rank": {"rank": 1, "matrices": (Matrix(20, 20, 30),)},
+    "full": {},
+    "fragment": {"parts": 10},
+    "low_rank": {"rank": 1, "matrices": (Matrix(20, 20, 30),)},
     "layered": {"layers": ((0, 140), (140, 500)), "budget_bytes": 300, "quantizer": Float32()},
-}  # fmt: skip
+}
 
 
 def gaussian(*labels):

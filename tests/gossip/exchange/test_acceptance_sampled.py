@@ -100,25 +100,14 @@ def learned(sample, aggregators, seed, **views):
         (10, 3, {"silent": 0.5}, 20, 0.27, 0.876, 0),
         (10, 3, {"silent": 0.8}, 20, 0.27, 0.856, 6),
     ],
-    ids=[
-        "one averages",
-        "three average",
-        "twice the sample",
-        "views miss a tenth",
-        "half fall silent",
-        "four fifths fall silent",
-    ],
+    ids=["one averages", "three average", "twice the sample", "views miss a tenth", "half fall silent", "four fifths fall silent"],
 )
-def test_few_of_a_hundred_reach_85_percent_by_as_few_bytes_as_the_reference(
-    sample, aggregators, views, rounds, megabytes, end, lost
-):
+def test_few_of_a_hundred_reach_85_percent_by_as_few_bytes_as_the_reference(sample, aggregators, views, rounds, megabytes, end, lost):
     """A few more than the sample train, in place of the slow, and are averaged: some of the bytes more. Silence begins in round 40.
 
     Where views differ hardly two average the same models, and nothing is lost by it.
     """
-    there, sent, last, missed, agreed = zip(
-        *(learned(sample, aggregators, seed, **views) for seed in SEEDS), strict=True
-    )
+    there, sent, last, missed, agreed = zip(*(learned(sample, aggregators, seed, **views) for seed in SEEDS), strict=True)
     print(f"rounds {there}, MB {sent}, end {last}, without an average {missed}, with one mean {agreed}")  # noqa: T201
     assert median(there) <= rounds
     assert max(there) <= rounds + LOOKED

@@ -13,9 +13,7 @@ from tests.strategies import examples
 
 def attested(peer="a", *, swarm="swarm", incarnation=1, round=7, vector=b"vector", by=None) -> Attestation:
     hashed = digest(vector)
-    return Attestation(
-        swarm, peer, incarnation, round, hashed, sign(by or peer, body(swarm, peer, incarnation, round, hashed))
-    )
+    return Attestation(swarm, peer, incarnation, round, hashed, sign(by or peer, body(swarm, peer, incarnation, round, hashed)))
 
 
 @pytest.mark.parametrize("forged", [attested(vector=b"other", by="b"), replace(attested(), digest=digest(b"other"))])
@@ -29,6 +27,6 @@ def test_no_other_peer_can_attest_for_a_peer(forged):
 @given(
     one=st.tuples(st.text(max_size=4), st.text(max_size=4), st.integers(0, 99), st.integers(0, 99), st.binary(min_size=32, max_size=32)),
     other=st.tuples(st.text(max_size=4), st.text(max_size=4), st.integers(0, 99), st.integers(0, 99), st.binary(min_size=32, max_size=32)),
-)  # fmt: skip
+)
 def test_different_attestations_have_different_bytes(one, other):
     assert (body(*one) == body(*other)) == (one == other)

@@ -98,7 +98,7 @@ INITIATOR = [
     ("idle", lambda e: e.receive(Response(INC, 2, b"diff")), [SendMessage("b", Ack(INC, 2))]),
     ("idle", lambda e: e.refuse_solicit("late", 9), [SendMessage("b", Busy(INC, 0, "late", 9))]),
     ("idle", lambda e: e.retry(), []),
-]  # fmt: skip
+]
 
 RESPONDER = [
     ("idle", lambda e: e.receive(req(3, 2)), [req(3, 2)]),
@@ -161,7 +161,7 @@ RESPONDER = [
     ),
     ("answered", lambda e: e.reset(5), [Revoke("a"), ended("aborted", "reset", "responder")]),
     ("answered", lambda e: e.abort("timeout", "deadline"), []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("phase", "event", "commands"), INITIATOR)
@@ -210,9 +210,7 @@ def test_messages_no_honest_peer_sends_are_faults_and_change_nothing(end, messag
     assert dataclasses.asdict(edge) == before
 
 
-@pytest.mark.parametrize(
-    "end", [lambda: initiator("asking"), lambda: responder("answered")], ids=["request", "response"]
-)
+@pytest.mark.parametrize("end", [lambda: initiator("asking"), lambda: responder("answered")], ids=["request", "response"])
 def test_a_vector_is_sent_again_once_for_each_copy_that_is_lost_and_only_a_few_times(end):
     edge = end()
     sent = []
@@ -289,9 +287,7 @@ def test_a_closing_end_that_receives_the_next_incarnation_asks_for_closed():
     edge = responder("answered")
     edge.close()
     assert edge.receive(req(1, 0, INC + 1)) == [SendMessage("a", Close(INC, 2))]
-    assert edge.receive(Closed(INC, 3)) == [
-        Commit("a", INC, 3), ended("committed", "", "responder", size=4), Settle("a"),
-    ]  # fmt: skip
+    assert edge.receive(Closed(INC, 3)) == [Commit("a", INC, 3), ended("committed", "", "responder", size=4), Settle("a")]
     assert edge.inc == INC + 1
 
 

@@ -97,9 +97,7 @@ def test_flows_of_survivors_sum_to_zero_after_any_crash(seed: int) -> None:
     peers = "abcde"
     pairs = {edge: Pair(rng) for edge in combinations(peers, 2)}
     for _ in range(6000):
-        random_event(
-            rng.choice(list(pairs.values())), loss=0.3, duplication=0.2, resets=True, closes=True, restarts=False
-        )
+        random_event(rng.choice(list(pairs.values())), loss=0.3, duplication=0.2, resets=True, closes=True, restarts=False)
     dead = set(rng.sample(peers, rng.randint(1, 3)))
     sums = dict.fromkeys(sorted(set(peers) - dead), 0.0)
     for (one, other), pair in pairs.items():

@@ -23,9 +23,7 @@ def table(header: str) -> list[list[str]]:
     lines = iter(PROTOCOL.read_text(encoding="utf-8").splitlines())
     next(line for line in lines if line.startswith(header))
     next(lines)
-    return [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in takewhile(lambda line: line.startswith("|"), lines)
-    ]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in takewhile(lambda line: line.startswith("|"), lines)]
 
 
 def test_edges_do_what_the_table_says_and_all_of_it():
@@ -44,13 +42,9 @@ def test_edges_do_what_the_table_says_and_all_of_it():
 
 
 @pytest.mark.parametrize(
-    "make",
-    [lambda at: Solicit(1, at, VIEW), lambda at: Request(1, 1, 0, at, VIEW, 0.5, 1.0, b"")],
-    ids=["solicit", "request"],
+    "make", [lambda at: Solicit(1, at, VIEW), lambda at: Request(1, 1, 0, at, VIEW, 0.5, 1.0, b"")], ids=["solicit", "request"]
 )
-@pytest.mark.parametrize(
-    ("row", "offsets"), [("below r", (-1,)), ("r", (0,)), ("r + 1 … r + max_lead", (1, 3)), ("above", (4,))]
-)
+@pytest.mark.parametrize(("row", "offsets"), [("below r", (-1,)), ("r", (0,)), ("r + 1 … r + max_lead", (1, 3)), ("above", (4,))])
 def test_rounds_decide_what_the_table_says(row, offsets, make):
     expected = {cells[0]: cells[1:] for cells in table("| round of a request |")}[row]
     for offset in offsets:

@@ -29,8 +29,7 @@ def rounds_at(round: int, phase: str, links: dict[str, float] | None = None, *, 
 
 
 @pytest.mark.parametrize(
-    ("peer", "request_"),
-    [("stranger", req(5)), ("stranger", req(5, OTHER)), ("stranger", solicit(5)), ("b", req(5, theta=0.25))],
+    ("peer", "request_"), [("stranger", req(5)), ("stranger", req(5, OTHER)), ("stranger", solicit(5)), ("b", req(5, theta=0.25))]
 )
 def test_a_request_of_another_link_is_rejected(peer, request_):
     assert rounds_at(5, "exchanging").decide(peer, request_, 1.0) == Reject("view")

@@ -42,9 +42,12 @@ def core(pace: str = "steps", **changes) -> Pairwise:
     """A core with an edge to each peer that both ends agree on, and no transaction."""
     patience = Patience(Fixed(WAIT_S))
     it = Pairwise(
-        "b", Rounds(patience, MAX_LEAD) if pace == "steps" else Slots(patience, 0.5, VIEW), count(1000).__next__,
-        budget=lambda _peer: 77, **changes,
-    )  # fmt: skip
+        "b",
+        Rounds(patience, MAX_LEAD) if pace == "steps" else Slots(patience, 0.5, VIEW),
+        count(1000).__next__,
+        budget=lambda _peer: 77,
+        **changes,
+    )
     for peer in "ac":
         it.edges[peer] = Edge("b", peer, INC, known=True, agreed=True)
     return it
@@ -114,9 +117,7 @@ TABLE = [
         "encoding",
         lambda m: m.reply(OFFER, calls.Refused("state", "not finite"), 0.0),
         [
-            Event(
-                "exchange_refused", "the engine refused an exchange with c: not finite", "warning", {"peer": "c", "kind": "state"}
-            ),
+            Event("exchange_refused", "the engine refused an exchange with c: not finite", "warning", {"peer": "c", "kind": "state"}),
             ended("c", "aborted", "refused"),
         ],
     ),
@@ -139,35 +140,54 @@ TABLE = [
     ("asking", lambda m: m.revoke("stranger", 1.0), []),
     ("asking", lambda m: m.close("a", 1.0), [SendMessage("a", Close(INC, 0))]),
     ("asking", lambda m: m.close("stranger", 1.0), []),
-    ("asking", lambda m: m.receive("a", Close(INC, 1), 1.0), [
-        COMMIT, calls.Settle("a"), EdgeDropped("a"), SendMessage("a", Closed(INC, 1)), ended("a", "committed", size=1)
-    ]),
+    (
+        "asking",
+        lambda m: m.receive("a", Close(INC, 1), 1.0),
+        [COMMIT, calls.Settle("a"), EdgeDropped("a"), SendMessage("a", Closed(INC, 1)), ended("a", "committed", size=1)],
+    ),
     # applying: the engine applies c's answer
     ("applying", lambda m: m.reply(APPLY, DONE, 2.0), [SendMessage("c", Ack(INC, 1)), ended("c", "committed", size=4)]),
-    ("applying", lambda m: m.reply(APPLY, calls.Refused("peer", "not_finite"), 2.0), [
-        Fault("c", "not_finite"), calls.Drop("c", INC, 1), ended("c", "aborted", "bad_payload")
-    ]),
-    ("applying", lambda m: m.reply(APPLY, None, 2.0), [
-        Event("edge_reset", ANEW.format("c"), fields={"peer": "c"}), DiscardCalls("c"), calls.Revoke("c"), ended("c", "aborted", "reset")
-    ]),
+    (
+        "applying",
+        lambda m: m.reply(APPLY, calls.Refused("peer", "not_finite"), 2.0),
+        [Fault("c", "not_finite"), calls.Drop("c", INC, 1), ended("c", "aborted", "bad_payload")],
+    ),
+    (
+        "applying",
+        lambda m: m.reply(APPLY, None, 2.0),
+        [Event("edge_reset", ANEW.format("c"), fields={"peer": "c"}), DiscardCalls("c"), calls.Revoke("c"), ended("c", "aborted", "reset")],
+    ),
     ("applying", lambda m: m.unreachable("c", 2.0), []),
     # committing: the engine commits what a has acknowledged
     ("committing", lambda m: m.reply(COMMIT, DONE, 2.0), []),
     *(
-        ("committing", lambda m, reply=reply: m.reply(COMMIT, reply, 2.0), [
-            Event("edge_reset", ANEW.format("a"), fields={"peer": "a"}), DiscardCalls("a"), calls.Revoke("a")
-        ])
+        (
+            "committing",
+            lambda m, reply=reply: m.reply(COMMIT, reply, 2.0),
+            [Event("edge_reset", ANEW.format("a"), fields={"peer": "a"}), DiscardCalls("a"), calls.Revoke("a")],
+        )
         for reply in (None, calls.Refused("state", "nothing is pending"))
     ),
     ("committing", lambda m: m.reply(calls.Drop("a", INC, 1), None, 2.0), []),
-    ("committing", lambda m: m.reply(calls.Settle("a"), None, 2.0), [
-        Event("edge_reset", ANEW.format("a"), fields={"peer": "a"}), DiscardCalls("a"), calls.Revoke("a")
-    ]),
-    ("committing", lambda m: m.reset_all(2.0), [
-        DiscardCalls("a"), calls.Revoke("a"), SendMessage("a", Reset(NEW_INC)),
-        DiscardCalls("c"), calls.Revoke("c"), SendMessage("c", Reset(NEW_INC + 1)), ended("c", "aborted", "reset"),
-    ]),
-]  # fmt: skip
+    (
+        "committing",
+        lambda m: m.reply(calls.Settle("a"), None, 2.0),
+        [Event("edge_reset", ANEW.format("a"), fields={"peer": "a"}), DiscardCalls("a"), calls.Revoke("a")],
+    ),
+    (
+        "committing",
+        lambda m: m.reset_all(2.0),
+        [
+            DiscardCalls("a"),
+            calls.Revoke("a"),
+            SendMessage("a", Reset(NEW_INC)),
+            DiscardCalls("c"),
+            calls.Revoke("c"),
+            SendMessage("c", Reset(NEW_INC + 1)),
+            ended("c", "aborted", "reset"),
+        ],
+    ),
+]
 
 
 @pytest.mark.parametrize(("state", "event", "commands"), TABLE)
@@ -357,10 +377,7 @@ def test_flows_that_compensated_for_a_revoked_one_go_too_and_once():
     assert commands[0] == Event("edges_anew", text, "info", {"peer": "d"})
     renewals = [command for command in commands if isinstance(command, calls.Revoke)]
     assert [it.peer for it in renewals] == ["a", "c"]
-    assert [command for command in commands if isinstance(command, DiscardCalls)] == [
-        DiscardCalls("a"),
-        DiscardCalls("c"),
-    ]
+    assert [command for command in commands if isinstance(command, DiscardCalls)] == [DiscardCalls("a"), DiscardCalls("c")]
     assert m.reply(renewals[0], dominated, 0.1) == m.reply(renewals[1], dominated, 0.1) == []
     assert m.reply(calls.Revoke("e"), dominated, 0.2)[0].name == "edges_anew", "the next time all go again"
     assert m.reply(calls.Revoke("e"), calls.Done(), 0.2) == []
@@ -489,9 +506,7 @@ def test_a_visit_begins_or_solicits_and_ends_with_the_exchange():
     assert m.next_visit("ac") == "a"
     assert m.visit("a", 0.0) == [SendMessage("a", Solicit(INC, 3, VIEW))]
     assert m.tick(0.0) == []
-    assert m.receive("a", Request(INC, 1, 0, 3, VIEW, 0.5, 1.0, b"theirs"), 0.1) == [
-        calls.Answer("a", INC, 1, 3, 0.5, 1.0, b"theirs")
-    ]
+    assert m.receive("a", Request(INC, 1, 0, 3, VIEW, 0.5, 1.0, b"theirs"), 0.1) == [calls.Answer("a", INC, 1, 3, 0.5, 1.0, b"theirs")]
     m.reply(calls.Answer("a", INC, 1, 3, 0.5, 1.0, b"theirs"), calls.Answered(b"v"), 0.2)
     assert m.next_visit("ac") == "c", "a transaction is under way with a"
     m.receive("a", Ack(INC, 1), 0.3)
@@ -566,9 +581,7 @@ def test_a_peer_at_full_degree_drops_the_edge():
     m = core("clock")
     m.enter_slot(3, 0.0)
     m.visit("a", 0.0)
-    assert m.receive("a", Busy(INC, 0, "full", 3), 0.1) == [
-        Ended("a", 3, 0, "busy", "full", "responder"), EdgeDropped("a"),
-    ]  # fmt: skip
+    assert m.receive("a", Busy(INC, 0, "full", 3), 0.1) == [Ended("a", 3, 0, "busy", "full", "responder"), EdgeDropped("a")]
     assert m.done
     m.pace.welcome = lambda _peer: False
     assert m.receive("c", Solicit(INC, 3, VIEW), 0.2) == [SendMessage("c", Busy(INC, 0, "full", 3))]

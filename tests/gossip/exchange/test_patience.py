@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 from starling.gossip.exchange.estimates import TRANSFER_PEERS, USUAL, Deadline
 from starling.gossip.exchange.lateness import MIN_DELAY, MISSED_LINKS, WITHDRAWN_ROUNDS
 from starling.gossip.exchange.pace import Rounds
-from starling.gossip.exchange.patience import (
-    ENGINE_CALLS,
-    EXCHANGE_PAYLOADS,
-    MAX_STRETCH,
-    MAX_UNLINKED_ROUNDS,
-    RETRY_PAYLOADS,
-    Patience,
-)
+from starling.gossip.exchange.patience import ENGINE_CALLS, EXCHANGE_PAYLOADS, MAX_STRETCH, MAX_UNLINKED_ROUNDS, RETRY_PAYLOADS, Patience
 from starling.gossip.exchange.wait_rules import MAX_FACTOR
 
 
@@ -55,9 +48,7 @@ def test_after_solo_rounds_the_next_peer_gets_twice_their_time():
     assert given[3, "silent"] == pytest.approx(given[0, "silent"] + 3 * 2 * 1.5)
     assert given[0, "silent"] < 1.0 < given[0]
     patience.begin(at, 1.0, 0.5, unlinked=100_000)
-    assert patience.until("c") - at == pytest.approx(given[0] + MAX_UNLINKED_ROUNDS * 2 * 1.5), (
-        "as of who was all alone for a day"
-    )
+    assert patience.until("c") - at == pytest.approx(given[0] + MAX_UNLINKED_ROUNDS * 2 * 1.5), "as of who was all alone for a day"
 
 
 def test_a_missed_exchange_after_solo_rounds_is_not_blamed():

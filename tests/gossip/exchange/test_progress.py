@@ -13,9 +13,7 @@ def lead(rounds):
     return PeerProgress({f"p{i}": at for i, at in enumerate(rounds)}).lead
 
 
-@pytest.mark.parametrize(
-    ("rounds", "expected"), [([], 0), ([7], 0), ([7, 9], 7), ([7, 9, 3], 7), ([9, 9, 8, 8, 7, 7, 6, 6], 8)]
-)
+@pytest.mark.parametrize(("rounds", "expected"), [([], 0), ([7], 0), ([7, 9], 7), ([7, 9, 3], 7), ([9, 9, 8, 8, 7, 7, 6, 6], 8)])
 def test_no_single_report_is_believed(rounds, expected):
     assert lead(rounds) == expected
 
@@ -32,16 +30,7 @@ def test_no_single_report_is_believed(rounds, expected):
         ([("a", 9, True, 20), ("b", 9, True, 20), *((f"c{i}", 9, False, 9) for i in range(5))], 9),
         ([("a", 9, True, 20), ("b", 9, True, 20), ("c", 9, True, 19), *((f"d{i}", 9, False, 9) for i in range(4))], 19),
     ],
-    ids=[
-        "one",
-        "two",
-        "one_long_ago",
-        "one_that_was_there",
-        "one_far_beyond",
-        "one_twice",
-        "two_of_seven",
-        "three_of_seven",
-    ],
+    ids=["one", "two", "one_long_ago", "one_that_was_there", "one_far_beyond", "one_twice", "two_of_seven", "three_of_seven"],
 )
 def test_peers_that_went_on_move_us_if_there_are_enough_of_them(met, to):
     progress = PeerProgress()

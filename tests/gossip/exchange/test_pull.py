@@ -98,10 +98,17 @@ def test_summed_messages_are_exchanged_only_for_the_requested_round():
 @pytest.mark.parametrize(
     ("asked", "answers"),
     [
-        (8, [("a", 8)]), (7, [("a", 7)]), (6, [("a", 8)]), (4, [("a", 8)]), (3, [("a", "late")]), (9, []), (10, [("a", "wait")]),
-        (13, [("a", "wait")]), (14, [("a", "early")]),
+        (8, [("a", 8)]),
+        (7, [("a", 7)]),
+        (6, [("a", 8)]),
+        (4, [("a", 8)]),
+        (3, [("a", "late")]),
+        (9, []),
+        (10, [("a", "wait")]),
+        (13, [("a", "wait")]),
+        (14, [("a", "early")]),
     ],
-)  # fmt: skip
+)
 def test_the_answer_depends_on_how_far_the_peer_is(asked, answers):
     """We have published 7 and 8 and compute 9; nobody may be more than four rounds away."""
     m, _ = asking(round=7)
@@ -324,12 +331,24 @@ def test_only_bytes_that_are_bad_are_a_fault_of_their_peer(reply, outcome, comma
 @pytest.mark.parametrize(
     ("words", "behind", "ahead"),
     [
-        ([], 7, 0), ([9, 9, 9], 7, 0), ([10, 10, 10], 10, 0), ([11, 12, 2**62], 12, 0), ([2**62, 7, 7], 7, 0),
-        ([2**62, 2**62, 2**62, 7, 7, 7], 7, 0), ([2**62, 2**62, 13, 12, 11, 0], 12, 0), ([5, 5, 5], 7, 2), ([0, 0, 7], 7, 4),
-        ([0, 7, 7], 7, 0), ([0, 0, 0, 7, 7, 7], 7, 0), ([30], 7, 0), ([30, 30], 30, 0), ([30, None], 7, 0),
-        ([3, None, None], 7, 0), ([3, 3, None], 7, 4),
+        ([], 7, 0),
+        ([9, 9, 9], 7, 0),
+        ([10, 10, 10], 10, 0),
+        ([11, 12, 2**62], 12, 0),
+        ([2**62, 7, 7], 7, 0),
+        ([2**62, 2**62, 2**62, 7, 7, 7], 7, 0),
+        ([2**62, 2**62, 13, 12, 11, 0], 12, 0),
+        ([5, 5, 5], 7, 2),
+        ([0, 0, 7], 7, 4),
+        ([0, 7, 7], 7, 0),
+        ([0, 0, 0, 7, 7, 7], 7, 0),
+        ([30], 7, 0),
+        ([30, 30], 30, 0),
+        ([30, None], 7, 0),
+        ([3, None, None], 7, 0),
+        ([3, 3, None], 7, 4),
     ],
-)  # fmt: skip
+)
 def test_the_majority_of_the_sample_decides_whether_we_are_in_step(words, behind, ahead):
     peers = [f"p{n}" for n in range(len(words))]
     m, nonces = asking(*peers)
@@ -391,9 +410,7 @@ class World:
                 case SendMessage(dst, message):
                     if isinstance(message, Pulled):
                         self.sent[src, dst, max(self.machines[src]._published)] += 1
-                        self.statements.setdefault((src, message.round), set()).add(
-                            attestation_of("swarm", src, message)
-                        )
+                        self.statements.setdefault((src, message.round), set()).add(attestation_of("swarm", src, message))
                     if self.rng.random() >= self.loss:
                         self.net.append((src, dst, message))
                 case VerifyUpdate():
@@ -437,9 +454,7 @@ class World:
             if isinstance(message, Pull):  # with something else than it tells others
                 it = published(BYZANTINE, message.round, self.rng.randbytes(4))
                 claim = self.rng.choice((message.round, message.round + 1, 2**40))
-                self.net.append(
-                    (BYZANTINE, src, Pulled(message.nonce, claim, INCARNATION, it.digest, it.signature, it.payload))
-                )
+                self.net.append((BYZANTINE, src, Pulled(message.nonce, claim, INCARNATION, it.digest, it.signature, it.payload)))
             return
         try:
             self.send(dst, self.machines[dst].receive(src, message, self.now), message)

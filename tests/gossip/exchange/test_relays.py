@@ -39,9 +39,15 @@ def relayed(nonce: int, author: str, round: int, signer: str = "") -> Relayed:
 
 def machine(me: str = "me", depth: int = DEPTH) -> Pulls:
     return Pulls(
-        "swarm", Patience(Deadline(0.5, 10.0)), verify, lambda _peer: 5, lambda _count, _now: True,
-        Relays("swarm", me, verify, depth), exact=True, kept=8,
-    )  # fmt: skip
+        "swarm",
+        Patience(Deadline(0.5, 10.0)),
+        verify,
+        lambda _peer: 5,
+        lambda _count, _now: True,
+        Relays("swarm", me, verify, depth),
+        exact=True,
+        kept=8,
+    )
 
 
 def answer(m: Pulls, peer: str, heard: bytes = b"") -> list:
@@ -168,11 +174,7 @@ def test_nobody_waits_for_a_source_that_is_gone(gone):
 
 @pytest.mark.parametrize(
     ("it", "reason"),
-    [
-        (relayed(0, "b", 6), "wrong_relay"),
-        (relayed(0, LIAR, 5), "wrong_relay"),
-        (relayed(0, LIAR, 6, signer="a"), "bad_signature"),
-    ],
+    [(relayed(0, "b", 6), "wrong_relay"), (relayed(0, LIAR, 5), "wrong_relay"), (relayed(0, LIAR, 6, signer="a"), "bad_signature")],
 )
 def test_what_no_honest_member_passes_on_is_its_fault(it, reason):
     m = lacking()
@@ -301,9 +303,7 @@ class Swarm:
             case Pulled():
                 return [msgspec.structs.replace(it.message, heard=heard)] if it.peer in told else []
             case Relayed():
-                return {"it": [it.message], "nothing": [], "another": [relayed(it.message.nonce, "a", 10**3)]}[
-                    passes_on
-                ]
+                return {"it": [it.message], "nothing": [], "another": [relayed(it.message.nonce, "a", 10**3)]}[passes_on]
         return [it.message]
 
     def _arrives(self, src: str, dst: str, message, number: int) -> list[SendMessage]:
@@ -325,12 +325,10 @@ class Swarm:
 
 
 ROUNDS = st.lists(
-    st.tuples(
-        st.sets(st.sampled_from("abcd")), st.sampled_from([b"", b"12345678"]), st.sampled_from(["it", "nothing", "another"])
-    ),
+    st.tuples(st.sets(st.sampled_from("abcd")), st.sampled_from([b"", b"12345678"]), st.sampled_from(["it", "nothing", "another"])),
     min_size=1,
     max_size=6,
-)  # fmt: skip
+)
 
 
 @examples(60)

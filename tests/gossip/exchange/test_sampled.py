@@ -35,9 +35,7 @@ def test_every_round_is_averaged_by_few_and_all_get_the_last_model(seed, aggrega
     turns = Counter(turn for _, _, turn in swarm.done)
     assert sorted(turns) == list(range(swarm.sampling.turns)), "no turn is lost"
     trained = sum(count for turn, count in turns.items() if swarm.sampling.trains(turn))
-    assert trained <= (2.5 if loss else 1.6) * 6 * (4 + 1), (
-        "most sleep: the sample, its slack, and some in place of the slow"
-    )
+    assert trained <= (2.5 if loss else 1.6) * 6 * (4 + 1), "most sleep: the sample, its slack, and some in place of the slow"
 
 
 @settings(max_examples=4, deadline=None)
@@ -47,9 +45,7 @@ def test_four_fifths_fall_silent_at_once_and_the_rest_go_on(seed, aggregators, w
     swarm.silence(when_s, swarm.rng.sample(swarm.names, 12), 5.0)
     swarm.run(600.0)
     assert swarm.finished == swarm.alive
-    rounds = {
-        swarm.sampling.round(turn) for _, _, turn in swarm.done if aggregators == 0 or not swarm.sampling.trains(turn)
-    }
+    rounds = {swarm.sampling.round(turn) for _, _, turn in swarm.done if aggregators == 0 or not swarm.sampling.trains(turn)}
     assert 10 - len(rounds) <= 6, "rounds that nobody averaged"
 
 
@@ -129,9 +125,7 @@ def test_a_silent_peer_is_replaced_by_the_next_in_order_until_enough_answer():
     it.receive("n02", told(1, "n02", before=("n00",), yours=False), it.tick_at)
     assert [message.peer for message in it.tick(it.tick_at)] == ["n04"]
     it.receive("n04", told(1, "n04", before=("n00",), yours=False), it.tick_at)
-    assert not any(message.message.claims for message in it.tick(it.tick_at)), (
-        "questions how far others are, nothing else"
-    )
+    assert not any(message.message.claims for message in it.tick(it.tick_at)), "questions how far others are, nothing else"
 
 
 def test_the_first_turn_is_begun_by_the_next_where_nothing_is_heard():

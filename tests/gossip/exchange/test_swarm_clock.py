@@ -71,9 +71,7 @@ def test_unknown_and_invalid_times_are_ignored(said):
     strangers=st.lists(st.floats(-900.0, 1e6), max_size=30),
     repeats=st.integers(1, 30),
 )
-def test_fewer_than_a_third_of_liars_keep_it_among_the_honest_and_strangers_do_nothing(
-    honest, lies, strangers, repeats
-):
+def test_fewer_than_a_third_of_liars_keep_it_among_the_honest_and_strangers_do_nothing(honest, lies, strangers, repeats):
     lies = lies[: (len(honest) - 1) // 2]  # f liars among n > 3 f, this node among the honest
     clock = begun(1000.0 + honest[0], has_vote=lambda peer: not peer.startswith("stranger"))
     others = [("honest", honest[1:]), ("liar", lies), ("stranger", strangers)]

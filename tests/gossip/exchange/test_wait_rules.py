@@ -10,9 +10,7 @@ from starling.gossip.exchange import wait_rules as rules
 from starling.gossip.exchange.wait_rules import Context, PeerFacts, seconds_for
 
 PEER = PeerFacts(usual_s=0.5)
-ROUND = Context(
-    learned_s=2.0, lag_s=1.0, unlinked_s=0.0, shortest_s=0.25, longest_s=10.0, payload_s=0.0, exchange_s=0.125
-)
+ROUND = Context(learned_s=2.0, lag_s=1.0, unlinked_s=0.0, shortest_s=0.25, longest_s=10.0, payload_s=0.0, exchange_s=0.125)
 TABLE = {
     rules.no_answer_to_probes: [
         ({}, {}, None),
@@ -84,11 +82,7 @@ TABLE = {
 
 @pytest.mark.parametrize(
     ("rule", "peer", "context", "seconds"),
-    [
-        pytest.param(rule, *row, id=f"{rule.__name__}-{number}")
-        for rule, rows in TABLE.items()
-        for number, row in enumerate(rows)
-    ],
+    [pytest.param(rule, *row, id=f"{rule.__name__}-{number}") for rule, rows in TABLE.items() for number, row in enumerate(rows)],
 )
 def test_each_rule_gives_what_its_row_says(rule, peer, context, seconds):
     assert rule(replace(PEER, **peer), replace(ROUND, **context)) == seconds
@@ -121,19 +115,31 @@ def test_the_first_matching_rule_decides(peer, context, decides):
 
 seconds = st.floats(0.0, 100.0)
 facts = st.builds(
-    PeerFacts, usual_s=seconds, silent=st.booleans(), lately_gone=st.booleans(), withdrawn=st.booleans(),
-    late=st.booleans(), needs_s=st.none() | seconds, quickest_s=seconds,
-)  # fmt: skip
+    PeerFacts,
+    usual_s=seconds,
+    silent=st.booleans(),
+    lately_gone=st.booleans(),
+    withdrawn=st.booleans(),
+    late=st.booleans(),
+    needs_s=st.none() | seconds,
+    quickest_s=seconds,
+)
 contexts = st.builds(
-    Context, learned_s=seconds, lag_s=seconds, unlinked_s=seconds, shortest_s=seconds, longest_s=seconds, payload_s=seconds,
-    exchange_s=seconds, position=st.sampled_from(["level", "behind", "ahead"]), out_of_phase=st.booleans(),
-)  # fmt: skip
+    Context,
+    learned_s=seconds,
+    lag_s=seconds,
+    unlinked_s=seconds,
+    shortest_s=seconds,
+    longest_s=seconds,
+    payload_s=seconds,
+    exchange_s=seconds,
+    position=st.sampled_from(["level", "behind", "ahead"]),
+    out_of_phase=st.booleans(),
+)
 
 
 @given(facts, contexts)
-def test_a_peer_of_which_something_is_known_is_given_no_more_than_twice_the_others_or_what_any_exchange_may_take(
-    peer, context
-):
+def test_a_peer_of_which_something_is_known_is_given_no_more_than_twice_the_others_or_what_any_exchange_may_take(peer, context):
     most_s = max(rules.MAX_FACTOR * rules.in_time(PEER, context), context.longest_s)
     assert 0.0 <= seconds_for(peer, context) <= most_s
 

@@ -35,9 +35,7 @@ class Counted(DetectorSwarm):
         ),
     ],
 )
-def test_two_of_eight_that_accuse_all_others_have_nobody_held_dead_and_cost_a_bounded_number_of_bytes(
-    accusers, lost, delay_s, seconds
-):
+def test_two_of_eight_that_accuse_all_others_have_nobody_held_dead_and_cost_a_bounded_number_of_bytes(accusers, lost, delay_s, seconds):
     swarm = Counted(8, delay_s=delay_s)
     swarm.run(5.0)
     swarm.lost = loss(lost, 1)
@@ -48,10 +46,7 @@ def test_two_of_eight_that_accuse_all_others_have_nobody_held_dead_and_cost_a_bo
     for turn in count(1):
         for liar in liars:
             known = swarm.nodes[liar].member_list.members
-            said = tuple(
-                Rumor(peer, known[peer].record.incarnation, known[peer].record.version, "suspect", liar)
-                for peer in honest
-            )
+            said = tuple(Rumor(peer, known[peer].record.incarnation, known[peer].record.version, "suspect", liar) for peer in honest)
             for victim in honest:
                 swarm._put(swarm.now + delay_s, victim, (liar, encode(Spread((), said))))
         if swarm.run(began + turn * EVERY_S) >= began + seconds:

@@ -20,11 +20,7 @@ def quota_of(record):
 
 
 steps = st.lists(
-    st.tuples(
-        st.sampled_from("abcdefghijkl"),
-        st.sampled_from(["/1", "/2", "/3"]),
-        st.sampled_from(["join", "leave", "die", "forget"]),
-    ),
+    st.tuples(st.sampled_from("abcdefghijkl"), st.sampled_from(["/1", "/2", "/3"]), st.sampled_from(["join", "leave", "die", "forget"])),
     max_size=60,
 )
 

@@ -48,12 +48,7 @@ def test_a_newcomers_hello_is_answered_with_known_records_and_forwarded():
     ((peer, sync),) = sent(out, wire.Sync)
     assert peer == "c"
     assert sorted(r.peer for r in sync.records) == ["a", "b", "c", "me"]
-    assert {peer for peer, spread in sent(out, wire.Spread) if spread.records == (record("c"),)} == {
-        "a",
-        "b",
-        "c",
-        "told",
-    }
+    assert {peer for peer, spread in sent(out, wire.Spread) if spread.records == (record("c"),)} == {"a", "b", "c", "told"}
 
 
 def test_the_hello_of_one_that_knows_others_begins_a_comparison():
@@ -87,9 +82,7 @@ def test_peers_known_by_hearsay_are_not_forwarded_before_they_are_met():
     assert Joined("told") in facts(out)
     assert spread(out) == ["told"]
     assert told(core, "b", 1.6) == ["a", "b", "me", "told"]
-    assert sent(core.receive("b", wire.Want((key_of("told"),)), 1.6), wire.Sync) == [
-        ("b", wire.Sync((record("told", version=1),)))
-    ]
+    assert sent(core.receive("b", wire.Want((key_of("told"),)), 1.6), wire.Sync) == [("b", wire.Sync((record("told", version=1),)))]
     assert spread(core.receive("a", wire.Spread((record("told", version=2),)), 2.0)) == ["told"]
 
 
@@ -123,9 +116,7 @@ def test_an_acknowledged_probe_gives_a_clock_sample():
     out = core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 99.5), 10.2)
     assert facts(out) == [ClockSample("a", 99.5, pytest.approx(0.2))]
     assert core.rtt_s["a"] == pytest.approx(0.2)
-    assert (
-        facts(core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 99.5), 10.3)) == []
-    )  # twice: nothing
+    assert facts(core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 99.5), 10.3)) == []  # twice: nothing
 
 
 @pytest.mark.parametrize("answered_s", [1.2, 1.7])
@@ -145,9 +136,7 @@ def test_an_acknowledgement_from_another_than_the_one_probed_counts_for_nothing(
     core = knowing("a", "b")
     (_, probe), *_ = sent(core.connection_lost("a", 0.1), wire.Probe)
     assert facts(core.receive("b", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), 0.2)) == []
-    assert (
-        facts(core.receive("b", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0, "a"), 0.2)) == []
-    )  # not asked to help
+    assert facts(core.receive("b", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0, "a"), 0.2)) == []  # not asked to help
     assert core.prober.probes.find("a").nonce == probe.nonce
 
 
@@ -212,9 +201,7 @@ def test_a_broken_connection_is_inquired_at_once_and_a_failed_dial_goes_on_to_th
     core = knowing("a", "b", "c")
     assert [peer for peer, _ in sent(core.connection_lost("a", 1.0), wire.Probe)] == ["a"]
     assert len(sent(core.connection_lost("a", 1.1), wire.ProbeFor)) == 2
-    assert (
-        core.connection_lost("a", 1.2) == core.connection_lost("unknown", 1.2) == core.connection_lost("me", 1.2) == []
-    )
+    assert core.connection_lost("a", 1.2) == core.connection_lost("unknown", 1.2) == core.connection_lost("me", 1.2) == []
     assert core.member_list.members["a"].status == "alive"
 
 
@@ -233,18 +220,14 @@ def test_a_rumor_about_a_member_with_a_recent_frame_is_ignored():
     core = knowing("a", "byzantine")
     core.receive("a", wire.Probe(1, core.member_list.digest, 0.0), 1.0)
     assert facts(core.receive("byzantine", wire.Spread((), (rumor("a", "byzantine"),)), 1.1)) == []
-    assert facts(core.receive("byzantine", wire.Spread((), (rumor("a", "byzantine"),)), 1.0 + TIMING.timeout_s)) == [
-        Suspected("a")
-    ]
+    assert facts(core.receive("byzantine", wire.Spread((), (rumor("a", "byzantine"),)), 1.0 + TIMING.timeout_s)) == [Suspected("a")]
 
 
 @pytest.mark.parametrize("version", [1, 2**62])
 def test_a_rumor_about_an_unknown_version_is_ignored(version):
     core = knowing("a", "byzantine")
     out = core.receive(
-        "byzantine",
-        wire.Spread((), (rumor("a", "byzantine", version=version), rumor("me", "byzantine", version=version))),
-        1.0,
+        "byzantine", wire.Spread((), (rumor("a", "byzantine", version=version), rumor("me", "byzantine", version=version))), 1.0
     )
     assert out == []
     assert core.own.version == 0
@@ -375,9 +358,7 @@ def test_strangers_take_no_turns_of_members():
     core = knowing("a")
     for stranger in ("s", "t"):
         assert sent(core.receive(stranger, wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Compare) == []
-    assert [peer for peer, _ in sent(core.receive("a", wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Compare)] == [
-        "a"
-    ]
+    assert [peer for peer, _ in sent(core.receive("a", wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Compare)] == ["a"]
 
 
 def test_a_probing_stranger_gets_a_hello():
@@ -402,16 +383,15 @@ def test_an_older_record_is_answered_with_the_newer_one_also_of_a_member_that_le
     core.receive("c", wire.Farewell(record("c", version=1, status="left")), 1.0)
     out = core.receive("a", wire.Sync((record("a"), record("b"), record("c"))), 1.0)
     assert {it for _, sync in sent(out, wire.Sync) for it in sync.records} == {
-        record("b", version=2), record("c", version=1, status="left"),
-    }  # fmt: skip
+        record("b", version=2),
+        record("c", version=1, status="left"),
+    }
     assert "c" not in core.member_list.alive
 
 
 def test_records_are_sent_in_frames_within_the_lanes_limit():
     addresses = tuple("x" * 256 for _ in range(8))
-    largest = wire.Record(
-        "p" * 128, "s" * 64, 2**62, 2**62, "alive", addresses, b"s" * 64, bytes(wire.MAX_CREDENTIAL_BYTES)
-    )
+    largest = wire.Record("p" * 128, "s" * 64, 2**62, 2**62, "alive", addresses, b"s" * 64, bytes(wire.MAX_CREDENTIAL_BYTES))
     core = knowing("a", met=["a", largest.peer])
     frames = core.spreading.anti_entropy.tell("a", [largest] * (2 * wire.MAX_RECORDS + 1), 1.0)
     assert [len(frame.message.records) for frame in frames] == [wire.MAX_RECORDS, wire.MAX_RECORDS, 1]
@@ -425,9 +405,13 @@ def greedy(peer):
     digits = "0123456789abcdef"
     branches = tuple(wire.Branch(one + other, bytes(16)) for one in digits for other in digits)[: wire.MAX_BRANCHES]
     return [
-        wire.Hello(record(peer), digest([peer]), 0.0), wire.Compare(leaves=(nothing,) * wire.MAX_LEAVES), wire.Want(keys),
-        wire.Compare(branches), wire.Compare((wire.Branch("", bytes(16)),)), wire.Sync(tuple(record(it) for it in ("n0001", "n0002"))),
-    ]  # fmt: skip
+        wire.Hello(record(peer), digest([peer]), 0.0),
+        wire.Compare(leaves=(nothing,) * wire.MAX_LEAVES),
+        wire.Want(keys),
+        wire.Compare(branches),
+        wire.Compare((wire.Branch("", bytes(16)),)),
+        wire.Sync(tuple(record(it) for it in ("n0001", "n0002"))),
+    ]
 
 
 @pytest.mark.parametrize("strangers", [False, True], ids=["a_member", "strangers"])
@@ -442,11 +426,7 @@ def test_whatever_a_peer_asks_for_costs_a_bounded_number_of_bytes_a_second(stran
         peer = f"s{step:04}" if strangers else "n0000"
         for message in greedy(peer):
             out = core.receive(peer, message, 1.0 + step / 100)
-            octets += sum(
-                len(encode(it))
-                for to, it in sent(out)
-                if to == peer and isinstance(it, wire.Compare | wire.Want | wire.Sync)
-            )
+            octets += sum(len(encode(it)) for to, it in sent(out) if to == peer and isinstance(it, wire.Compare | wire.Want | wire.Sync))
     size, seconds = len(encode(wire.Sync((record("n0000"),)))), 10.0
     assert octets < 1.5 * max(size, 256) * (AT_ONCE_TOLD + PER_S * seconds)
     assert told(core, "n0700", 11.0), "who is modest gets what it lacks"
@@ -454,11 +434,9 @@ def test_whatever_a_peer_asks_for_costs_a_bounded_number_of_bytes_a_second(stran
 
 @pytest.mark.parametrize(
     "leaf",
-    [
-        wire.Leaf("", b"seven b"), wire.Leaf("", bytes(24)), wire.Leaf("1", bytes(16)), wire.Leaf("", b"b" * 16 + b"a" * 16),
-    ],
+    [wire.Leaf("", b"seven b"), wire.Leaf("", bytes(24)), wire.Leaf("1", bytes(16)), wire.Leaf("", b"b" * 16 + b"a" * 16)],
     ids=["no_entry", "half_an_entry", "elsewhere", "unsorted"],
-)  # fmt: skip
+)
 def test_a_malformed_table_is_the_senders_fault(leaf):
     with pytest.raises(RemoteProtocolError, match="a: comparison_malformed"):
         knowing("a").receive("a", wire.Compare(leaves=(leaf,)), 1.0)

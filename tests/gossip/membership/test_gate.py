@@ -87,11 +87,15 @@ def test_a_record_that_no_honest_member_forwards_is_the_senders_fault_without_ef
 @pytest.mark.parametrize(
     "message",
     [
-        wire.Hello(record("w"), DIGEST, 0.0), wire.Sync(()), wire.Sync((record("w"),)),
-        wire.Spread((record("w"),)), wire.Farewell(record("w")), wire.Want((key_of("a"),)),
+        wire.Hello(record("w"), DIGEST, 0.0),
+        wire.Sync(()),
+        wire.Sync((record("w"),)),
+        wire.Spread((record("w"),)),
+        wire.Farewell(record("w")),
+        wire.Want((key_of("a"),)),
     ],
     ids=lambda message: type(message).__name__,
-)  # fmt: skip
+)
 def test_a_peer_that_is_not_admitted_gets_no_answer(message):
     core = guarded("a", "b", gate=Ring(waiting={"w"}))
     assert core.receive("w", message, 1.0) == []
@@ -169,11 +173,7 @@ def talk(one, other, first):
         now += 0.01
         count += isinstance(send.message, wire.Revoked)
         out = names[send.peer].receive(source, send.message, now)
-        queue += [
-            (send.peer, output)
-            for output in out
-            if isinstance(output, Send) and isinstance(output.message, wire.Revoked)
-        ]
+        queue += [(send.peer, output) for output in out if isinstance(output, Send) and isinstance(output.message, wire.Revoked)]
     return count
 
 
@@ -185,9 +185,7 @@ def test_two_members_that_compare_digests_share_all_revocations(mine, theirs):
     talk(one, other, Send("z", wire.Revoked((), one.member_list.gate.digest, reply=True)))
     assert one.member_list.gate.revoked == other.member_list.gate.revoked
     assert len(one.member_list.gate.revoked) == mine + theirs
-    assert talk(one, other, Send("z", wire.Revoked((), one.member_list.gate.digest, reply=True))) == 1, (
-        "then there is nothing to say"
-    )
+    assert talk(one, other, Send("z", wire.Revoked((), one.member_list.gate.digest, reply=True))) == 1, "then there is nothing to say"
 
 
 def test_requests_for_revocations_are_no_amplifier():

@@ -147,10 +147,7 @@ def test_an_unmet_suspect_gets_no_more_time_than_others_accused_by_as_many():
 
 
 def test_one_accuser_cannot_hurry_a_death_by_saying_it_often():
-    assert (
-        accused_by(knowing("a", "b", "c", "d", "p"), *["a"] * 9)[0]
-        == accused_by(knowing("a", "b", "c", "d", "p"), "a")[0]
-    )
+    assert accused_by(knowing("a", "b", "c", "d", "p"), *["a"] * 9)[0] == accused_by(knowing("a", "b", "c", "d", "p"), "a")[0]
 
 
 def test_a_node_that_was_held_up_reads_its_messages_before_it_suspects_anybody():

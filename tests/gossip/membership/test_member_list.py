@@ -63,11 +63,7 @@ def test_no_resurrection_by_a_record_that_is_not_newer(statements, late):
     newer = (
         buried is None
         or late.incarnation > buried.record.incarnation
-        or (
-            late.incarnation == buried.record.incarnation
-            and late.version > buried.record.version
-            and buried.status != "left"
-        )
+        or (late.incarnation == buried.record.incarnation and late.version > buried.record.version and buried.status != "left")
     )
     if late.peer in members.alive:
         assert newer or late != buried.record

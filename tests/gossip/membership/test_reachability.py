@@ -4,15 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starling.gossip.membership.reachability import (
-    AGAIN_S,
-    AT_ONCE,
-    NEED,
-    PATIENCE_S,
-    REFRESH_S,
-    VALID_S,
-    Reachability,
-)
+from starling.gossip.membership.reachability import AGAIN_S, AT_ONCE, NEED, PATIENCE_S, REFRESH_S, VALID_S, Reachability
 
 HOST = "192.0.2.7"
 
@@ -74,9 +66,7 @@ def test_few_sources_are_requested_at_a_time_each_once_until_its_vote_is_old():
     core.vote("s0", True, 2.0)
     assert core.ask(everybody, 2.0) == ("p6",)
     asked = core.ask(everybody, PATIENCE_S + 1.0)
-    assert not {everybody[peer] for peer in asked} & {"s0", "s1", "s2", "s3"}, (
-        "who is silent is not asked again so soon"
-    )
+    assert not {everybody[peer] for peer in asked} & {"s0", "s1", "s2", "s3"}, "who is silent is not asked again so soon"
     assert "p2" in core.ask(everybody, AGAIN_S + 1.0)
     one = {"p0": "s0"}
     assert core.ask(one, REFRESH_S + 1.0) == ()

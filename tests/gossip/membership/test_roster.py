@@ -21,9 +21,7 @@ def training(*events, every_s=0.0):
 
 
 def test_present_members_count_and_absent_ones_do_not():
-    roster, _ = training(
-        Joined("b"), Joined("z"), Joined("a"), Suspected("a"), Changed("b"), Left("z"), Joined("y"), Died("y")
-    )
+    roster, _ = training(Joined("b"), Joined("z"), Joined("a"), Suspected("a"), Changed("b"), Left("z"), Joined("y"), Died("y"))
     assert roster.members(0.0) == ("a", "b", "me")
     assert roster.view(0.0) == digest(("a", "b", "me"))
 

@@ -90,16 +90,7 @@ def row(label, mixer, lr, *errors, sym=(), momentum=0.0, quick=("one peer",)):
     row("awc .1", Dsgd("awc"), 0.1, 5.3e-2, 5.0e-3, 1.1e-2, 1.1e-2, 1.1e-2),
     row("tracking .1", GradientTracking(), 0.1, *[EXACT] * 5, sym=(EXACT, EXACT)),
     row("d2 .1", D2(), 0.1, EXACT, *[INF] * 4, sym=(EXACT, INF), quick=(*FIVE, *SYM)),
-    row(
-        "ed .1",
-        ExactDiffusion(),
-        0.1,
-        EXACT,
-        INF,
-        *[EXACT] * 3,
-        sym=(EXACT, EXACT),
-        quick=("ring", "static", "one peer"),
-    ),
+    row("ed .1", ExactDiffusion(), 0.1, EXACT, INF, *[EXACT] * 3, sym=(EXACT, EXACT), quick=("ring", "static", "one peer")),
     row("dsgd + momentum .01", Dsgd(), 0.01, 4.7e-2, 1.2e-3, 4.5e-3, 4.5e-3, 4.5e-3, momentum=0.9),
     row("qg .01", QuasiGlobal(0.9), 0.01, 1.2e-3, 1.3e-5, 4.6e-5, 4.5e-5, 4.5e-5),
     row("tracking + momentum .01", GradientTracking(), 0.01, *[EXACT] * 5, momentum=0.9),
@@ -134,9 +125,7 @@ def test_dual_corrections_converge_on_a_ring_of_33(lr):
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize(
-    ("name", "bound"), [("ring", 1e-8), *((name, EXACT) for name in ("static", "one peer", "base-2", "base-3"))]
-)
+@pytest.mark.parametrize(("name", "bound"), [("ring", 1e-8), *((name, EXACT) for name in ("static", "one peer", "base-2", "base-3"))])
 def test_tracking_converges_on_every_overlay_of_33(name, bound):
     """4,000 rounds; the ring's small gap makes it slow there, not wrong (measured 5e-10)."""
     assert measured(GradientTracking(), overlay(name, 33), 4000, n=33, lr=0.1) < bound
@@ -213,9 +202,7 @@ def test_corrections_make_local_steps_exact(mixer, options, name, want, monkeypa
     directed overlay without damping at K = 5 it has grown by ten orders of magnitude, if not out of bounds.
     """
     if want == INF:
-        monkeypatch.setattr(
-            borne, "counted", lambda _rows, _known: 1.0
-        )  # else what gradients do not bear out stops counting
+        monkeypatch.setattr(borne, "counted", lambda _rows, _known: 1.0)  # else what gradients do not bear out stops counting
     got = measured(mixer, overlay(name, 16), 600, **options)
     assert got > 1e6 if want == INF else got < want
 
@@ -270,17 +257,12 @@ def lossy(inner, *, atomic, seed=0, loss=0.3, n=16):
 
 @pytest.mark.parametrize(
     "mixer",
-    [
-        pytest.param(KGt(), id="k-gt", marks=pytest.mark.slow),
-        pytest.param(GradientTracking(), id="tracking", marks=pytest.mark.acceptance),
-    ],
+    [pytest.param(KGt(), id="k-gt", marks=pytest.mark.slow), pytest.param(GradientTracking(), id="tracking", marks=pytest.mark.acceptance)],
 )
 def test_tracking_stands_lost_exchanges_but_not_lost_halves(mixer):
     """Three in ten lost. Both ends or neither: exact. Each direction by itself: the trackers' sum is wrong for ever."""
     lr = 0.05 if isinstance(mixer, KGt) else 0.02
-    both, half = (
-        measured(mixer, lossy(overlay("hypercube", 16), atomic=atomic), 800, lr=lr, steps=5) for atomic in (True, False)
-    )
+    both, half = (measured(mixer, lossy(overlay("hypercube", 16), atomic=atomic), 800, lr=lr, steps=5) for atomic in (True, False))
     assert both < EXACT
     assert 5e-3 < half < 0.3
 
@@ -302,9 +284,7 @@ def test_a_node_that_crashes_takes_its_share_along(mixer, lr, steps):
     whole = matrices(Ring(), 16)[0]
     start = torch.zeros(16, 50, dtype=torch.float64)
     walked = walk(mixer, lambda t: whole if t < 50 else alone, lambda x: gradients(A, b, x), start, lr=lr, steps=steps)
-    errors = {
-        turn: error(x[1:], optimum) for turn, x in zip(range(1, 1201), walked, strict=False) if turn in (600, 1200)
-    }
+    errors = {turn: error(x[1:], optimum) for turn, x in zip(range(1, 1201), walked, strict=False) if turn in (600, 1200)}
     assert 5e-3 < errors[1200] < 2e-2
     assert errors[1200] > 0.5 * errors[600]
 

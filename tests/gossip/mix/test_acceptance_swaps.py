@@ -298,9 +298,10 @@ def test_without_control_variates_as_many_local_steps_end_elsewhere():
     ends = []
     for control in (False, True):
         swarm = Ends(
-            Psgd("ef21_sgdm", feedback_beta=0.2, control_variate=control), torch.zeros(8, 100, dtype=torch.float64),
+            Psgd("ef21_sgdm", feedback_beta=0.2, control_variate=control),
+            torch.zeros(8, 100, dtype=torch.float64),
             torch.ones(8, 8, dtype=torch.bool),
-        )  # fmt: skip
+        )
         for turn in range(600):
             for _ in range(5):
                 swarm.step(lambda x: gradients(A, b, x), 0.1)

@@ -79,12 +79,7 @@ def volunteers(name, n, *, churn):
             made = Volunteers(n, Pet(0.3, UNLIMITED), Mask(0.1, block=1), 0.02, faults)
         case "drift":
             made = Volunteers(
-                n,
-                BoldPet(Pet(0.5, UNLIMITED), 4.0),
-                TopK(0.01),
-                0.1,
-                faults,
-                more={"compares": True, "wish_limit": kept(0.02, DIM)},
+                n, BoldPet(Pet(0.5, UNLIMITED), 4.0), TopK(0.01), 0.1, faults, more={"compares": True, "wish_limit": kept(0.02, DIM)}
             )
         case "ad_psgd":
             made = Volunteers(n, MIXERS["dsgd"](), Everything(), 0.1, faults)

@@ -99,12 +99,8 @@ def test_steps_and_exchanges_are_those_of_the_formulas(seed, rounds, toward, blo
             array = pet.absorb(pet.corrected(array, torch.stack([book.total for book in books])), None, None, PHASE)[1]
             y = torch.stack(x)
             for node in range(2):
-                np.testing.assert_allclose(
-                    x[node].numpy(), models[node], rtol=0, atol=1e-12 * np.abs(models[node]).max()
-                )
-                np.testing.assert_allclose(
-                    books[node].total.numpy(), theirs[node].c, rtol=0, atol=1e-12 * max(1.0, np.abs(flow).max())
-                )
+                np.testing.assert_allclose(x[node].numpy(), models[node], rtol=0, atol=1e-12 * np.abs(models[node]).max())
+                np.testing.assert_allclose(books[node].total.numpy(), theirs[node].c, rtol=0, atol=1e-12 * max(1.0, np.abs(flow).max()))
 
 
 def test_without_flows_gradients_are_what_they_were_and_all_is_borne_out():
@@ -192,9 +188,11 @@ def test_a_step_changes_neither_the_correction_nor_the_state_it_came_from():
 
 
 @given(
-    seed=seeds, leak=st.sampled_from([0.0, 0.1]), flows=st.sampled_from(["float32", "bfloat16"]),
+    seed=seeds,
+    leak=st.sampled_from([0.0, 0.1]),
+    flows=st.sampled_from(["float32", "bfloat16"]),
     events=st.lists(st.tuples(st.sampled_from(["both", "late", "settle", "revoke"]), shares, shares), min_size=1, max_size=12),
-)  # fmt: skip
+)
 @quick
 def test_flows_stay_opposite_to_the_bit_through_forgetting_loss_and_death(seed, leak, flows, events):
     """Both ends take the lesser of two numbers that were sent, so they forget and move alike, one of them perhaps later."""
@@ -211,9 +209,7 @@ def test_flows_stay_opposite_to_the_bit_through_forgetting_loss_and_death(seed, 
         if event != "late":
             books["b"], waiting = edge_ledger.average(edge, books["b"], like, waiting)[1], []
             for me, book in books.items() if event in ("settle", "revoke") else ():
-                books[me] = (
-                    edge_ledger.revoke(book, other[me]) if event == "revoke" else edge_ledger.settle(book, other[me], 8)
-                )
+                books[me] = edge_ledger.revoke(book, other[me]) if event == "revoke" else edge_ledger.settle(book, other[me], 8)
             assert torch.equal(books["a"].total, -books["b"].total)
 
 
@@ -237,7 +233,7 @@ def test_unconfirmed_flows_decay_by_half_per_exchange(s, share):
 @pytest.mark.parametrize(
     ("kind", "keys", "made"),
     [("sgd", {}, Pet), ("sgd", {"kappa": 0.2}, Pet), ("adamw", {}, Moments), ("muon", {}, Moments), ("adagrad", {}, Moments)],
-)  # fmt: skip
+)
 def test_sgd_is_corrected_so_and_other_optimisers_average_memories(kind, keys, made):
     assert isinstance(mixer(Manifest(mix=MixSection(**keys), optimizer=OptimizerSection(kind=kind))), made)
 

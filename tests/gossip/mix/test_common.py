@@ -66,10 +66,7 @@ def test_late_commits_are_added_to_the_mean(seed):
 def test_signs_are_of_what_was_sent_and_a_missing_message_moves_nothing():
     edge, of = Psgd("demo").edge, dict.fromkeys(PEERS, torch.zeros(DIM))
     of["b"] = torch.ones(DIM)
-    done = [
-        Swapped(each.peer, torch.zeros(DIM), each.received, each.mine, each.give, each.take, "b")
-        for each in swaps("b", of, "e")
-    ]
+    done = [Swapped(each.peer, torch.zeros(DIM), each.received, each.mine, each.give, each.take, "b") for each in swaps("b", of, "e")]
     assert not edge_ledger.swap_common(edge, {}, of["b"], ORIGIN, done)[0].any()
 
 

@@ -187,9 +187,15 @@ def test_a_liar_that_swaps_is_not_moved_by_its_own_lies():
     moved = []
     for liars in (None, Lie()):
         swarm = Swarm(
-            ("a", "b"), gaussian(1, 2, DIM), OFF, exchange_codec("identity", "identity", 0.0), Everything(), 0, torch.tensor([True, True]),
+            ("a", "b"),
+            gaussian(1, 2, DIM),
+            OFF,
+            exchange_codec("identity", "identity", 0.0),
+            Everything(),
+            0,
+            torch.tensor([True, True]),
             byzantine=liars,
-        )  # fmt: skip
+        )
         swarm.round(Phase(0, 0.0, 0.1), None, 0, Exchanges(np.array([[0], [1]]), np.full((2, 1), 0.5)))
         moved.append(swarm.x)
     assert torch.equal(moved[0][1], moved[1][1])
@@ -239,10 +245,7 @@ def test_the_four_bounds_are_keys_of_the_manifest():
     ("key", "line"),
     [
         ("compress.response=fp16", r"compress\.response: defended_tracking sends"),
-        (
-            "overlay=one_peer_exponential",
-            r"overlay\.kind: defended_tracking keeps the sum .*`--set overlay\.kind=base_k`",
-        ),
+        ("overlay=one_peer_exponential", r"overlay\.kind: defended_tracking keeps the sum .*`--set overlay\.kind=base_k`"),
         ("pace.kind=clock", r"mix\.kind: defended_tracking counts on rounds"),
     ],
 )
@@ -255,9 +258,6 @@ def test_what_would_break_the_sum_of_trackers_is_refused(key, line):
 
 def test_keys_of_the_tracker_are_part_of_the_id():
     defended = ("mix=defended_tracking",)
-    ids = [
-        manifests.swarm_id(keys.apply_set(Manifest(), (*defended, f"mix.tracker_leak={leak}")))
-        for leak in (0.2, 0.3, 0.4)
-    ]
+    ids = [manifests.swarm_id(keys.apply_set(Manifest(), (*defended, f"mix.tracker_leak={leak}"))) for leak in (0.2, 0.3, 0.4)]
     assert ids[0] == manifests.swarm_id(keys.apply_set(Manifest(), defended))
     assert all(one != other for one, other in pairwise(ids))

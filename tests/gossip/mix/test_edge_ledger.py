@@ -59,10 +59,7 @@ def meet(nodes, pairs, seed=0):
             nodes[me].absorb(effect(f"p{you}", sign, seed + turn, support, dim))
 
 
-pairs = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(SUPPORTS)).filter(lambda p: p[0] < p[1]),
-    max_size=25,
-)
+pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(SUPPORTS)).filter(lambda p: p[0] < p[1]), max_size=25)
 
 
 @pytest.mark.parametrize("support", SUPPORTS, ids=lambda support: type(support).__name__)
@@ -168,12 +165,7 @@ def held(**flows: float):
 
 @pytest.mark.parametrize(
     ("flows", "leans"),
-    [
-        ({"p": 1.0}, False),
-        ({"p": 1.0, "q": -0.5}, False),
-        ({"p": 10.0, "q": -5.0, "r": -4.9}, True),
-        ({"q": -5.0, "r": 4.9}, False),
-    ],
+    [({"p": 1.0}, False), ({"p": 1.0, "q": -0.5}, False), ({"p": 10.0, "q": -5.0, "r": -4.9}, True), ({"q": -5.0, "r": 4.9}, False)],
     ids=["all there was", "honest", "pushed steadily", "never met"],
 )
 def test_the_rest_leans_against_a_flow_far_longer_than_the_whole_correction(flows, leans):
@@ -265,9 +257,7 @@ def test_a_flow_in_bfloat16_follows_a_noisy_one_as_float32_does():
             one = other = edge_ledger.opened(zeros)
             for turn in range(400):
                 kept = one.flows["b"].float() if one.flows else zeros
-                moved = Effect(
-                    "b", Full(), 0.1 * (wanted - kept) + 0.002 * gaussian(1000 * seed + turn, 4096), 0.5, 1.0
-                )
+                moved = Effect("b", Full(), 0.1 * (wanted - kept) + 0.002 * gaussian(1000 * seed + turn, 4096), 0.5, 1.0)
                 _, one = edge_ledger.average(pet.edge, one, zeros.clone(), [moved], owned=turn > 0)
                 _, other = edge_ledger.average(pet.edge, other, zeros.clone(), [moved.opposite("a")], owned=turn > 0)
             assert torch.equal(one.flows["b"], -other.flows["a"])

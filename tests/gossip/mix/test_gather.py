@@ -86,19 +86,15 @@ def test_the_matrix_walks_the_loops_trajectory_bit_for_bit(overlay, response):
 
     x = torch.zeros(N, D)
     loop = Reference(
-        PEERS, x.clone(), Gather(Wary()), exchange_codec(response), Everything(), 5,
-        losses=lambda node: lambda models: (models - target[node]).square().mean(-1),
-    )  # fmt: skip
-    both = Swarm(
         PEERS,
         x.clone(),
         Gather(Wary()),
         exchange_codec(response),
         Everything(),
         5,
-        torch.ones(N, dtype=torch.bool),
-        losses=worth,
+        losses=lambda node: lambda models: (models - target[node]).square().mean(-1),
     )
+    both = Swarm(PEERS, x.clone(), Gather(Wary()), exchange_codec(response), Everything(), 5, torch.ones(N, dtype=torch.bool), losses=worth)
     local = descent(lambda node, x, _round, _step: x - target[node], steps=2, lr=LR)
 
     def step(rows, _round, _number, x, correct):
@@ -251,9 +247,7 @@ def test_liars_see_vectors_before_and_after_the_local_steps():
     liars = Liars(None)
     made = swarm(byzantine=liars)
     x = made.x.clone()
-    made.round(
-        phase(), lambda _rows, _round, _number, x, correct: x - correct(torch.ones_like(x)), 1, meetings(Complete())
-    )
+    made.round(phase(), lambda _rows, _round, _number, x, correct: x - correct(torch.ones_like(x)), 1, meetings(Complete()))
     (seen, _, _) = liars.seen[0]
     assert torch.equal(seen.before, x)
     assert torch.equal(seen.now, x - 1.0)

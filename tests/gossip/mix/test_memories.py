@@ -38,9 +38,7 @@ def recursion(one, other, theta, square):
     return mean, np.maximum(kept, (mean / a1) ** 2 * a2), after
 
 
-@given(
-    seed=seeds, ages=st.tuples(st.integers(1, 60), st.integers(1, 60)), theta=st.floats(0.1, 0.5), met=st.integers(0, 9)
-)
+@given(seed=seeds, ages=st.tuples(st.integers(1, 60), st.integers(1, 60)), theta=st.floats(0.1, 0.5), met=st.integers(0, 9))
 @examples(60)
 def test_both_ends_follow_the_formulas(seed, ages, theta, met):
     """To 1e-12 in float64, of what the codes say."""

@@ -109,10 +109,7 @@ def test_nodes_that_agree_stay_alike_bit_for_bit(rule):
     pushes = gaussian(6, K, D, seed=3)
     x = gaussian(D, seed=4)
     together, _ = pushed(
-        rule,
-        x.expand(N, D),
-        pushes.unsqueeze(2).expand(6, K, N, D),
-        lambda _turn, shared: shared + 0.5 * (shared.roll(1, 0) - shared),
+        rule, x.expand(N, D), pushes.unsqueeze(2).expand(6, K, N, D), lambda _turn, shared: shared + 0.5 * (shared.roll(1, 0) - shared)
     )
     alone, _ = pushed(rule, x, pushes, lambda _turn, shared: shared)
     assert torch.equal(together, alone.expand(N, D))
@@ -139,9 +136,7 @@ def test_rows_of_a_batch_are_nodes_bit_for_bit(rule):
 
 @every_rule
 def test_a_round_without_exchanges_leaves_the_published_model_bit_for_bit(rule):
-    x, state = pushed(
-        rule, gaussian(N, D, seed=1), gaussian(3, K, N, D, seed=2), lambda _turn, shared: shared.roll(1, 0)
-    )
+    x, state = pushed(rule, gaussian(N, D, seed=1), gaussian(3, K, N, D, seed=2), lambda _turn, shared: shared.roll(1, 0))
     x, state = rule.publish(state, x + gaussian(N, D, seed=3), PHASE)
     after, _ = rule.absorb(state, x, rule.shared(state, x), PHASE)
     assert torch.equal(after, x)
@@ -184,9 +179,7 @@ def test_stored_vectors_are_copies(rule):
         lambda live, state: rule.start(live),
         lambda live, state: rule.correct(state, live)[1],
         lambda live, state: rule.publish(state, live, PHASE)[1],
-        lambda live, state: rule.absorb(state, live, live.repeat(1, origin(rule, torch.zeros(D)).numel() // D), PHASE)[
-            1
-        ],
+        lambda live, state: rule.absorb(state, live, live.repeat(1, origin(rule, torch.zeros(D)).numel() // D), PHASE)[1],
     ):
         live = gaussian(N, D, seed=12)
         kept = tensors(call(live, rule.start(gaussian(N, D, seed=13))))
@@ -201,9 +194,7 @@ def test_a_state_is_tensors_with_the_models_leading_dimensions(rule):
     _, state = pushed(rule, x, gaussian(1, K, 2, N, D, seed=15), lambda _turn, shared: shared)
     assert rule.shared(state, x).shape == (2, N, origin(rule, torch.zeros(D)).numel())
     assert all(tensor.shape[:2] == (2, N) for tensor in tensors(state))
-    assert all(tensor.dtype == x.dtype for tensor in tensors(state) if tensor.shape[-1] >= D), (
-        "numbers per node may be others"
-    )
+    assert all(tensor.dtype == x.dtype for tensor in tensors(state) if tensor.shape[-1] >= D), "numbers per node may be others"
     if state is not None:
         assert not hasattr(state, "__dict__")
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -230,9 +221,7 @@ def test_momentum_and_tracking_sit_out_a_round_that_only_mixes():
     pause = Phase(3, 0.0, LR)
     for name in ("k_gt", "quasi_global", "a2cid2"):
         rule = RULES[name]
-        x, state = pushed(
-            rule, gaussian(N, D, seed=16), gaussian(3, K, N, D, seed=17), lambda _turn, shared: shared * 0.9
-        )
+        x, state = pushed(rule, gaussian(N, D, seed=16), gaussian(3, K, N, D, seed=17), lambda _turn, shared: shared * 0.9)
         before = tensors(state)[0]
         after = rule.publish(state, x, pause)[1]
         if name != "a2cid2":
@@ -320,12 +309,7 @@ def test_k_gt_is_the_papers_round(eta_s):
 def test_k_gts_corrections_sum_to_zero(seed):
     """Σ c = 0 whatever the gradients: what the mean model follows is the mean gradient and nothing else."""
     pushes = 100.0 * gaussian(20, K, N, D, seed=seed, dtype=torch.float64)
-    _, state = pushed(
-        KGt(),
-        gaussian(N, D, seed=seed, dtype=torch.float64),
-        pushes,
-        lambda turn, s: doubly_stochastic(seed + turn) @ s,
-    )
+    _, state = pushed(KGt(), gaussian(N, D, seed=seed, dtype=torch.float64), pushes, lambda turn, s: doubly_stochastic(seed + turn) @ s)
     assert state.c.abs().max() > 1.0
     assert state.c.sum(0).abs().max() < 1e-9
 

@@ -164,9 +164,7 @@ def test_staleness_shortens_the_outer_step_and_the_clip_bounds_its_momentum():
         torch.testing.assert_close(state.anchor, expected)
 
 
-@pytest.mark.parametrize(
-    ("momentum", "limit"), [(0.0, 2.0), (0.3, 1.81), (0.5, 1.49), (0.7, 1.01), (0.9, 0.37)], ids=str
-)
+@pytest.mark.parametrize(("momentum", "limit"), [(0.0, 2.0), (0.3, 1.81), (0.5, 1.49), (0.7, 1.01), (0.9, 0.37)], ids=str)
 def test_momentum_narrows_how_hard_pairs_may_pull(momentum, limit):
     """The range of g in which anchors come together, without gradients; heavy ball."""
     assert disagreement_factor(momentum, limit - 0.01) < 1.0
@@ -179,9 +177,7 @@ def test_the_best_pull_for_the_published_momentum(pull, factor):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("momentum", "pull", "nesterov"), [(0.5, 0.3, False), (0.5, 1.0, False), (0.9, 0.7, True), (0.9, 0.2, False)]
-)
+@pytest.mark.parametrize(("momentum", "pull", "nesterov"), [(0.5, 0.3, False), (0.5, 1.0, False), (0.9, 0.7, True), (0.9, 0.2, False)])
 def test_swarms_of_pairs_disagree_as_the_second_moments_say(momentum, pull, nesterov):
     n, rounds = 512, 40
     mixer = Outer(outer_lr=0.7, outer_momentum=momentum, nesterov=nesterov, pull=pull)
@@ -189,15 +185,12 @@ def test_swarms_of_pairs_disagree_as_the_second_moments_say(momentum, pull, nest
     x = rows(2, n, 16)
     reached = swarm(mixer, graph, x, torch.zeros_like, rounds, n=n, steps=1)
     early, late = (float(reached[k].var(0).mean()) for k in (rounds // 2 - 1, rounds - 1))
-    assert (late / early) ** (2 / rounds) == pytest.approx(
-        disagreement_factor(momentum, pull, nesterov=nesterov), rel=0.06
-    )
+    assert (late / early) ** (2 / rounds) == pytest.approx(disagreement_factor(momentum, pull, nesterov=nesterov), rel=0.06)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("every", "at_average", "later", "then"),
-    [(6, 9.5e-5, 2, 2.7e-3), pytest.param(12, 2.6e-4, 5, 9.5e-3, marks=pytest.mark.acceptance)],
+    ("every", "at_average", "later", "then"), [(6, 9.5e-5, 2, 2.7e-3), pytest.param(12, 2.6e-4, 5, 9.5e-3, marks=pytest.mark.acceptance)]
 )
 def test_gossip_with_periodic_averages_is_an_overlay_and_no_algorithm(every, at_average, later, then):
     """Gossip-PGA on the ring, eta = .1, where DSGD stays at 4.7e-2: the error right after an average, and some rounds later."""

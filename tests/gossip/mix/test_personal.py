@@ -13,17 +13,13 @@ from starling.gossip.mix.personal import SHARES, Personal, at_home, chosen, shar
 from starling.gossip.mix.pet import Pet
 from starling.gossip.vector import Layout
 
-LAYOUT = Layout(
-    ("body.0.weight", "head.weight", "body.1.weight", "head.bias"), ((2, 2), (3,), (2,), (1,)), torch.float64
-)
+LAYOUT = Layout(("body.0.weight", "head.weight", "body.1.weight", "head.bias"), ((2, 2), (3,), (2,), (1,)), torch.float64)
 HOME = at_home(LAYOUT, ["head.*"])
 SPANS = shared_spans(LAYOUT, HOME)
 NEW = Phase(0, 2.0, 0.1, highest_lr=0.1)
 
 
-@pytest.mark.parametrize(
-    "inner", [Dsgd(), Dsgd("awc"), GradientTracking(), Pet()], ids=["atc", "awc", "tracking", "pet"]
-)
+@pytest.mark.parametrize("inner", [Dsgd(), Dsgd("awc"), GradientTracking(), Pet()], ids=["atc", "awc", "tracking", "pet"])
 def test_the_shared_part_walks_as_a_model_of_its_own_and_the_rest_is_untouched(inner):
     """Rows too: the first dimension is of nodes."""
     x, gradient, moved = torch.randn(3, 3, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -55,10 +51,7 @@ def test_what_is_shared_keeps_its_names_and_order():
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        (
-            ["tail.*"],
-            r"mix.personal: 'tail.\*' matches no parameter of this model; its names are body.0.weight, head.weight",
-        ),
+        (["tail.*"], r"mix.personal: 'tail.\*' matches no parameter of this model; its names are body.0.weight, head.weight"),
         (["head.*", "body.*"], r"mix.personal: head.\*, body.\* match all of the model"),
     ],
 )

@@ -141,9 +141,13 @@ def errors(kappa, share, cycles):
     """
     slopes = torch.randn(2, FEW, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     swarm = Reference(
-        ("a", "b"), torch.zeros(2, FEW, dtype=torch.float64), Pet(kappa, 1e6),
-        ExchangeCodec(Float64(), Float64(), 0.0, clip), Mask(share, block=1), 7,
-    )  # fmt: skip
+        ("a", "b"),
+        torch.zeros(2, FEW, dtype=torch.float64),
+        Pet(kappa, 1e6),
+        ExchangeCodec(Float64(), Float64(), 0.0, clip),
+        Mask(share, block=1),
+        7,
+    )
 
     def local(node, _round, x, correct):
         for _ in range(STEPS):
@@ -206,16 +210,19 @@ def test_where_weights_are_above_one_half_lost_exchanges_do_not_make_flows_grow(
     assert max(left_over.row(8, 9, 3).values()) == pytest.approx(8 / 9)
     errors, _ = bowls(Pet(0.2, 1e6), rounds=300, lr=0.1, loss=0.3, overlay=left_over, n=9, steps=5, seed=seed)
     assert errors[-1] < 1e-5
-    assert bowls(Dsgd(), rounds=60, lr=0.1, overlay=left_over, n=9, steps=5, seed=seed)[0][-1] > 0.1, (
-        "which needs flows"
-    )
+    assert bowls(Dsgd(), rounds=60, lr=0.1, overlay=left_over, n=9, steps=5, seed=seed)[0][-1] > 0.1, "which needs flows"
 
 
 @pytest.mark.parametrize(
     ("share", "climb", "times"),
-    [(1.0, 10.0, {1.0: 1.0, 0.5: 2.0, 0.1: 10.0, 0.05: 10.0}), (0.5, 10.0, {1.0: 1.0, 0.5: 2.0, 0.1: 5.0}),
-     (0.1, 10.0, {1.0: 1.0, 0.1: 1.0}), (0.01, 10.0, {1.0: 1.0, 0.1: 1.0}), (1.0, 1.0, {1.0: 1.0, 0.1: 1.0})],
-)  # fmt: skip
+    [
+        (1.0, 10.0, {1.0: 1.0, 0.5: 2.0, 0.1: 10.0, 0.05: 10.0}),
+        (0.5, 10.0, {1.0: 1.0, 0.5: 2.0, 0.1: 5.0}),
+        (0.1, 10.0, {1.0: 1.0, 0.1: 1.0}),
+        (0.01, 10.0, {1.0: 1.0, 0.1: 1.0}),
+        (1.0, 1.0, {1.0: 1.0, 0.1: 1.0}),
+    ],
+)
 def test_the_gain_climbs_as_the_rate_decays_and_the_less_the_fewer_coordinates_are_exchanged(share, climb, times):
     """Differences shrink with the rate; those of a small mask are many rounds old and do not."""
     edge = Pet(0.2, 1e6).edge
@@ -256,12 +263,8 @@ def test_below_one_over_the_cycle_length_flows_decay_for_any_gradients(kind, n):
 @pytest.mark.parametrize(("members", "kappa"), [(1, 0.3), (2, 0.3), (8, 0.3), (9, 0.225), (32, 0.18), (1024, 0.09)])
 def test_kappa_is_chosen_smaller_among_many(members, kappa):
     assert chosen_kappa(members) == pytest.approx(kappa)
-    assert Pet().edge.gain(THETA, 1.0, replace(PHASE, members=members)) == pytest.approx(
-        Pet(kappa).edge.gain(THETA, 1.0, PHASE)
-    )
-    assert Pet(0.3).edge.gain(THETA, 1.0, replace(PHASE, members=members)) == Pet(0.3).edge.gain(THETA, 1.0, PHASE), (
-        "as given"
-    )
+    assert Pet().edge.gain(THETA, 1.0, replace(PHASE, members=members)) == pytest.approx(Pet(kappa).edge.gain(THETA, 1.0, PHASE))
+    assert Pet(0.3).edge.gain(THETA, 1.0, replace(PHASE, members=members)) == Pet(0.3).edge.gain(THETA, 1.0, PHASE), "as given"
 
 
 def test_a_kappa_that_is_given_is_used_as_it_is_and_else_chosen():

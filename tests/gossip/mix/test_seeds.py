@@ -79,9 +79,7 @@ def test_a_quadratic_is_minimised_without_gradients():
     assert float((x[0] - target).square().sum() / target.square().sum()) < 1e-3
 
 
-GOOD = [
-    "mix.kind=seeds", "overlay.kind=complete", "compress.select=full", "compress.response=int8_nearest", "optimizer.momentum=0",
-]  # fmt: skip
+GOOD = ["mix.kind=seeds", "overlay.kind=complete", "compress.select=full", "compress.response=int8_nearest", "optimizer.momentum=0"]
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "algorithms.md"
 
 
 def codec_of(name, ratio=0.1, dtype=torch.float32):
-    return BroadcastCodec(
-        SELECTORS.build("compress", "chunk_top_k", {"ratio": ratio, "chunk": CHUNK}), quantizer(name, dtype)
-    )
+    return BroadcastCodec(SELECTORS.build("compress", "chunk_top_k", {"ratio": ratio, "chunk": CHUNK}), quantizer(name, dtype))
 
 
 CODEC, SIGNS = codec_of("spread2"), codec_of("spread1")
@@ -47,10 +45,7 @@ def progressed(mixer, states, moves, codec=CODEC, present=None):
     vectors = [mixer.shared(state, mixer.begun(state) + move) for state, move in zip(states, moves, strict=True)]
     messages = torch.stack([codec.rounded(vector) for vector in vectors])
     arrived = torch.ones(len(states), dtype=torch.bool) if present is None else present
-    return [
-        mixer.advance(state, vector, sent, messages, arrived)[0]
-        for state, vector, sent in zip(states, vectors, messages, strict=True)
-    ]
+    return [mixer.advance(state, vector, sent, messages, arrived)[0] for state, vector, sent in zip(states, vectors, messages, strict=True)]
 
 
 @given(seed=seeds, decay=st.sampled_from([0.0, 0.5, 0.95, 1.0]), residual=shares, signs=st.booleans())
@@ -73,10 +68,7 @@ def before_residuals(decay, bound, states, moves, codec):
     total = torch.zeros_like(vectors[0])
     for factor, message in zip(factors, messages, strict=True):
         total = total + factor * message
-    return [
-        (phi + total / len(states), vector - message)
-        for (phi, _), vector, message in zip(states, vectors, messages, strict=True)
-    ]
+    return [(phi + total / len(states), vector - message) for (phi, _), vector, message in zip(states, vectors, messages, strict=True)]
 
 
 @given(seed=seeds, decay=st.sampled_from([0.0, 0.95, 1.0]), bound=st.sampled_from([0.0, 1.0, 3.0]))
@@ -152,10 +144,7 @@ def formula():
 
 @pytest.mark.parametrize(
     ("codec", "Q"),
-    [
-        (codec_of("identity", dtype=torch.float64), lambda e: np.where(largest_of_chunks(e), e, 0.0)),
-        (SIGNS, signs_of_kept),
-    ],
+    [(codec_of("identity", dtype=torch.float64), lambda e: np.where(largest_of_chunks(e), e, 0.0)), (SIGNS, signs_of_kept)],
     ids=["exact", "signs"],
 )
 @pytest.mark.parametrize("residual", [0.0, 0.3])
@@ -290,9 +279,11 @@ def test_a_message_cut_short_anywhere_is_refused():
 def agreed(rounds=100, select="chunk_top_k", ratio=0.05, response="spread2", overlay="complete", decay=0.95):
     keys = {} if select == "full" else {"ratio": ratio}
     return Manifest(
-        mix=taken(MixSection, kind="sparse_outer", decay=decay), overlay=OverlaySection(kind=overlay),
-        compress=taken(CompressSection, select=select, response=response, **keys), pace=PaceSection(rounds=rounds),
-    )  # fmt: skip
+        mix=taken(MixSection, kind="sparse_outer", decay=decay),
+        overlay=OverlaySection(kind=overlay),
+        compress=taken(CompressSection, select=select, response=response, **keys),
+        pace=PaceSection(rounds=rounds),
+    )
 
 
 @pytest.mark.parametrize(
@@ -328,10 +319,16 @@ def test_too_many_members_are_refused():
 @pytest.mark.parametrize(
     "bad",
     [
-        {"decay": 1.1}, {"decay": -0.1}, {"norm_bound": 0.5}, {"outer_momentum": 0.9}, {"residual": 1.0}, {"residual": -0.1},
-        {"outer_lr": 0.0}, {"outer_lr": 2.0, "norm_bound": 1.9},
+        {"decay": 1.1},
+        {"decay": -0.1},
+        {"norm_bound": 0.5},
+        {"outer_momentum": 0.9},
+        {"residual": 1.0},
+        {"residual": -0.1},
+        {"outer_lr": 0.0},
+        {"outer_lr": 2.0, "norm_bound": 1.9},
     ],
-)  # fmt: skip
+)
 def test_bad_parameters_are_refused(bad):
     with pytest.raises(ConfigError):
         MIXERS.build("mix", "sparse_outer", bad)

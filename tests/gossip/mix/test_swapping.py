@@ -87,11 +87,7 @@ def test_functions_work_row_by_row_and_modify_nothing(name):
     """A simulator hands in a thousand nodes or edges at once, an engine one: the bits are the same."""
     algorithm, n, dim = mixer(name), 3, 5
     edge = algorithm.edge
-    x, gradient, came = (
-        gaussian(1, n, dim),
-        gaussian(2, n, dim),
-        gaussian(3, n, origin(algorithm, torch.zeros(dim)).numel()),
-    )
+    x, gradient, came = (gaussian(1, n, dim), gaussian(2, n, dim), gaussian(3, n, origin(algorithm, torch.zeros(dim)).numel()))
     weight = torch.tensor([[0.5], [0.25], [0.125]], dtype=torch.float64)
 
     def play(x, gradient, came, weight):
@@ -164,9 +160,7 @@ def test_the_wire_carries_what_the_rules_say(name):
     )
     swarm = Ends(algorithm, torch.zeros(n, dim, dtype=torch.float64), (W > 0) | (W.T > 0))
     local = descent(lambda node, x, _round, _step: A[node] @ (x - b[node]), steps=1, lr=lr)
-    meetings = [
-        (i, j, float(W[i, j]), float(W[j, i])) for i in range(n) for j in range(i) if W[i, j] > 0 or W[j, i] > 0
-    ]
+    meetings = [(i, j, float(W[i, j]), float(W[j, i])) for i in range(n) for j in range(i) if W[i, j] > 0 or W[j, i] > 0]
     width = origin(algorithm, torch.zeros(dim)).numel() // dim
     for turn in range(12):
         reference.round(Phase(turn, 1, lr), local, meetings)
@@ -182,9 +176,7 @@ def test_impossible_settings_give_one_clear_line():
                 MIXERS.build("mix", name, {"gamma": gamma})
         with pytest.raises(ConfigError, match="no such key, it takes gamma"):
             MIXERS.build("mix", name, {"edge": None})
-    with pytest.raises(
-        ConfigError, match="feedback must be one of none, ef, ef21, ef21_sgdm, econtrol, dgc, demo, got 'ef22'"
-    ):
+    with pytest.raises(ConfigError, match="feedback must be one of none, ef, ef21, ef21_sgdm, econtrol, dgc, demo, got 'ef22'"):
         MIXERS.build("mix", "psgd", {"feedback": "ef22"})
 
 
@@ -274,9 +266,7 @@ def test_a_lost_message_sets_copies_apart_for_ever_unless_both_halves_are_undone
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edge", SUMS, ids=lambda edge: type(edge).__name__)
-@given(
-    seed=seeds, events=st.lists(st.tuples(st.integers(0, 11), st.sampled_from(["say", "hear", "stale"])), max_size=60)
-)
+@given(seed=seeds, events=st.lists(st.tuples(st.integers(0, 11), st.sampled_from(["say", "hear", "stale"])), max_size=60))
 @quick
 def test_sent_but_unreceived_mass_is_in_flight(edge, seed, events):
     """Messages lost, late, repeated or overtaken: what nodes have and what is on its way sum to what there was, exactly."""
@@ -340,9 +330,7 @@ def test_push_sum_finds_the_mean_in_spite_of_lost_messages():
     for loss in (0.0, 0.3):
         swarm, x = average_33(loss)
         total = swarm.shared.sum(0) + swarm.on_the_way()
-        torch.testing.assert_close(
-            total, torch.tensor([93.97738623891574, 33.0], dtype=torch.float64), rtol=1e-14, atol=0
-        )
+        torch.testing.assert_close(total, torch.tensor([93.97738623891574, 33.0], dtype=torch.float64), rtol=1e-14, atol=0)
         assert float((swarm.x - x.mean()).abs().max()) < 1e-12
         assert bool((swarm.state.w == 1.0).all()) == (loss == 0.0)
 
@@ -504,11 +492,7 @@ def test_replicas_make_the_step_a_server_would(name):
 def test_the_mean_of_ef21_sgdm_starts_at_the_first_update(seed, beta):
     """v = g at first, then (1 − beta)·v + beta·g: sent whole, the replicas step along the mean of all v."""
     n, dim = 3, 4
-    swarm = Ends(
-        Psgd("ef21_sgdm", feedback_beta=beta),
-        torch.zeros(n, dim, dtype=torch.float64),
-        torch.ones(n, n, dtype=torch.bool),
-    )
+    swarm = Ends(Psgd("ef21_sgdm", feedback_beta=beta), torch.zeros(n, dim, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool))
     first, second = gaussian(seed, n, dim), gaussian(seed + 1, n, dim)
     swarm.swap(mean_weights(n))  # no local step yet: nothing to start from
     assert not swarm.x.any()
@@ -540,21 +524,16 @@ def test_control_variates_make_of_psgd_what_scafcom_does_without_its_server():
     """With β = 1, where running means begin alike; the baseline is the formulas of the paper, written for a server."""
     n, dim, lr, steps, kept = 5, 12, 0.1, 4, 3
     A, b, _ = quadratics(n, dim)
-    swarm = Ends(
-        Psgd("ef21", control_variate=True), torch.zeros(n, dim, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool)
-    )
+    swarm = Ends(Psgd("ef21", control_variate=True), torch.zeros(n, dim, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool))
     theirs = controlled(
-        "scafcom", lambda i, y: A[i].numpy() @ (y - b[i].numpy()), np.zeros(dim), n, lr=lr, steps=steps, kept=kept, seed=0,
-        mean_of=1.0,
-    )  # fmt: skip
+        "scafcom", lambda i, y: A[i].numpy() @ (y - b[i].numpy()), np.zeros(dim), n, lr=lr, steps=steps, kept=kept, seed=0, mean_of=1.0
+    )
     for server in itertools.islice(theirs, 40):
         for _ in range(steps):
             swarm.step(lambda x: gradients(A, b, x), lr)
         swarm.swap(mean_weights(n), compress=top(kept), phase=Phase(0, steps, lr))
         torch.testing.assert_close(swarm.x, torch.from_numpy(server.model).expand(n, dim), rtol=0, atol=1e-9)
-        torch.testing.assert_close(
-            swarm.state.variate.mean(0), torch.zeros(dim, dtype=torch.float64), rtol=0, atol=1e-12
-        )
+        torch.testing.assert_close(swarm.state.variate.mean(0), torch.zeros(dim, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -565,13 +544,7 @@ def test_control_variates_make_of_psgd_what_scafcom_does_without_its_server():
     ],
 )
 def test_control_variates_are_refused_where_no_estimate_or_no_gradient_is(given, said):
-    keys = [
-        "mix=psgd",
-        "mix.control_variate=true",
-        "overlay=complete",
-        "compress.select=top_k",
-        "compress.response=fp16",
-    ]
+    keys = ["mix=psgd", "mix.control_variate=true", "overlay=complete", "compress.select=top_k", "compress.response=fp16"]
     keys += [f"{section}.{key}={value}" for section, values in given.items() for key, value in values.items()]
     with pytest.raises(ConfigError, match=said):
         check(apply_set(Manifest(), keys))

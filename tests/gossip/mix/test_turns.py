@@ -19,9 +19,7 @@ from starling.node.simulate.api import simulate
 from starling.node.tasks.api import Source
 from tests.harness.adapters import Adapters
 
-LAYOUT = Layout(
-    ("one.lora_A", "one.lora_B", "two.lora_A", "two.lora_B"), ((2, 3), (3, 2), (1, 3), (4, 1)), torch.float64
-)
+LAYOUT = Layout(("one.lora_A", "one.lora_B", "two.lora_A", "two.lora_B"), ((2, 3), (3, 2), (1, 3), (4, 1)), torch.float64)
 TURNS = Turns(blocks_of(LAYOUT, ["*.lora_B", "*.lora_A"]))
 A, B = (slice(0, 6), slice(12, 15)), (slice(6, 12), slice(15, 19))
 
@@ -133,13 +131,29 @@ def adapted(spread, steps, phases, *, turns, sampled=0.0, seeds=(0, 1, 2)):
     """Mean error of the shared map, and bytes, of eight nodes that average exactly after each phase."""
     select = {"compress.select": "mask", "compress.ratio": sampled} if sampled else {}
     runs = simulate(
-        task="tests.harness.adapters:Adapters", mix="dsgd", overlay="alone", nodes=8, rounds=3 * phases, seeds=seeds,
+        task="tests.harness.adapters:Adapters",
+        mix="dsgd",
+        overlay="alone",
+        nodes=8,
+        rounds=3 * phases,
+        seeds=seeds,
         set={
-            "task.spread": spread, "task.batch_size": 32, "optimizer.lr": 0.02, "optimizer.momentum": 0, "optimizer.schedule": "constant",
-            "mix.clip_norm": 0, "mix.turns": ("lora_b", "lora_a") if turns else (), "overlay.average_every": 1, "partition.kind": "iid",
-            "partition.shards": 8, "pace.local_steps": steps, "pace.evaluate_every": 3 * phases, **EXACT, **select,
+            "task.spread": spread,
+            "task.batch_size": 32,
+            "optimizer.lr": 0.02,
+            "optimizer.momentum": 0,
+            "optimizer.schedule": "constant",
+            "mix.clip_norm": 0,
+            "mix.turns": ("lora_b", "lora_a") if turns else (),
+            "overlay.average_every": 1,
+            "partition.kind": "iid",
+            "partition.shards": 8,
+            "pace.local_steps": steps,
+            "pace.evaluate_every": 3 * phases,
+            **EXACT,
+            **select,
         },
-    )  # fmt: skip
+    )
     last = [run.outcome.rows[-1] for run in runs.finished]
     return sum(row.mean for row in last) / len(last), last[0].bytes_per_node
 
@@ -162,8 +176,7 @@ def test_alternating_adapters_are_nearer_for_half_the_bytes():
 def test_the_more_nodes_differ_the_more_turns_are_worth(spread, steps, phases, averaged, taken):
     """Means of three seeds within a factor of two and a half of the reference's single ones."""
     both, one = (
-        sum(walked(seed, turns=turns, spread=spread, steps=steps, phases=phases) for seed in range(3)) / 3
-        for turns in (False, True)
+        sum(walked(seed, turns=turns, spread=spread, steps=steps, phases=phases) for seed in range(3)) / 3 for turns in (False, True)
     )
     assert averaged / 2.5 <= both <= averaged * 2.5, (both, one)
     assert taken / 2.5 <= one <= taken * 2.5, (both, one)
@@ -178,13 +191,28 @@ def test_the_largest_changes_of_both_factors_with_feedback_are_as_near_as_the_re
     In turns `top_k` is refused: docs/methods.md.
     """
     runs = simulate(
-        task="tests.harness.adapters:Adapters", mix="psgd", overlay="complete", nodes=8, rounds=150, seeds=(0, 1, 2),
+        task="tests.harness.adapters:Adapters",
+        mix="psgd",
+        overlay="complete",
+        nodes=8,
+        rounds=150,
+        seeds=(0, 1, 2),
         set={
-            "task.spread": 0.5, "task.batch_size": 32, "optimizer.lr": 0.02, "optimizer.momentum": 0, "optimizer.schedule": "constant",
-            "mix.feedback": "ef", "partition.kind": "iid", "partition.shards": 8, "pace.local_steps": 20, "pace.evaluate_every": 150,
-            "compress.select": "top_k", "compress.ratio": share, "compress.response": "identity",
+            "task.spread": 0.5,
+            "task.batch_size": 32,
+            "optimizer.lr": 0.02,
+            "optimizer.momentum": 0,
+            "optimizer.schedule": "constant",
+            "mix.feedback": "ef",
+            "partition.kind": "iid",
+            "partition.shards": 8,
+            "pace.local_steps": 20,
+            "pace.evaluate_every": 150,
+            "compress.select": "top_k",
+            "compress.ratio": share,
+            "compress.response": "identity",
         },
-    )  # fmt: skip
+    )
     found = [run.outcome.rows[-1].mean for run in runs.finished]
     assert error / 2.5 <= sum(found) / 3 <= error * 2.5, found
 

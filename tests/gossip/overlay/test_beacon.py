@@ -106,9 +106,7 @@ def test_what_a_creator_signs_is_for_one_swarm_and_epoch_and_for_nothing_else():
 
 
 def test_a_view_with_another_order_is_another_view():
-    views = {
-        order_digest(members, salt) for members in (bytes(16), b"\1" * 16) for salt in (SALT, store(1).salt(SALT, 1))
-    }
+    views = {order_digest(members, salt) for members in (bytes(16), b"\1" * 16) for salt in (SALT, store(1).salt(SALT, 1))}
     assert len(views) == 4
     assert all(len(view) == 16 for view in views)
 
@@ -122,10 +120,7 @@ def test_ids_ground_for_an_epoch_without_its_beacon_get_random_ranks():
     beside = foreseen = 0
     beacons = store(*range(1, 9), limit=64)
     for epoch in range(1, 9):
-        guess = next(
-            name for number in range(2000)
-            if _behind(name := f"ground{number}", "peer00", salt_of(SALT, epoch))
-        )  # fmt: skip
+        guess = next(name for number in range(2000) if _behind(name := f"ground{number}", "peer00", salt_of(SALT, epoch)))
         foreseen += _behind(guess, "peer00", salt_of(SALT, epoch))
         beside += _behind(guess, "peer00", beacons.salt(SALT, epoch))
     assert foreseen == 8

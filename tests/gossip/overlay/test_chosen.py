@@ -178,10 +178,7 @@ def errors(made, apart, seed, *, seconds=12.0, settled=200):
     X, Y, rate = regressions(np.random.default_rng(seed), apart)
     star = np.linalg.solve(sum(x.T @ x for x in X), sum(x.T @ y for x, y in zip(X, Y, strict=True)))
     peers = names(N)
-    met, row = (
-        Swarm({peer: made() for peer in peers}, dict(zip(peers, rate, strict=True))),
-        dict(zip(peers, range(N), strict=True)),
-    )
+    met, row = (Swarm({peer: made() for peer in peers}, dict(zip(peers, rate, strict=True))), dict(zip(peers, range(N), strict=True)))
     met.run(settled)
     x, clock, turn, curve = np.zeros((N, DIM)), np.zeros(N), [settled] * N, []
     while clock.min() < seconds:

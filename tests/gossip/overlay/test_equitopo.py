@@ -30,11 +30,7 @@ STATIC = {
     256: (((0.87, 0.99), (0.66, 0.78), (0.52, 0.60)), ((0.78, 0.94), (0.57, 0.83), (0.47, 0.55))),
 }
 # n -> λ_max(E WᵀW − J): directed with eta 1/2 and 1, undirected with eta 1/2 and 1, random matching
-DYNAMIC = {
-    16: (0.486, 0.880, 0.557, 0.897, 0.509),
-    33: (0.515, 0.942, 0.589, 0.952, 0.540),
-    64: (0.526, 0.971, 0.591, 0.975, 0.533),
-}
+DYNAMIC = {16: (0.486, 0.880, 0.557, 0.897, 0.509), 33: (0.515, 0.942, 0.589, 0.952, 0.540), 64: (0.526, 0.971, 0.591, 0.975, 0.533)}
 
 
 @pytest.mark.slow
@@ -76,9 +72,7 @@ def test_what_is_left_by_a_circulant_is_the_norm_of_its_matrix():
 
 
 def dynamic(n, seed, samples):
-    kinds = (
-        DirectedEquiDyn(seed), DirectedEquiDyn(seed, 1.0), UndirectedEquiDyn(seed), UndirectedEquiDyn(seed, 1.0), RandomMatching(seed),
-    )  # fmt: skip
+    kinds = (DirectedEquiDyn(seed), DirectedEquiDyn(seed, 1.0), UndirectedEquiDyn(seed), UndirectedEquiDyn(seed, 1.0), RandomMatching(seed))
     return [measure.contraction(kind, n, samples) for kind in kinds]
 
 

@@ -147,11 +147,7 @@ def test_going_from_gap_to_gap_hits_each_trial_with_its_probability(share):
 
 
 def test_random_graphs_never_change_between_versions():
-    assert [sorted(ErdosRenyi(42).row(rank, 9, 0)) for rank in range(3)] == [
-        [1, 2, 3, 6, 7],
-        [0, 2, 4, 5, 6, 7, 8],
-        [0, 1, 3],
-    ]
+    assert [sorted(ErdosRenyi(42).row(rank, 9, 0)) for rank in range(3)] == [[1, 2, 3, 6, 7], [0, 2, 4, 5, 6, 7, 8], [0, 1, 3]]
 
 
 AFFORDABLE = sorted(set(OVERLAYS) - {"complete", "half_random"})

@@ -27,9 +27,15 @@ REDUCTION = {
 }
 """n -> mean log10 reduction of ‖x − x̄‖ a round, in 60 rounds or until 1e-9, floored at 1e-16; means of 10 starts."""
 COLUMNS = (
-    ("one_peer_exponential", 1), ("base_k", 1), ("base_k", 2), ("random_matching", 1), ("od_equi_dyn", 1),
-    ("ou_equi_dyn", 1), ("static_exponential", 1), ("ring", 1),
-)  # fmt: skip
+    ("one_peer_exponential", 1),
+    ("base_k", 1),
+    ("base_k", 2),
+    ("random_matching", 1),
+    ("od_equi_dyn", 1),
+    ("ou_equi_dyn", 1),
+    ("static_exponential", 1),
+    ("ring", 1),
+)
 
 
 def reduction(each, n, seed):
@@ -56,11 +62,7 @@ def test_each_kind_reduces_a_disagreement_as_fast_as_the_table_says(n):
         assert np.mean(measured) == pytest.approx(expected, abs=tolerance), (kind, k)
 
 
-@given(
-    kind=st.sampled_from(["ring", "base_k", "erdos_renyi", "od_equi_dyn", "alone"]),
-    n=st.integers(2, 30),
-    t=st.integers(0, 99),
-)
+@given(kind=st.sampled_from(["ring", "base_k", "erdos_renyi", "od_equi_dyn", "alone"]), n=st.integers(2, 30), t=st.integers(0, 99))
 def test_rows_do_what_the_matrix_does(kind, n, t):
     part = overlay(kind, 1, 5)
     each = measure.rows(part, n, t)
@@ -91,10 +93,8 @@ def test_degrees_of_a_round_and_of_the_union():
 
 @pytest.mark.parametrize(
     ("kind", "n", "sent"),
-    [
-        ("ring", 9, 2), ("torus", 9, 4), ("static_exponential", 64, 6), ("one_peer_exponential", 33, 1), ("hypercube", 8, 1),
-    ],
-)  # fmt: skip
+    [("ring", 9, 2), ("torus", 9, 4), ("static_exponential", 64, 6), ("one_peer_exponential", 33, 1), ("hypercube", 8, 1)],
+)
 def test_messages_are_as_many_as_each_graph_has_edges_out(kind, n, sent):
     """Bytes per node and round are this times the model, out and in: 2P on a ring, 4P on a torus, P with one peer."""
     assert measure.messages(overlay(kind, 1, 0), n, 6) == pytest.approx(sent)

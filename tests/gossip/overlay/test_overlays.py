@@ -39,9 +39,7 @@ def make(name, k=2):
 
 
 def sizes(name, largest):
-    defined = {"hypercube": lambda n: n & (n - 1) == 0, "hyper_hypercube": lambda n: 2**20 * 3**20 % n == 0}.get(
-        name, bool
-    )
+    defined = {"hypercube": lambda n: n & (n - 1) == 0, "hyper_hypercube": lambda n: 2**20 * 3**20 % n == 0}.get(name, bool)
     return [n for n in range(1, largest + 1) if defined(n)]
 
 
@@ -127,9 +125,7 @@ def test_over_a_period_information_reaches_all_nodes(name):
 def test_equal_parameters_give_equal_rows_and_the_seed_is_the_only_randomness(name):
     for n in set(sizes(name, 16)) & {4, 9, 16}:
         one, other = make(name), make(name)
-        assert [one.row(rank, n, 5) for rank in range(n)] == [other.row(rank, n, 5) for rank in reversed(range(n))][
-            ::-1
-        ]
+        assert [one.row(rank, n, 5) for rank in range(n)] == [other.row(rank, n, 5) for rank in reversed(range(n))][::-1]
     seeded = {"erdos_renyi", "half_random", "d_equi_static", "u_equi_static", "random_matching", "od_equi_dyn"}
     if name in seeded | {"ou_equi_dyn", "rendezvous", "sticky", "pull"}:
         drawn = [[overlay(name, 1, seed).row(rank, 16, 5) for rank in range(16)] for seed in range(4)]
@@ -207,7 +203,7 @@ WRONG = [
     ({"kind": "ring", "average_every": -1}, "average_every must be >= 1, got -1"),
     ({"kind": "ring", "average_every": 2, "k": 0}, "k must be >= 1 and <= 32, got 0"),
     ({"kind": "ring", "overlap": True}, "overlay.overlap: there is nothing to overlap with"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("asked", "said"), WRONG)
@@ -227,7 +223,7 @@ REFUSED = [
     ({"kind": "hypercube", "average_every": 9}, 12, "power of two of members, got 12: the next one is 16"),
     ({"kind": "half_random"}, 5000, "at most 4096 members, got 5000"),
     ({"kind": "d_equi_static", "basis": 1}, 64, "1 shifts leaves at most 0.8 .* 64 members, take about 2 ln n = 9"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("asked", "n", "said"), REFUSED)

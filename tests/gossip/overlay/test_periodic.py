@@ -16,10 +16,7 @@ from starling.gossip.overlay.static import Alone, Ring
 inners = st.sampled_from([Alone(), Ring(), OnePeerExponential(), RandomMatching(4)])
 
 
-@given(
-    inner=inners, n=st.integers(2, 40), k=st.integers(1, 3), every=st.integers(1, 9), overlap=st.booleans(),
-    cycles=st.integers(0, 50),
-)  # fmt: skip
+@given(inner=inners, n=st.integers(2, 40), k=st.integers(1, 3), every=st.integers(1, 9), overlap=st.booleans(), cycles=st.integers(0, 50))
 def test_after_each_sweep_all_nodes_hold_the_mean_of_what_they_began_with(inner, n, k, every, overlap, cycles):
     part = Periodic(inner, every, k, overlap)
     cycle = part.cycle(n)

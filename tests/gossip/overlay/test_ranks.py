@@ -36,10 +36,7 @@ def test_the_digest_and_the_order_never_change_between_versions():
     assert "".join(ranked("abcdefgh", b"salt")) == "gaehcdfb"
 
 
-FINGERS = {
-    64: (6.3, 8.6, 19.9, 0.227, 0.379, 3.07, 0.07),
-    256: (8.3, 11.0, 36.1, 0.191, 0.314, 4.23, 0.02),
-}
+FINGERS = {64: (6.3, 8.6, 19.9, 0.227, 0.379, 3.07, 0.07), 256: (8.3, 11.0, 36.1, 0.191, 0.314, 4.23, 0.02)}
 """n -> mean and largest out-degree, largest in-degree, gap of Metropolis–Hastings weights on the undirected union, gap of
 pulling with uniform weights, n times the largest and the smallest stationary weight. Means of 30 draws of ids."""
 PRINTED = (0.05, 0.5, 0.05, 0.0005, 0.0005, 0.005, 0.005)

@@ -119,9 +119,7 @@ class Node:
 class World:
     """A crew of `stages`, which does rounds of `k` local steps. `lost` of all frames are; the others take up to `delay_s`."""
 
-    def __init__(
-        self, stages, *, seed=0, k=3, micro=3, lost=0.0, delay_s=0.02, reorders=False, evaluates=False, task_s=TASK_S
-    ):
+    def __init__(self, stages, *, seed=0, k=3, micro=3, lost=0.0, delay_s=0.02, reorders=False, evaluates=False, task_s=TASK_S):
         self.chance, self.stages, self.k, self.micro = random.Random(seed), stages, k, micro
         self.lost, self.delay_s, self.reorders, self.evaluates, self.task_s = lost, delay_s, reorders, evaluates, task_s
         self.now, self.order, self.events = 0.0, count(), []
@@ -177,9 +175,10 @@ class World:
         peers = seats.whole(self.claims, self.stages).get(crew)
         if peers is None or peers[node.stage] != node.peer or node.avoided.intersection(peers):
             left = [
-                peer for peer in node.machine.company.peers
+                peer
+                for peer in node.machine.company.peers
                 if peer in self.claims and peer not in node.avoided and seats.place(self.claims[peer], self.stages)[0] != crew
-            ]  # fmt: skip
+            ]
             self._do(node, node.machine.parted(left, self.now))
         else:
             node.last = peers
@@ -188,11 +187,7 @@ class World:
 
     def _sit(self, node):
         here = seats.place(self.claims.get(node.peer, 1), self.stages)[0]
-        node.left |= {
-            peer
-            for peer in node.last
-            if seats.place(self.claims.get(peer, 1 + here * self.stages), self.stages)[0] != here
-        }
+        node.left |= {peer for peer in node.last if seats.place(self.claims.get(peer, 1 + here * self.stages), self.stages)[0] != here}
         going = set(node.last) - node.avoided
         wanted = seats.chosen(self.claims, self.stages, node.peer, node.stage, node.avoided or node.left, going)
         if wanted != self.claims.get(node.peer):

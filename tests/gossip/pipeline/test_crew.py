@@ -85,9 +85,7 @@ def test_a_mute_stage_loses_its_seat_and_its_work_is_done_again_by_the_next(seed
         world.start("new", which)
     assert watched(world, goal) == learned(stages, goal)
     assert all(freed == mute.peer for node in others for _, freed in node.freed)
-    assert all("crew_torn" not in node.notes for node in world.nodes.values()), (
-        "the states went along to the other crew"
-    )
+    assert all("crew_torn" not in node.notes for node in world.nodes.values()), "the states went along to the other crew"
     assert seats.place(world.claims[mute.peer], stages)[0] == 0, "it does not come after them"
     assert set(world.blamed) <= {(mute.peer, "crew_mute")}
 
@@ -150,9 +148,7 @@ def test_a_liar_s_word_alone_frees_a_seat_once_and_costs_no_standing():
     honest, liar = world.nodes["p0"], world.nodes["p2"]
     crew = honest.machine.company.name
     honest.machine.receive("p2", Ready(crew, 0, 0, 0, 0, False, freed=(1,)), world.now)
-    assert [each for each in honest.machine.parted((), world.now) if isinstance(each, FreeSeat)] == [], (
-        "it has not left"
-    )
+    assert [each for each in honest.machine.parted((), world.now) if isinstance(each, FreeSeat)] == [], "it has not left"
     assert [each.peer for each in honest.machine.parted(("p2",), world.now) if isinstance(each, FreeSeat)] == ["p1"]
     honest.machine.joined(1000, b"12345678", ("p0", "p9", "p2"), world.now, carried=True)
     honest.machine.receive("p2", Ready(b"12345678", 0, 0, 0, 0, False, freed=(1,)), world.now)
@@ -195,9 +191,7 @@ def test_a_stage_follows_who_leaves_and_blames_nobody_on_the_word_of_others():
     assert other.run(other.safe, 60.0)
     waits = other.nodes["p0"].machine
     waits.receive("p1", Ready(waits.company.name, 0, 0, 0, 0, False, freed=(3,)), other.now)
-    assert FreeSeat not in [type(each) for each in waits.parted(("p2",), other.now)], (
-        "the one who said it is still here"
-    )
+    assert FreeSeat not in [type(each) for each in waits.parted(("p2",), other.now)], "the one who said it is still here"
 
 
 @pytest.mark.parametrize(("reason", "freed", "blamed"), [("labels", {"p0", "p1"}, set()), ("shape", {"p1"}, {"p1"})])

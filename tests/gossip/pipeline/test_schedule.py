@@ -55,12 +55,7 @@ def test_over_lines_the_textbook_s_order_waits_and_a_longer_warm_up_does_not(del
 
 
 def test_each_extra_forward_costs_memory_on_early_stages():
-    assert [held(over(0.0, 0.0), "1f1b", w) for w in AHEAD] == [
-        [4, 3, 2, 1],
-        [7, 5, 3, 1],
-        [10, 7, 4, 1],
-        [13, 9, 5, 1],
-    ]
+    assert [held(over(0.0, 0.0), "1f1b", w) for w in AHEAD] == [[4, 3, 2, 1], [7, 5, 3, 1], [10, 7, 4, 1], [13, 9, 5, 1]]
     assert held(over(0.0, 0.0), "gpipe", 0) == [32] * 4
 
 
@@ -101,9 +96,7 @@ def test_one_slow_stage_of_four_slows_the_step(slower, longer):
 def test_with_the_warm_up_of_the_formula_one_forward_one_backward_is_never_slower_than_gpipe():
     """288 crews: .77 of its time at best. Fewer are held wherever the warm-up is shorter than the step."""
     best = 1.0
-    for n, m, delay, transfer in product(
-        (2, 3, 4, 8), (8, 16, 32), (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), (0.0, 0.3, 1.0, 2.0)
-    ):
+    for n, m, delay, transfer in product((2, 3, 4, 8), (8, 16, 32), (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), (0.0, 0.3, 1.0, 2.0)):
         pipe = Pipeline([1.0] * n, [2.0] * n, [delay] * (n - 1), [transfer] * (n - 1), m)
         w = warm_up(pipe)
         ratio = simulated(pipe, "1f1b", w) / simulated(pipe, "gpipe")

@@ -84,10 +84,13 @@ def test_a_crew_applies_a_step_only_after_all_stages_reported():
 @pytest.mark.parametrize(
     ("way", "micro", "reason"),
     [
-        ("F", 4, "no_such_micro_batch"), ("F", -1, "no_such_micro_batch"), ("F", 0, "micro_batch_twice"), ("F", 3, "micro_batch_too_early"),
+        ("F", 4, "no_such_micro_batch"),
+        ("F", -1, "no_such_micro_batch"),
+        ("F", 0, "micro_batch_twice"),
+        ("F", 3, "micro_batch_too_early"),
         ("B", 1, "micro_batch_never_sent"),
     ],
-)  # fmt: skip
+)
 def test_a_frame_that_no_honest_stage_sends_is_a_fault_and_changes_nothing(way, micro, reason):
     """Stage 1 of three, textbook's warm-up: the stage before may have three under way; one has arrived, and was sent on."""
     core = Step(1, 3, 4)
@@ -115,13 +118,7 @@ def test_parts_are_told_once_and_are_numbers():
     core = Step(0, 2, 1)
     core.part(1, Part(1.0))
     assert core.part(1, Part(1.0)) == [], "the same again, as where it was asked for"
-    for stage, part in (
-        (1, Part(2.0)),
-        (2, Part(1.0)),
-        (0, Part(float("nan"))),
-        (0, Part(-1.0)),
-        (0, Part(1.0, loss=float("inf"))),
-    ):
+    for stage, part in ((1, Part(2.0)), (2, Part(1.0)), (0, Part(float("nan"))), (0, Part(-1.0)), (0, Part(1.0, loss=float("inf")))):
         with pytest.raises(ValueError, match="part_"):
             core.part(stage, part)
 

@@ -37,21 +37,19 @@ EXCHANGE = {
     "check": wire.Check(2**60 + 7, 3, 1),
     "check_lost": wire.Check(2**60 + 7, 3, 2, lost=True),
     "pull": wire.Pull(2**60 + 7, 41),
-    "pulled": wire.Pulled(
-        2**60 + 7, 42, 1_700_000_000_123, bytes(range(32)), bytes(range(64)), b"\x00\x01values\xff",
-    ),
+    "pulled": wire.Pulled(2**60 + 7, 42, 1_700_000_000_123, bytes(range(32)), bytes(range(64)), b"\x00\x01values\xff"),
     "pull_of_who_lacks": wire.Pull(2**60 + 7, 41, lacks=True),
     "pulled_of_who_has": wire.Pulled(
-        2**60 + 7, 42, 1_700_000_000_123, bytes(range(32)), bytes(range(64)), b"\x00\x01values\xff", bytes(range(8)),
+        2**60 + 7, 42, 1_700_000_000_123, bytes(range(32)), bytes(range(64)), b"\x00\x01values\xff", bytes(range(8))
     ),
     "relay": wire.Relay(2**60 + 7, 41, "12D3KooWother"),
     "relayed": wire.Relayed(
-        2**60 + 7, wire.Claim("12D3KooWother", 1_700_000_000_123, 41, bytes(range(32)), bytes(range(64))), b"\x00\x01values\xff",
+        2**60 + 7, wire.Claim("12D3KooWother", 1_700_000_000_123, 41, bytes(range(32)), bytes(range(64))), b"\x00\x01values\xff"
     ),
     "not_now": wire.NotNow(2**60 + 7, 44, "early"),
     "wake": wire.Wake(83, True, (wire.Claim("12D3KooWpeer", 1_700_000_000_000, 83, bytes(32), bytes(64)),)),
     "wake_asks": wire.Wake(0, False, ()),
-}  # fmt: skip
+}
 RECORD = record("12D3KooWpeer", 1_700_000_000_000, 3, addresses=("/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWpeer",))
 DIGEST = bytes(16)
 DOUBT = wire.Rumor("12D3KooWother", 1_700_000_000_001, 2, "suspect", "12D3KooWpeer")
@@ -165,11 +163,7 @@ def test_a_message_shares_no_memory_with_the_buffer_it_came_in(lane, name):
 
 
 def test_every_kind_of_message_is_among_them():
-    kinds = {
-        kind
-        for each in (wire.Control, wire.PairwiseMessage, wire.PulledMessage, wire.State, wire.Crew)
-        for kind in get_args(each)
-    }
+    kinds = {kind for each in (wire.Control, wire.PairwiseMessage, wire.PulledMessage, wire.State, wire.Crew) for kind in get_args(each)}
     assert {type(message) for message in MESSAGES.values()} == kinds
 
 
@@ -206,10 +200,12 @@ def test_one_byte_beyond_the_limit_of_a_lane_is_too_long(lane, more, reason):
 @pytest.mark.parametrize(
     "most",
     [
-        wire.Sync((RECORD,) * 56), wire.Spread((RECORD,) * 56, (DOUBT,) * 64), wire.Probe(1, DIGEST, 1.0, (DOUBT,) * 64),
+        wire.Sync((RECORD,) * 56),
+        wire.Spread((RECORD,) * 56, (DOUBT,) * 64),
+        wire.Probe(1, DIGEST, 1.0, (DOUBT,) * 64),
         wire.Attestations(CONTROL["told"].claims * 64),
     ],
-)  # fmt: skip
+)
 def test_what_honest_senders_send_at_most_is_all_that_is_read(most):
     """256 records in a frame, as were read once, cost five times what anybody sends."""
     assert decode("control", "a", encode(most)) == most

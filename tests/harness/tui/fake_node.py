@@ -22,9 +22,7 @@ ROOT = Path(__file__).parents[3]
 @contextmanager
 def node(run_dir: Path, first_round: int) -> Iterator[subprocess.Popen]:
     """Such a process; it is killed at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.harness.tui.fake_node", str(run_dir), str(first_round)], cwd=ROOT
-    )
+    process = subprocess.Popen([sys.executable, "-m", "tests.harness.tui.fake_node", str(run_dir), str(first_round)], cwd=ROOT)
     try:
         yield process
     finally:
@@ -41,9 +39,7 @@ def main():
     began = time.time()
 
     def now():
-        return msgspec.structs.replace(
-            snapshot(), time_s=time.time(), uptime_s=time.time() - began, round=first + int(time.time() - began)
-        )
+        return msgspec.structs.replace(snapshot(), time_s=time.time(), uptime_s=time.time() - began, round=first + int(time.time() - began))
 
     trio.run(ControlServer(Path(sys.argv[1]), now, _nothing, Changes()).run)
 

@@ -17,8 +17,7 @@ from tests.harness.snapshots import NOW, full, snapshot
 SMALL = (80, 24)
 LARGE = (160, 48)
 BOTH = pytest.mark.parametrize(
-    "size",
-    [pytest.param(SMALL, id="80x24"), pytest.param(LARGE, id="160x48", marks=pytest.mark.acceptance)],
+    "size", [pytest.param(SMALL, id="80x24"), pytest.param(LARGE, id="160x48", marks=pytest.mark.acceptance)]
 )  # each page is drawn in both by test_snapshots.py; what keys do on the large one as well is left to acceptance
 
 
@@ -49,8 +48,9 @@ def swarm(count=8, **changes):
 
 CHECKS = (
     Check("port", "fail", "/ip4/0.0.0.0/tcp/4001: Address already in use", "choose another: `--listen /ip4/0.0.0.0/tcp/PORT`"),
-    Check("clock", "unknown", "2026-11-25 10:00 UTC; no other machine was asked"), Check("memory", "ok", "12 GB available"),
-)  # fmt: skip
+    Check("clock", "unknown", "2026-11-25 10:00 UTC; no other machine was asked"),
+    Check("memory", "ok", "12 GB available"),
+)
 
 
 async def examined(run_dir):
@@ -64,8 +64,8 @@ def screen_text(app):
 
 
 def look(
-    polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: NOW, folder=Path(), examine=examined, welcome=lambda: False,
-):  # fmt: skip
+    polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: NOW, folder=Path(), examine=examined, welcome=lambda: False
+):
     """Show readings, press keys, and return the app and what it shows after each key (first: before any).
 
     Args:

@@ -27,18 +27,14 @@ class Terminal:
 
     def __init__(self, command, size=(80, 24)):
         self.name = f"starling-{uuid.uuid4().hex[:8]}"
-        self.run(
-            "-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(ROOT), shlex.join(command),
-        )  # fmt: skip
+        self.run("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(ROOT), shlex.join(command))
 
     def run(self, *arguments):
         # A test worker knows the width of its report, which is not how wide this terminal is.
         kept = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
         # No file can be made below the state directory, so no first run is ever noted and no tour opened.
         environment = {**kept, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color", "XDG_STATE_HOME": os.devnull}
-        return subprocess.run(
-            ["tmux", "-u", "-L", self.name, *arguments], check=False, capture_output=True, text=True, env=environment
-        )
+        return subprocess.run(["tmux", "-u", "-L", self.name, *arguments], check=False, capture_output=True, text=True, env=environment)
 
     def shows(self, words, *, present=True, timeout_s=60.0):
         deadline = time.monotonic() + timeout_s

@@ -19,9 +19,7 @@ STEEP = 0.1
 
 
 def mlp(inputs, outputs):
-    return nn.Sequential(
-        nn.Linear(inputs, 64), nn.LeakyReLU(0.2), nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Linear(64, outputs)
-    )
+    return nn.Sequential(nn.Linear(inputs, 64), nn.LeakyReLU(0.2), nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Linear(64, outputs))
 
 
 def points(part, count, generator=None):
@@ -35,11 +33,7 @@ def points(part, count, generator=None):
 
 def distance(one, other):
     """The energy distance of two samples (n, 2) and (m, 2)."""
-    between, within, of_other = (
-        torch.cdist(one, other).mean(),
-        torch.cdist(one, one).mean(),
-        torch.cdist(other, other).mean(),
-    )
+    between, within, of_other = (torch.cdist(one, other).mean(), torch.cdist(one, one).mean(), torch.cdist(other, other).mean())
     return float(2 * between - within - of_other)
 
 

@@ -34,9 +34,7 @@ def graph(image, label):
     at = (image > 0.2).nonzero()[:, 0]
     place = torch.stack([at // 8, at % 8], 1)
     near = (torch.cdist(place.float(), place.float()) < 1.5).nonzero().T
-    return Graphs(
-        torch.cat([image[at, None], one_hot(place, 8).flatten(1)], 1), near, torch.zeros_like(at), label[None]
-    )
+    return Graphs(torch.cat([image[at, None], one_hot(place, 8).flatten(1)], 1), near, torch.zeros_like(at), label[None])
 
 
 def batched(graphs):

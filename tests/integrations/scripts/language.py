@@ -20,11 +20,22 @@ def base():
     """The same in all processes; values are large enough for adapters beside them to make sharp predictions."""
     state = torch.get_rng_state()
     torch.manual_seed(0)
-    made = LlamaForCausalLM(LlamaConfig(
-        vocab_size=1 + PARTS * WORDS, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=LENGTH, initializer_range=0.15, tie_word_embeddings=False, bos_token_id=0,
-        eos_token_id=0, pad_token_id=0,
-    ))  # fmt: skip
+    made = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=1 + PARTS * WORDS,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=LENGTH,
+            initializer_range=0.15,
+            tie_word_embeddings=False,
+            bos_token_id=0,
+            eos_token_id=0,
+            pad_token_id=0,
+        )
+    )
     torch.set_rng_state(state)
     return made
 
@@ -80,7 +91,17 @@ class Paused(TrainerCallback):
 def arguments(given):
     """Of a Trainer."""
     return {
-        "output_dir": str(given.folder) + ".out.d", "per_device_train_batch_size": BATCH, "use_cpu": True, "report_to": "none",
-        "save_strategy": "no", "logging_steps": 5, "disable_tqdm": True, "learning_rate": RATE, "lr_scheduler_type": "constant",
-        "dataloader_pin_memory": False, "max_steps": given.steps, "seed": given.seed, "bf16": False,
-    }  # fmt: skip
+        "output_dir": str(given.folder) + ".out.d",
+        "per_device_train_batch_size": BATCH,
+        "use_cpu": True,
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_steps": 5,
+        "disable_tqdm": True,
+        "learning_rate": RATE,
+        "lr_scheduler_type": "constant",
+        "dataloader_pin_memory": False,
+        "max_steps": given.steps,
+        "seed": given.seed,
+        "bf16": False,
+    }

@@ -31,9 +31,17 @@ def main():
     data, tested = digits.read(given.part)
     model = Fit(given)
     trainer = lightning.Trainer(
-        accelerator="cpu", max_steps=given.steps, max_epochs=-1, accumulate_grad_batches=GATHERED, gradient_clip_val=CLIP, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, callbacks=given.callbacks(SwarmCallback),
-    )  # fmt: skip
+        accelerator="cpu",
+        max_steps=given.steps,
+        max_epochs=-1,
+        accumulate_grad_batches=GATHERED,
+        gradient_clip_val=CLIP,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=given.callbacks(SwarmCallback),
+    )
     trainer.fit(model, digits.loader(data, BATCH))
     given.say(digits.accuracy(model.net, tested))
 

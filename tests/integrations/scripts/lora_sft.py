@@ -29,13 +29,15 @@ def main():
     given = Given(**language.SWARM, set={"task.any_base": True})
     own, tested = language.read(given.part)
     model = quantised(f"{given.folder}.base") if given.other == ["quantised"] else language.base()
-    config = SFTConfig(
-        **language.arguments(given), max_length=language.LENGTH, dataset_kwargs={"skip_prepare_dataset": True}
-    )
+    config = SFTConfig(**language.arguments(given), max_length=language.LENGTH, dataset_kwargs={"skip_prepare_dataset": True})
     trainer = SFTTrainer(
-        model=model, args=config, train_dataset=Dataset(pa.table({"input_ids": own.tolist()}), fingerprint="made here"),
-        processing_class=tokenizer(), peft_config=language.lora(), callbacks=[language.Paused(given), *given.callbacks(SwarmCallback)],
-    )  # fmt: skip
+        model=model,
+        args=config,
+        train_dataset=Dataset(pa.table({"input_ids": own.tolist()}), fingerprint="made here"),
+        processing_class=tokenizer(),
+        peft_config=language.lora(),
+        callbacks=[language.Paused(given), *given.callbacks(SwarmCallback)],
+    )
     trainer.train()
     given.say(language.loss(trainer.model, tested))
 

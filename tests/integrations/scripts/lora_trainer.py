@@ -11,10 +11,11 @@ def main():
     given = Given(**language.SWARM)
     own, tested = language.read(given.part)
     trainer = Trainer(
-        language.adapted(), TrainingArguments(**language.arguments(given)),
+        language.adapted(),
+        TrainingArguments(**language.arguments(given)),
         train_dataset=[{"input_ids": words, "labels": words} for words in own],
         callbacks=[language.Paused(given), *given.callbacks(SwarmCallback)],
-    )  # fmt: skip
+    )
     trainer.train()
     given.say(language.loss(trainer.model, tested))
 

@@ -45,12 +45,17 @@ KEY = public_key_of(PEOPLE[9].peer_id)
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"depth": 1}, "chain_signature"), ({"quota": 2}, "chain_signature"), ({"not_after_ms": END_MS + 1}, "chain_signature"),
-        ({"number": 1}, "chain_signature"), ({"invitee": KEY}, "chain_signature"),
-        ({"bound": KEY}, "chain_binding"), ({"bound": b"", "bound_signature": b""}, "chain_signature"),
-        ({"depth": 3}, "chain_beyond_depth"), ({"quota": 4}, "chain_beyond_depth"),
+        ({"depth": 1}, "chain_signature"),
+        ({"quota": 2}, "chain_signature"),
+        ({"not_after_ms": END_MS + 1}, "chain_signature"),
+        ({"number": 1}, "chain_signature"),
+        ({"invitee": KEY}, "chain_signature"),
+        ({"bound": KEY}, "chain_binding"),
+        ({"bound": b"", "bound_signature": b""}, "chain_signature"),
+        ({"depth": 3}, "chain_beyond_depth"),
+        ({"quota": 4}, "chain_beyond_depth"),
     ],
-)  # fmt: skip
+)
 def test_the_terms_of_an_invitation_are_its_inviters(changed, reason):
     first, *rest = CHAIN
     with pytest.raises(ValueError, match=reason):

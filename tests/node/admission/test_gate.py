@@ -200,9 +200,7 @@ def many_below(branch, count):
     below = one_more(above, PEOPLE[branch], 10, terms=terms)
     givers = [(PEOPLE[branch], above)] * 64 + [(PEOPLE[10], below)] * 64
     return [
-        revocations.revoke(
-            giver, invite(giver, chain, terms, invitee=PEOPLE[9].peer_id, number=index % 64, not_after_ms=END_MS), terms
-        )
+        revocations.revoke(giver, invite(giver, chain, terms, invitee=PEOPLE[9].peer_id, number=index % 64, not_after_ms=END_MS), terms)
         for index, (giver, chain) in enumerate(givers[:count])
     ]
 
@@ -307,8 +305,6 @@ def test_memory_per_peer_is_bounded(monkeypatch):
     monkeypatch.setattr(gates, "MAX_KEPT", 10)
     gate = gate_of(WORK)
     for nonce in range(50):
-        record = Record(
-            PEOPLE[1].peer_id, SWARM, 1, nonce, "alive", (), b"", credentials.encode(Credential("", Ticket(0, nonce)))
-        )
+        record = Record(PEOPLE[1].peer_id, SWARM, 1, nonce, "alive", (), b"", credentials.encode(Credential("", Ticket(0, nonce))))
         gate.prove(record, good=True)
     assert len(gate._proven) == len(gate._parsed) == 10

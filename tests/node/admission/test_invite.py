@@ -36,9 +36,7 @@ def test_an_invite_comes_back_as_it_was(bootstrap):
 
 
 @given(
-    st.sampled_from([INVITE, INVITED]),
-    st.integers(0, 10**6),
-    st.sampled_from("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"),
+    st.sampled_from([INVITE, INVITED]), st.integers(0, 10**6), st.sampled_from("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz")
 )
 def test_one_changed_character_is_noticed(invite, where, character):
     text = invites.encode(invite)
@@ -54,12 +52,18 @@ def test_one_changed_character_is_noticed(invite, where, character):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is not one"), ("hello", "is not one"), ("https://example.org/" + "x" * 100, "is not one"),
-        ("two\nlines", "is not one"), ("starling1:" + "z" * 9000, "is not one"), ("starling1:", "damaged"),
-        ("starling1:0OIl", "damaged"), ("starling1:é", "damaged"), (GOLDEN[:-1], "damaged"),
+        ("", "is not one"),
+        ("hello", "is not one"),
+        ("https://example.org/" + "x" * 100, "is not one"),
+        ("two\nlines", "is not one"),
+        ("starling1:" + "z" * 9000, "is not one"),
+        ("starling1:", "damaged"),
+        ("starling1:0OIl", "damaged"),
+        ("starling1:é", "damaged"),
+        (GOLDEN[:-1], "damaged"),
         ("starling3:abc", "is of version 3"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_invite_is_one_clear_line(text, says):
     with pytest.raises(ConfigError, match=says) as error:
         invites.decode(text)
@@ -68,12 +72,8 @@ def test_a_bad_invite_is_one_clear_line(text, says):
 
 
 @pytest.mark.parametrize(
-    "packed",
-    [
-        b"\xc0", b"\x92\xa1s\x90", b"\x92\x01\x91\xa2/x", b"\x93\xa1s\x91\xa2/x\x00", b"\x92\xa1s\x91\x01",
-        b"\x92\xa1s\x91\xa3abc",
-    ],
-)  # fmt: skip
+    "packed", [b"\xc0", b"\x92\xa1s\x90", b"\x92\x01\x91\xa2/x", b"\x93\xa1s\x91\xa2/x\x00", b"\x92\xa1s\x91\x01", b"\x92\xa1s\x91\xa3abc"]
+)
 def test_a_well_sealed_invite_with_wrong_content_is_damaged_too(packed):
     text = invites.PREFIX + base58.b58encode(packed + invites._checksum(invites.PREFIX, packed)).decode()
     with pytest.raises(ConfigError, match="damaged"):
@@ -82,9 +82,16 @@ def test_a_well_sealed_invite_with_wrong_content_is_damaged_too(packed):
 
 @pytest.mark.parametrize(
     ("swarm", "bootstrap"),
-    [("", ("/ip4/1.2.3.4/tcp/1/p2p/" + PEER,)), ("s" * 65, ("/x/p2p/" + PEER,)), ("s", ()), ("s", ("/ip4/1.2.3.4/tcp/1",)),
-     ("s", ("/x/p2p/" + PEER,) * 9), ("s", ("/ x/p2p/" + PEER,)), ("s", ("/" + "x" * 300 + "/p2p/" + PEER,))],
-)  # fmt: skip
+    [
+        ("", ("/ip4/1.2.3.4/tcp/1/p2p/" + PEER,)),
+        ("s" * 65, ("/x/p2p/" + PEER,)),
+        ("s", ()),
+        ("s", ("/ip4/1.2.3.4/tcp/1",)),
+        ("s", ("/x/p2p/" + PEER,) * 9),
+        ("s", ("/ x/p2p/" + PEER,)),
+        ("s", ("/" + "x" * 300 + "/p2p/" + PEER,)),
+    ],
+)
 def test_an_invite_that_leads_nowhere_cannot_be_made(swarm, bootstrap):
     with pytest.raises(ValueError, match="must"):
         Invite(swarm, bootstrap)

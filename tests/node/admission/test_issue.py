@@ -180,16 +180,11 @@ def test_a_running_node_of_an_open_swarm_prints_the_plain_line(tmp_path, capsys,
 
 def test_revoking_prints_who_is_out(tmp_path, capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        control, "request", lambda run_dir, op, **fields: asked.append((op, fields)) or {"removed": ["a", "b"]}
-    )
+    monkeypatch.setattr(control, "request", lambda run_dir, op, **fields: asked.append((op, fields)) or {"removed": ["a", "b"]})
     assert main(["revoke", "a", "--dir", str(tmp_path)]) == 0
     assert asked == [("revoke", {"peer": "a"})]
     said = capsys.readouterr()
-    assert (said.out, said.err) == (
-        "a\nb\n",
-        "revoked; 2 members are removed, and the revocation is being sent to the others\n",
-    )
+    assert (said.out, said.err) == ("a\nb\n", "revoked; 2 members are removed, and the revocation is being sent to the others\n")
 
 
 def test_joining_with_anothers_invitation_is_one_line_and_creates_no_node(tmp_path, capsys):
@@ -204,11 +199,19 @@ def test_joining_with_anothers_invitation_is_one_line_and_creates_no_node(tmp_pa
 @pytest.mark.parametrize(
     ("host", "origin"),
     [
-        ("8.8.8.8", "8.8.8.0/24"), ("8.8.8.255", "8.8.8.0/24"), ("::ffff:8.8.8.8", "8.8.8.0/24"),
+        ("8.8.8.8", "8.8.8.0/24"),
+        ("8.8.8.255", "8.8.8.0/24"),
+        ("::ffff:8.8.8.8", "8.8.8.0/24"),
         ("2001:4860:4860::8888", "2001:4860:4860::/48"),
-        ("127.0.0.1", ""), ("10.1.2.3", ""), ("192.168.0.1", ""), ("::1", ""), ("fe80::1%eth0", ""), ("fd00::1", ""), ("100.64.0.1", ""),
+        ("127.0.0.1", ""),
+        ("10.1.2.3", ""),
+        ("192.168.0.1", ""),
+        ("::1", ""),
+        ("fe80::1%eth0", ""),
+        ("fd00::1", ""),
+        ("100.64.0.1", ""),
     ],
-)  # fmt: skip
+)
 def test_an_origin_is_what_one_customer_of_a_network_gets(host, origin):
     assert origin_of(host) == origin
 

@@ -36,10 +36,7 @@ def here(tmp_path, monkeypatch):
 def offered(line):
     """What click offers at the end of a line."""
     *words, begun = line.split(" ")[1:]
-    return [
-        item.value
-        for item in ShellComplete(starling, {}, "starling", completion.VARIABLE).get_completions(words, begun)
-    ]
+    return [item.value for item in ShellComplete(starling, {}, "starling", completion.VARIABLE).get_completions(words, begun)]
 
 
 CASES = {
@@ -86,11 +83,7 @@ def a_node(place, *, answers):
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("begun", "expected"),
-    [
-        ("", ["12D3KooWalive01", "12D3KooWquara03", "12D3KooWunkno02"]),
-        ("12D3KooWq", ["12D3KooWquara03"]),
-        ("…ra03", ["12D3KooWquara03"]),
-    ],
+    [("", ["12D3KooWalive01", "12D3KooWquara03", "12D3KooWunkno02"]), ("12D3KooWq", ["12D3KooWquara03"]), ("…ra03", ["12D3KooWquara03"])],
 )
 @pytest.mark.parametrize("command", ["ban", "trust"])
 def test_peers_are_those_that_the_running_node_knows_by_any_part_of_their_id(command, begun, expected, here):
@@ -149,13 +142,10 @@ def test_bash_completes_with_the_script_words_with_colons_and_equals_too(here):
     bin_folder.mkdir()
     (bin_folder / "starling").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m starling.node.cli.main "$@"\n')
     (bin_folder / "starling").chmod(0o755)
-    environment = {
-        **os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[3])
-    }  # fmt: skip
+    environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[3])}
     typed = "".join(f"{line}|\n" for line in expected)
     done = subprocess.run(
-        [BASH, "--norc", "-c", IN_BASH], input=typed, env=environment, cwd=here, capture_output=True, text=True, check=False,
-        timeout=120,
-    )  # fmt: skip
+        [BASH, "--norc", "-c", IN_BASH], input=typed, env=environment, cwd=here, capture_output=True, text=True, check=False, timeout=120
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "".join(f"{said}\n" for said in expected.values())

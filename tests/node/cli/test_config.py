@@ -36,10 +36,7 @@ WRONG = [
     (["manifest", "check", "gone.toml"], ["gone.toml", "cannot be read", "`ls -l gone.toml`"]),
     (["manifest", "check", "m.toml"], ["m.toml", "pace.rounds", "'many'", "`starling config show`"]),
     (["manifest", "check", "task.toml"], ["task.toml", "task.kind", "'imags'", "--set task.kind=images"]),
-    (
-        ["manifest", "check", "late.toml"],
-        ["late.toml", "membership.suspicion_s", "0.1", "`--set membership.suspicion_s=2`"],
-    ),
+    (["manifest", "check", "late.toml"], ["late.toml", "membership.suspicion_s", "0.1", "`--set membership.suspicion_s=2`"]),
     (["manifest", "show"], ["--dir", "starling-node", "`starling create MANIFEST.toml`"]),
     (["manifest", "paint"], ["'paint'", "`starling manifest --help`"]),
     (["config", "show", "all"], ["config show", "'all'", "`starling config show`"]),
@@ -60,9 +57,7 @@ def test_wrong_input_is_one_line_that_names_it_and_the_next_command(arguments, w
 def test_check_needs_no_torch(here):
     (here / "m.toml").write_text("")
     program = "import sys; from starling.node.cli.main import main; print(main(['manifest', 'check', sys.argv[1]]), 'torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(here / "m.toml")], check=True, capture_output=True, text=True, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-c", program, str(here / "m.toml")], check=True, capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "0 False\n"
 
 
@@ -81,13 +76,15 @@ def test_check_finds_no_error_and_says_what_may_not_be_meant(here, capsys):
     ("module", "words"),
     [
         ("from starling.node.tasks.digits import Digits as Mine\nprint('loud')\n", None),
-        ("class Mine:\n    def __init__(self, wide: bool): ...\n    metric = higher_is_better = model = data = loss = score = 0\n",
-         ["m.toml: task.hidden: mine:Mine has no such key; only digits, images, synthetic take it"]),
+        (
+            "class Mine:\n    def __init__(self, wide: bool): ...\n    metric = higher_is_better = model = data = loss = score = 0\n",
+            ["m.toml: task.hidden: mine:Mine has no such key; only digits, images, synthetic take it"],
+        ),
         ("import nowhere_at_all\n", ["mine.py", "line 1", "nowhere_at_all"]),
         ("Other = 3\n", ["mine.py", "'Mine'"]),
         (None, ["'mine:Mine'", "no mine.py in"]),
     ],
-)  # fmt: skip
+)
 def test_check_imports_the_module_that_the_task_names(module, words, here, capsys):
     """In a process of its own: an exception there is one line here, and what it prints goes nowhere near standard output."""
     (here / "m.toml").write_text('[task]\nkind = "mine:Mine"\nhidden = 9\n')

@@ -121,9 +121,24 @@ def test_the_defaults_are_the_manifest_s_with_one_shard_and_one_vote_per_node(ca
 
 def test_every_option_reaches_the_plan(canned, tmp_path):
     plan = planned(
-        canned, "--nodes", "4", "--rounds", "9", "--seed", "5", "--set", "mix=dsgd", "--kill", "2@0.4", "--kill", "0@.75",
-        "--join-late", "0.6", "--dir", str(tmp_path),
-    )  # fmt: skip
+        canned,
+        "--nodes",
+        "4",
+        "--rounds",
+        "9",
+        "--seed",
+        "5",
+        "--set",
+        "mix=dsgd",
+        "--kill",
+        "2@0.4",
+        "--kill",
+        "0@.75",
+        "--join-late",
+        "0.6",
+        "--dir",
+        str(tmp_path),
+    )
     assert plan.kill == ((2, 0.4), (0, 0.75))
     assert (plan.nodes, plan.join_late, plan.seconds, plan.folder) == (4, 0.6, None, tmp_path)
     assert (plan.manifest.pace.rounds, plan.manifest.seed, plan.manifest.mix.kind) == (9, 5, "dsgd")
@@ -140,23 +155,13 @@ def test_crews_have_a_part_and_a_vote_each_and_their_machines_one_stage_each(can
     assert (plan.manifest.pace.quorum, plan.manifest.partition.shards) == (2, 2)
     with Demo(plan) as demo:
         configs = [demo._config(index) for index in range(7)]
-    assert [(config.shard, config.stage) for config in configs] == [
-        (0, 0),
-        (0, 1),
-        (0, 2),
-        (1, 0),
-        (1, 1),
-        (1, 2),
-        (0, 0),
-    ]
+    assert [(config.shard, config.stage) for config in configs] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 0)]
     assert plan.alone.crew.stages == 1
 
 
 def test_fewer_nodes_than_a_crew_has_stages_are_no_demo(canned, capsys):
     refused(capsys, ["demo", "--task", "text", "--nodes", "2", *CREWS], "--nodes", "crew.stages = 3", "`--nodes 6`")
-    refused(
-        capsys, ["demo", "--task", "text", "--nodes", "6", *CREWS, "--set", "pace.quorum=3"], "2, the crews of 6 nodes"
-    )
+    refused(capsys, ["demo", "--task", "text", "--nodes", "6", *CREWS, "--set", "pace.quorum=3"], "2, the crews of 6 nodes")
 
 
 def test_seconds_make_an_endless_run_with_a_constant_step(canned, capsys):
@@ -211,9 +216,7 @@ def test_a_demo_evaluates_early(canned):
 
 def test_set_goes_before_a_preset_and_before_what_is_derived(canned):
     """As in every other command."""
-    manifest = planned(
-        canned, "--preset", "open", "--set", "overlay.k=7", "--set", "robust.f=3", "--set", "pace.quorum=3"
-    ).manifest
+    manifest = planned(canned, "--preset", "open", "--set", "overlay.k=7", "--set", "robust.f=3", "--set", "pace.quorum=3").manifest
     assert (manifest.overlay.k, manifest.pace.quorum) == (7, 3)
     assert planned(canned, "--set", "partition.shards=2").manifest.partition.shards == 2
 
@@ -238,9 +241,11 @@ def test_the_table_has_a_line_per_node_and_the_sum_of_it(canned, capsys):
     assert first.split() == ["…abcdefg", "done", "30", "600", "0.970", "123", "kB", "654", "kB", "28"]
     assert "done, resumed, late" in second
     for words in (
-        "accuracy: mean 0.970, min 0.960, max 0.980", "consensus distance 0.012",
-        "2.4 kB a node and exchange, 8.0 times less than dense (19 kB)", "30 rounds in 12.3 s",
-    ):  # fmt: skip
+        "accuracy: mean 0.970, min 0.960, max 0.980",
+        "consensus distance 0.012",
+        "2.4 kB a node and exchange, 8.0 times less than dense (19 kB)",
+        "30 rounds in 12.3 s",
+    ):
         assert words in out
     assert "\x1b" not in out
 
@@ -283,9 +288,7 @@ def test_the_terminal_ui_is_closed_by_one_sigint_and_a_bar_follows_when_a_person
         "log.write('up\\n'); time.sleep(30)"
     )
     popen = subprocess.Popen
-    monkeypatch.setattr(
-        progress.subprocess, "Popen", lambda _arguments, env: popen([sys.executable, "-c", ui, str(log)], env=env)
-    )
+    monkeypatch.setattr(progress.subprocess, "Popen", lambda _arguments, env: popen([sys.executable, "-c", ui, str(log)], env=env))
     bars = []
     with progress.Terminal(tmp_path) as terminal:
         monkeypatch.setattr(terminal._bar, "show", lambda *shown: bars.append(shown))
@@ -301,9 +304,7 @@ def test_the_terminal_ui_is_closed_by_one_sigint_and_a_bar_follows_when_a_person
 # --- how it ends ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("state", "byzantine"), [("failed", True), ("killed", False), ("left", False), ("done", False)]
-)
+@pytest.mark.parametrize(("state", "byzantine"), [("failed", True), ("killed", False), ("left", False), ("done", False)])
 def test_only_an_honest_node_that_failed_fails_the_demo(state, byzantine, canned, capsys):
     """A Byzantine one was banned, say, as it should be; others were killed on purpose."""
     canned.table = {**TABLE, "nodes": [DONE, {"peer": "12D3KooWanother0", "state": state, "byzantine": byzantine}]}
@@ -428,9 +429,7 @@ def member(tmp_path, index, value, attack="", state="finished"):
 
 def test_mean_and_minimum_are_of_the_honest(tmp_path):
     demo = Demo(Plan(Manifest()))
-    demo.members = [
-        member(tmp_path, 0, 0.9), member(tmp_path, 1, 0.8), member(tmp_path, 2, 0.1, "foe"), member(tmp_path, 3, 1.0, "foe")
-    ]  # fmt: skip
+    demo.members = [member(tmp_path, 0, 0.9), member(tmp_path, 1, 0.8), member(tmp_path, 2, 0.1, "foe"), member(tmp_path, 3, 1.0, "foe")]
     summary = demo._summary(1.0)
     assert [row.byzantine for row in summary.nodes] == [False, False, True, True]
     assert (summary.mean, summary.min, summary.max) == (pytest.approx(0.85), 0.8, 0.9)
@@ -471,11 +470,7 @@ def test_byzantine_nodes_know_each_other_and_honest_nodes_are_configured_as_usua
     with Demo(plan) as demo:
         configs = [demo._config(index) for index in range(5)]
         crew = {demo._peer(3), demo._peer(4)}
-    assert [(config.attack, config.attack_agreed) for config in configs[2:]] == [
-        ("", False),
-        ("alie", True),
-        ("nan", True),
-    ]
+    assert [(config.attack, config.attack_agreed) for config in configs[2:]] == [("", False), ("alie", True), ("nan", True)]
     assert [set(str(config.attack_params["crew"]).split(",")) for config in configs[3:]] == [crew, crew]
     assert configs[0].attack_params == {}
 
@@ -526,8 +521,11 @@ def test_a_node_alone_has_the_same_task_data_and_length_and_nobody_to_wait_for(c
     one, all_of_them = plan.alone, plan.manifest
     assert (one.overlay.kind, one.pace.quorum) == ("alone", 1)
     assert (one.task, one.partition, one.optimizer, one.mix) == (
-        all_of_them.task, all_of_them.partition, all_of_them.optimizer, all_of_them.mix,
-    )  # fmt: skip
+        all_of_them.task,
+        all_of_them.partition,
+        all_of_them.optimizer,
+        all_of_them.mix,
+    )
     assert (one.pace.rounds, one.pace.local_steps, one.seed) == (30, 7, all_of_them.seed)
     for without in (
         ["--json"],
@@ -556,9 +554,7 @@ def test_the_table_says_what_the_swarm_did_for_a_node_and_what_to_do_next(canned
     assert "node 0's data, 180 local steps alone: accuracy 0.625; in the swarm: 0.9" in text
 
 
-@pytest.mark.parametrize(
-    ("state", "seconds", "counts"), [("finished", None, True), ("training", None, False), ("training", 9.0, True)]
-)
+@pytest.mark.parametrize(("state", "seconds", "counts"), [("finished", None, True), ("training", None, False), ("training", 9.0, True)])
 def test_a_node_alone_that_did_less_is_not_compared(state, seconds, counts):
     demo = Demo(Plan(Manifest(), seconds=seconds))
     assert demo._how_alone_did() is None

@@ -10,24 +10,33 @@ from starling.node.cli.main import COMMANDS, main
 TOO_LONG = "n" * 300
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
 COMMAND_LINES = (
-    "run", "pause", "resume", "limits", "leave",
-    "status", "status --watch", "status --json", "peers", "logs", "logs -f", "eval", "ask hello",
-    "export mine.safetensors", "track csv figures.csv", "invite", "revoke 3", f"ban {PEER}", f"unban {PEER}", f"trust {PEER}",
-    "manifest show --dir", "config show --dir", "upgrade-check", "tui", "web",
-)  # fmt: skip
-NO_NODE_NEEDED = {
-    "demo",
-    "join",
-    "create",
-    "doctor",
-    "plan",
-    "examples",
-    "task",
-    "simulate",
-    "overlay",
-    "bench",
-    "completion",
-}
+    "run",
+    "pause",
+    "resume",
+    "limits",
+    "leave",
+    "status",
+    "status --watch",
+    "status --json",
+    "peers",
+    "logs",
+    "logs -f",
+    "eval",
+    "ask hello",
+    "export mine.safetensors",
+    "track csv figures.csv",
+    "invite",
+    "revoke 3",
+    f"ban {PEER}",
+    f"unban {PEER}",
+    f"trust {PEER}",
+    "manifest show --dir",
+    "config show --dir",
+    "upgrade-check",
+    "tui",
+    "web",
+)
+NO_NODE_NEEDED = {"demo", "join", "create", "doctor", "plan", "examples", "task", "simulate", "overlay", "bench", "completion"}
 DEMO = {"tui", "web"}  # show all nodes of one
 FILE = {"tui", "upgrade-check"}  # of a record, of a manifest
 FOUND = {

@@ -90,7 +90,7 @@ HOME = "/ip4/192.168.1.4/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKD
         (verdicts.buffers(33_554_432, 212_992), "warn", "at most 2.1 MB/s"),
         (verdicts.buffers(None, 6 << 20), "unknown", "does not say"),
     ],
-)  # fmt: skip
+)
 def test_doctor_verdicts_at_each_bound(concluded, verdict, words):
     """At both sides of each bound; a warning or failure says what to do."""
     said, found, todo = concluded
@@ -110,7 +110,7 @@ def test_doctor_verdicts_at_each_bound(concluded, verdict, words):
         (Dialled(HOME, None, "silent", kind="private"), "fail", "no answer", "private addresses are known in their own network alone"),
         (Dialled(HOME, None, "refused", kind="loopback"), "fail", "no node listens", "loopback addresses are"),
     ],
-)  # fmt: skip
+)
 def test_what_is_concluded_of_a_bootstrap_address(dialled, verdict, found, todo):
     """Failures are warnings where another one answers, or members are known."""
     ((alone, said, advice),) = verdicts.bootstraps([dialled], 0, creator=False)
@@ -126,10 +126,12 @@ def test_what_is_concluded_of_a_bootstrap_address(dialled, verdict, found, todo)
 @pytest.mark.parametrize(
     ("state", "members", "verdict", "found"),
     [
-        ("reachable", 3, "ok", "can dial"), ("hidden", 3, "warn", "cannot dial"), ("unknown", 3, "unknown", "no member has tried"),
+        ("reachable", 3, "ok", "can dial"),
+        ("hidden", 3, "warn", "cannot dial"),
+        ("unknown", 3, "unknown", "no member has tried"),
         ("unknown", 0, "unknown", "no other member"),
     ],
-)  # fmt: skip
+)
 def test_whether_members_can_dial_the_node(state, members, verdict, found):
     answer, said, todo = verdicts.reachable(state, members)
     assert (answer, bool(todo)) == (verdict, verdict != "ok")
@@ -145,12 +147,7 @@ def test_no_bootstrap_address_is_right_for_a_creator_alone():
 def measured(monkeypatch, tmp_path):
     """A healthy machine with a public address in an empty folder, whose bootstrap addresses answer; the test changes what it likes."""
     monkeypatch.chdir(tmp_path)
-    answers = {
-        "_hosts": {"9.9.9.9": "public"},
-        "_largest": 16 << 20,
-        "cores_there": 64,
-        "_writable": Place(free=1 << 40),
-    }
+    answers = {"_hosts": {"9.9.9.9": "public"}, "_largest": 16 << 20, "cores_there": 64, "_writable": Place(free=1 << 40)}
     for name, answer in answers.items():
         monkeypatch.setattr(doctor, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(verdicts, "NODE_BYTES", 1)
@@ -232,9 +229,7 @@ def test_a_running_node_is_asked(measured, tmp_path, capsys):
     """Its problem, as its status says it, its members and where it listens; an address of the invite need not answer any more."""
     place = joined(tmp_path, bootstrap=(HOME,))
     measured["failed"] = "silent"
-    with answering(
-        place.path, encode(snapshot(addresses=(HOME,), problem="it is quiet", resources=Resources(memory_bytes=10**9)))
-    ):
+    with answering(place.path, encode(snapshot(addresses=(HOME,), problem="it is quiet", resources=Resources(memory_bytes=10**9)))):
         document, checks = examined(capsys, "--dir", place.path)
     assert document["running"]
     assert checks["node"]["verdict"] == "warn"
@@ -302,8 +297,7 @@ def test_a_port_that_another_program_has_is_seen(measured, tmp_path, capsys):
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("address", "failed"),
-    [("/ip4/127.0.0.1/tcp/1", "refused"), ("/dns4/no.such.name.invalid/tcp/1", "name"), ("/unix/a", "other")],
+    ("address", "failed"), [("/ip4/127.0.0.1/tcp/1", "refused"), ("/dns4/no.such.name.invalid/tcp/1", "name"), ("/unix/a", "other")]
 )
 def test_dialling_tells_what_happened(address, failed):
     dialled = trio.run(doctor._dial, address)
@@ -328,13 +322,7 @@ def test_a_silent_node_is_not_awaited(autojump_clock, monkeypatch):
 
 
 def test_addresses_are_those_of_interfaces_without_loopback(monkeypatch):
-    kinds = {
-        "127.0.0.1": None,
-        "192.168.1.4": "private",
-        "9.9.9.9": "public",
-        "2600::1": "public",
-        "fe80::1%eth0": None,
-    }
+    kinds = {"127.0.0.1": None, "192.168.1.4": "private", "9.9.9.9": "public", "2600::1": "public", "fe80::1%eth0": None}
     families = {host: socket.AF_INET6 if ":" in host else socket.AF_INET for host in kinds}
     found = {"eth0": [SimpleNamespace(address=host, family=family) for host, family in families.items()]}
     monkeypatch.setattr("psutil.net_if_addrs", lambda: found)
@@ -362,8 +350,7 @@ def test_torch_is_asked_in_a_process_that_may_fail_or_hang(program, answer, monk
 
 @pytest.mark.parametrize("words", [["doctor"], ["demo"], ["create"], ["join", "starling1:x"], ["run"]])
 @pytest.mark.parametrize(
-    ("version", "said"),
-    [(None, "libp2p is missing"), ("0.7.9", "libp2p is 0.7.9, this version of Starling needs 0.8.1")],
+    ("version", "said"), [(None, "libp2p is missing"), ("0.7.9", "libp2p is 0.7.9, this version of Starling needs 0.8.1")]
 )
 def test_without_the_right_libp2p_there_is_one_line(words, version, said, tmp_path, monkeypatch, capsys):
     """Nothing was begun by then: pip does not install it with Starling, decisions/0136."""
@@ -396,9 +383,7 @@ def test_an_unwritable_folder_is_reported_with_the_reason(tmp_path):
 @pytest.mark.slow
 def test_in_an_empty_folder_as_a_person_runs_it(tmp_path):
     """All checks of the machine, and an exit code that agrees with them; nothing is written."""
-    done = subprocess.run(
-        ["starling", "doctor", "--json"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["starling", "doctor", "--json"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     found = valid("doctor", done.stdout)
     assert [each["check"] for each in found["checks"]] == MACHINE
     assert done.returncode == any(each["verdict"] == "fail" for each in found["checks"])

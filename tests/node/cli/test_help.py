@@ -43,9 +43,7 @@ def test_every_command_s_help_ends_with_examples_of_itself(name, capsys):
     assert all(" ".join(["starling", *words]) in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    "line", [line for command in LEAVES.values() for line, _ in command.examples] + [line for line, _ in EXAMPLES]
-)
+@pytest.mark.parametrize("line", [line for command in LEAVES.values() for line, _ in command.examples] + [line for line, _ in EXAMPLES])
 def test_every_example_is_understood(line):
     """Names and options as click takes them; nothing is run."""
     typed = re.search(r"starling [^|>)\"]*", line)[0]
@@ -58,11 +56,7 @@ def test_every_example_is_understood(line):
 
 @pytest.mark.parametrize(
     ("typed", "same"),
-    [
-        (["help"], ["--help"]),
-        (["help", "status"], ["status", "--help"]),
-        (["config", "help", "show"], ["config", "show", "--help"]),
-    ],
+    [(["help"], ["--help"]), (["help", "status"], ["status", "--help"]), (["config", "help", "show"], ["config", "show", "--help"])],
 )
 def test_help_is_a_word_too(typed, same, capsys):
     assert main(typed) == 0

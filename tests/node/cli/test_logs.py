@@ -92,10 +92,14 @@ def test_the_log_that_a_node_writes_fits_the_schema(place, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["-n", "2"], ["c", "d"]), (["-n", "0"], []), (["--level", "warning"], ["b", "c"]), (["--level", "error", "-n", "5"], ["c"]),
-        (["--level", "warning", "-n", "1"], ["c"]), ([], ["a", "b", "c", "d"]),
+        (["-n", "2"], ["c", "d"]),
+        (["-n", "0"], []),
+        (["--level", "warning"], ["b", "c"]),
+        (["--level", "error", "-n", "5"], ["c"]),
+        (["--level", "warning", "-n", "1"], ["c"]),
+        ([], ["a", "b", "c", "d"]),
     ],
-)  # fmt: skip
+)
 def test_the_last_of_those_that_matter_enough(options, said, place, capsys):
     """Counted after what is left out, and over both files."""
     append(place, line("a"), line("b", "warning"), name="log.jsonl.1")
@@ -106,16 +110,7 @@ def test_the_last_of_those_that_matter_enough(options, said, place, capsys):
 
 def test_lines_that_are_no_event_are_left_out_and_do_not_hide_others(place, capsys):
     """A node that was killed tears its last line; a person may write anything into a file."""
-    append(
-        place,
-        line("a"),
-        '{"time": 1.0, "lev\n',
-        "[]\n",
-        "\x1b[2J\n",
-        "\n",
-        line("b", text="\x1b[2J\r"),
-        '{"time": 2.0, "event": "c"',
-    )
+    append(place, line("a"), '{"time": 1.0, "lev\n', "[]\n", "\x1b[2J\n", "\n", line("b", text="\x1b[2J\r"), '{"time": 2.0, "event": "c"')
     assert main(["logs", "--dir", str(place)]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out

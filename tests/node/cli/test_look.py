@@ -34,9 +34,7 @@ def raising(monkeypatch):
         def callback():
             raise error
 
-        monkeypatch.setattr(
-            cli.LazyGroup, "get_command", lambda self, context, name: click.Command("run", callback=callback)
-        )
+        monkeypatch.setattr(cli.LazyGroup, "get_command", lambda self, context, name: click.Command("run", callback=callback))
 
     return install
 
@@ -112,9 +110,7 @@ def test_a_bug_is_not_hidden_behind_an_expected_error(raising):
 
 
 def test_a_command_may_return_its_exit_code(monkeypatch):
-    monkeypatch.setattr(
-        cli.LazyGroup, "get_command", lambda self, context, name: click.Command("run", callback=lambda: 1)
-    )
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda self, context, name: click.Command("run", callback=lambda: 1))
     assert main(["run"]) == 1
 
 
@@ -143,9 +139,7 @@ def ended(folder, **fields):
 
 FINISHED = {
     "ended": "finished",
-    "snapshot": snapshot(
-        state="finished", round=100, value=0.9563, value_round=100, metric="accuracy", problem="an old one"
-    ),
+    "snapshot": snapshot(state="finished", round=100, value=0.9563, value_round=100, metric="accuracy", problem="an old one"),
     "model": "model.safetensors",
 }
 
@@ -204,9 +198,8 @@ def test_a_pipe_of_another_encoding_gets_question_marks_not_a_traceback():
     """`starling status > file` under LC_ALL=de_DE.ISO-8859-1."""
     program = "from starling.node.cli.main import main; main(['overlay', 'show', 'ring', '-n', '4'])"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=False, cwd=ROOT,
-        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
-    )  # fmt: skip
+        [sys.executable, "-c", program], capture_output=True, check=False, cwd=ROOT, env={**os.environ, "PYTHONIOENCODING": "latin-1"}
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"?" in done.stdout
 
@@ -222,9 +215,20 @@ def test_status_prints_the_problem_first_and_then_the_figures(shown):
     text = shown("status", problem="no member answers; try `starling peers`")
     assert text.splitlines()[0] == "! no member answers; try `starling peers`"
     for words in (
-        "training", "digits-of-ten (abab", "12D3KooWmyself9", "42/200", "0.934 (round 40)", "0.213", "4, 1 with an edge",
-        "80 done, 2 aborted, 1 busy, 3 timed out", "2.4 MB (12 kB/s)", "840 (312/s)", "pet on sticky", "4,810", "2 min 5 s",
-    ):  # fmt: skip
+        "training",
+        "digits-of-ten (abab",
+        "12D3KooWmyself9",
+        "42/200",
+        "0.934 (round 40)",
+        "0.213",
+        "4, 1 with an edge",
+        "80 done, 2 aborted, 1 busy, 3 timed out",
+        "2.4 MB (12 kB/s)",
+        "840 (312/s)",
+        "pet on sticky",
+        "4,810",
+        "2 min 5 s",
+    ):
         assert words in text
     assert "\x1b" not in text
 
@@ -248,25 +252,32 @@ def test_a_problem_is_one_line_and_one_without_a_command_gets_one(problem, membe
 
 COSTS = {
     "resources": Resources(cpu=0.512, memory_bytes=412_000_000, disk_bytes=3_400_000, gpu=0.25, gpu_memory_bytes=2_000_000_000, threads=2),
-    "distance": 0.0123, "paced_per_s": 101.5, "up_limit_bytes_per_s": 1_250_000,
+    "distance": 0.0123,
+    "paced_per_s": 101.5,
+    "up_limit_bytes_per_s": 1_250_000,
     "transfers": (Transfer("12D3KooWxalive01", "model", 52_000_000, 120_000_000),),
-}  # fmt: skip
+}
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("status", "rows"),
     [
-        (COSTS, [
-            "distance 0.0123 a parameter, to the peers met last", "sent 2.4 MB (12 kB/s of at most 1.2 MB/s)",
-            "received 2.5 MB (13 kB/s)", "local steps 840 (312/s computing, 102/s with waiting)",
-            "transfers model with …alive01: 43 % of 120 MB",
-            "machine 0.51 cores, 2 threads, 412 MB memory, 3.4 MB disk, GPU 25% busy, GPU memory 2.0 GB",
-        ]),
+        (
+            COSTS,
+            [
+                "distance 0.0123 a parameter, to the peers met last",
+                "sent 2.4 MB (12 kB/s of at most 1.2 MB/s)",
+                "received 2.5 MB (13 kB/s)",
+                "local steps 840 (312/s computing, 102/s with waiting)",
+                "transfers model with …alive01: 43 % of 120 MB",
+                "machine 0.51 cores, 2 threads, 412 MB memory, 3.4 MB disk, GPU 25% busy, GPU memory 2.0 GB",
+            ],
+        ),
         ({"epsilon": 1.2345, "delta": 1e-5}, ["privacy ε 1.234 (δ 1e-05)"]),
         ({"delta": 1e-5}, ["privacy ε ∞ (δ 1e-05)"]),
     ],
-)  # fmt: skip
+)
 def test_status_says_what_the_node_costs_and_how_far_it_is_from_its_peers(status, rows, shown):
     said = [" ".join(row.split()) for row in shown("status", **status).splitlines()]
     assert set(rows) <= set(said)
@@ -313,7 +324,7 @@ def test_peers_shows_the_standing_of_each(shown):
         PeerStatus("12D3KooWevil", "banned", standing="ban", shut_out_s=7000.0, why="equivocation"),
         PeerStatus("12D3KooWgone", "banned", standing="ban"),
         PeerStatus("12D3KooWpals", "alive", trusted=True, score=12.0),
-    )  # fmt: skip
+    )
     *lines, why = shown("peers", peers=rows).splitlines()
     assert why == "…ooWevil banned: equivocation"
     standing = {line.split()[0]: " ".join(line.split()) for line in lines[1:]}
@@ -342,9 +353,7 @@ def _rows(invited):
 @pytest.mark.real
 def test_a_refusal_of_the_node_is_an_error_line(tmp_path, capsys):
     with answering(tmp_path, b'{"ok":false,"error":"16 programs watch this node already; close one"}\n'):
-        refused(
-            capsys, ["status", "--dir", tmp_path], "starling: 16 programs watch this node already; close one", code=1
-        )
+        refused(capsys, ["status", "--dir", tmp_path], "starling: 16 programs watch this node already; close one", code=1)
 
 
 @pytest.fixture
@@ -353,16 +362,13 @@ def at_a_terminal(monkeypatch):
     started = []
     monkeypatch.setattr(os, "execv", lambda _, command: started.append(command))
     screen = SimpleNamespace(isatty=lambda: True, flush=lambda: None)
-    monkeypatch.setattr(
-        "starling.node.cli.look.sys", SimpleNamespace(stdin=screen, stdout=screen, executable=sys.executable)
-    )
+    monkeypatch.setattr("starling.node.cli.look.sys", SimpleNamespace(stdin=screen, stdout=screen, executable=sys.executable))
     monkeypatch.setenv("TERM", "xterm-256color")
     return started
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
-    [([], ["starling-node"]), (["a", "demo"], ["a", "demo"]), (["{}/record.jsonl"], ["{}/record.jsonl"])],
+    ("given", "shown"), [([], ["starling-node"]), (["a", "demo"], ["a", "demo"]), (["{}/record.jsonl"], ["{}/record.jsonl"])]
 )
 def test_the_process_becomes_the_terminal_ui_of_all_paths(given, shown, at_a_terminal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -400,9 +406,7 @@ class AtOnce(SimpleNamespace):
         pass
 
 
-@pytest.mark.parametrize(
-    ("lively", "term", "shown"), [(True, "xterm-256color", True), (False, "xterm", False), (True, "dumb", False)]
-)
+@pytest.mark.parametrize(("lively", "term", "shown"), [(True, "xterm-256color", True), (False, "xterm", False), (True, "dumb", False)])
 def test_progress_is_shown_at_a_terminal_and_not_in_a_pipe(lively, term, shown, monkeypatch, capsys):
     """What takes more than a second, and steps that are counted."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: lively, raising=False)

@@ -357,9 +357,7 @@ def test_run_goes_on_in_the_directory(until_stdin_closes, daemon, here):
 # --- the running node -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments", [["leave"], ["pause"], ["resume"], ["limits"], ["eval"], ["invite"], ["export", "m.safetensors"]]
-)
+@pytest.mark.parametrize("arguments", [["leave"], ["pause"], ["resume"], ["limits"], ["eval"], ["invite"], ["export", "m.safetensors"]])
 def test_a_stopped_node_gives_one_line_on_how_to_start_it(arguments, here, capsys):
     RunDir.create(here / "n").write_config(NodeConfig())
     refused(capsys, [*arguments, "--dir", "n"], "`starling run --dir n`", code=1)
@@ -377,14 +375,9 @@ def test_limits_asks_for_what_is_given_and_keeps_what_is_in_force(running, here,
     running[0]["limits"] = {"up_bytes_per_s": 2_000_000, "down_bytes_per_s": 0, "threads": 0}
     assert main(["limits"]) == 0
     shown = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    assert [(name, text.strip()) for name, text in shown] == [
-        ("up", "2.0 MB/s"), ("down", "no cap"), ("threads", "as many as are fastest"),
-    ]  # fmt: skip
+    assert [(name, text.strip()) for name, text in shown] == [("up", "2.0 MB/s"), ("down", "no cap"), ("threads", "as many as are fastest")]
     assert main(["limits", "--up", "2MB", "--down", "none", "--threads", "0", "--json"]) == 0
-    assert running[1:] == [
-        ("limits", {}),
-        ("limits", {"up_bytes_per_s": 2_000_000, "down_bytes_per_s": 0, "threads": 0}),
-    ]
+    assert running[1:] == [("limits", {}), ("limits", {"up_bytes_per_s": 2_000_000, "down_bytes_per_s": 0, "threads": 0})]
     assert json.loads(capsys.readouterr().out) == {"version": 1, **running[0]["limits"]}
     assert place.read_config().up_bytes_per_s == 5
     assert main(["limits", "--keep"]) == 0
@@ -411,9 +404,7 @@ def test_eval_prints_the_figure_and_json_the_answer(running, capsys):
     assert main(["eval"]) == 0
     assert capsys.readouterr().out == "accuracy 0.97222 in round 40\n"
     assert main(["eval", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "version": 1, "metric": "accuracy", "value": 0.97222, "round": 40, "others": {},
-    }  # fmt: skip
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "metric": "accuracy", "value": 0.97222, "round": 40, "others": {}}
 
 
 def test_eval_without_a_figure_is_a_failure_not_a_zero(running, capsys):

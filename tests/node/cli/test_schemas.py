@@ -19,10 +19,19 @@ from tools import schemas
 
 VERDICT = {"peer": "12D3KooWevil", "standing": "ban", "trusted": False, "why": "spam", "shut_out_s": None}
 FULL = snapshot(
-    swarm=SWARM, addresses=(ADDRESS,), problem="try `starling peers`", delta=1e-5, up_limit_bytes_per_s=1_000_000, distance=0.01,
-    resources=Resources(cpu=0.5, memory_bytes=1 << 28, gpu=0.25), distance_curve=(Point(1, 0.5, 0.1),), ranks=("a", "b"), links=((0, 1),),
-    transactions=(Transaction(1.0, "12D3KooWalive01", 3, 4, True, "committed", 10, 20, 0.5, 0.25),), loss=math.nan,
-)  # fmt: skip
+    swarm=SWARM,
+    addresses=(ADDRESS,),
+    problem="try `starling peers`",
+    delta=1e-5,
+    up_limit_bytes_per_s=1_000_000,
+    distance=0.01,
+    resources=Resources(cpu=0.5, memory_bytes=1 << 28, gpu=0.25),
+    distance_curve=(Point(1, 0.5, 0.1),),
+    ranks=("a", "b"),
+    links=((0, 1),),
+    transactions=(Transaction(1.0, "12D3KooWalive01", 3, 4, True, "committed", 10, 20, 0.5, 0.25),),
+    loss=math.nan,
+)
 
 
 @pytest.fixture
@@ -93,10 +102,17 @@ def test_a_status_fits_and_one_without_a_key_does_not(shown):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("status", ["status"]), ("peers", ["peers"]), ("eval", ["eval"]), ("ban", ["ban", "evil"]), ("unban", ["unban", "evil"]),
-        ("trust", ["trust", "evil"]), ("revoke", ["revoke", "3"]), ("invite", ["invite"]), ("limits", ["limits", "--up", "2MB"]),
+        ("status", ["status"]),
+        ("peers", ["peers"]),
+        ("eval", ["eval"]),
+        ("ban", ["ban", "evil"]),
+        ("unban", ["unban", "evil"]),
+        ("trust", ["trust", "evil"]),
+        ("revoke", ["revoke", "3"]),
+        ("invite", ["invite"]),
+        ("limits", ["limits", "--up", "2MB"]),
     ],
-)  # fmt: skip
+)
 def test_what_is_printed_of_a_running_node_fits(name, arguments, running, here, capsys):
     document = valid(name, printed(capsys, *arguments))
     assert next(iter(document)) == "version"
@@ -136,10 +152,7 @@ def test_what_is_printed_of_settings_fits(here, capsys):
     assert valid("config-show", printed(capsys, "config", "show")).keys() == {"version", "manifest", "node"}
     for part in ("manifest", "node", "scenario"):
         assert valid("config-show", printed(capsys, "config", "show", part)).keys() == {"version", part}
-    assert (
-        valid("config-show", printed(capsys, "config", "show", "manifest", "--preset", "open"))["manifest"]["preset"]
-        == "open"
-    )
+    assert valid("config-show", printed(capsys, "config", "show", "manifest", "--preset", "open"))["manifest"]["preset"] == "open"
     (here / "m.toml").write_text('name = "birds"\n')
     shown = valid("manifest-show", printed(capsys, "manifest", "show", "m.toml"))
     assert (shown["swarm"], shown["manifest"]["name"]) == (None, "birds")

@@ -11,10 +11,7 @@ from starling.node.config import parts, presets
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.simulate.schema import Scenario
 
-DRAWN_BY_ATTACKS = {
-    "attack_params",
-    "attack.params",
-}  # of experiments on one's own swarm: their point is what nobody expects
+DRAWN_BY_ATTACKS = {"attack_params", "attack.params"}  # of experiments on one's own swarm: their point is what nobody expects
 
 
 def numbers(kind):
@@ -53,9 +50,10 @@ def bounded(number):
 
 
 @pytest.mark.parametrize(
-    "named", [lambda: keys(Manifest), lambda: keys(NodeConfig), lambda: keys(Scenario), keys_of_parts],
+    "named",
+    [lambda: keys(Manifest), lambda: keys(NodeConfig), lambda: keys(Scenario), keys_of_parts],
     ids=["manifest", "node", "scenario", "parts"],
-)  # fmt: skip
+)
 def test_every_number_has_a_finite_floor_and_ceiling(named):
     found = [(key, number) for key, kind in named() for number in numbers(kind)]
     assert len(found) >= 20
@@ -64,9 +62,7 @@ def test_every_number_has_a_finite_floor_and_ceiling(named):
 
 def test_every_part_that_is_built_in_tells_its_keys():
     """Else they would be scalars without bounds."""
-    assert [
-        (place, name) for place, it in parts.KINDS.items() for name in it.built_in if it.keys_of(name) is None
-    ] == []
+    assert [(place, name) for place, it in parts.KINDS.items() for name in it.built_in if it.keys_of(name) is None] == []
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,7 @@ def test_whole_vectors_of_all_kinds_have_no_remedy_but_another_mix():
 
 def test_the_model_of_a_task_of_ones_own_is_known_by_its_fingerprint():
     def own(*lines):
-        return structs.replace(
-            of("task=my:Task", "compress.select=full"), task=of("task=my:Task").task.changed(fingerprint=lines)
-        )
+        return structs.replace(of("task=my:Task", "compress.select=full"), task=of("task=my:Task").task.changed(fingerprint=lines))
 
     tensor = "float32 trained 900000000 weight"
     with pytest.raises(ConfigError, match="a message about 900,000,000 numbers"):
@@ -88,19 +86,11 @@ def test_the_model_of_a_task_of_ones_own_is_known_by_its_fingerprint():
 
 
 def test_more_parts_than_numbers_are_refused():
-    with pytest.raises(
-        ConfigError, match=r"compress\.parts: must be <= 4,810, .* got 65,000; try `--set compress.parts=8`"
-    ):
+    with pytest.raises(ConfigError, match=r"compress\.parts: must be <= 4,810, .* got 65,000; try `--set compress.parts=8`"):
         manifests.check(of("task=digits", "compress.select=fragment", "compress.parts=65000"))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("mix=sparse_outer", "overlay=complete"),
-        ("mix=push_sum",),
-    ],
-)
+@pytest.mark.parametrize("words", [("mix=sparse_outer", "overlay=complete"), ("mix=push_sum",)])
 def test_fragments_are_refused_where_all_peers_must_receive_the_same_or_everything(words):
     with pytest.raises(ConfigError, match=r"compress|feedback"):
         manifests.check(of("compress.select=fragment", *words))

@@ -51,9 +51,10 @@ def test_a_key_of_a_later_version_leaves_older_swarms_their_id(monkeypatch):
     monkeypatch.setattr(manifests, "_LATER", later)
     older = created()
     raw = manifests.to_bytes(older)
-    assert msgpack.unpackb(raw) == {
-        key: value for key, value in plain.items() if key != "crew"
-    } | {"signature": older.signature, "mix": {key: value for key, value in plain["mix"].items() if key != "leak"}}  # fmt: skip
+    assert msgpack.unpackb(raw) == {key: value for key, value in plain.items() if key != "crew"} | {
+        "signature": older.signature,
+        "mix": {key: value for key, value in plain["mix"].items() if key != "leak"},
+    }
     assert manifests.from_bytes(raw, manifests.swarm_id(older), "peer") == older
     assert "leak" in msgpack.unpackb(manifests.to_bytes(created("mix.leak=0.1")))["mix"]
 
@@ -92,9 +93,7 @@ def test_any_other_field_is_another_swarm():
     assert len(manifests.swarm_id(created())) == 33
 
 
-@pytest.mark.parametrize(
-    "change", ["seed=1", "founded_ms=1", "pace.rounds=1", "signature=00", "signature=xyz", "founder=12D3"]
-)
+@pytest.mark.parametrize("change", ["seed=1", "founded_ms=1", "pace.rounds=1", "signature=00", "signature=xyz", "founder=12D3"])
 def test_what_was_changed_after_signing_does_not_verify(change):
     with pytest.raises(ConfigError, match="signature: does not fit"):
         manifests.verify(toml.apply_set(created(), [change]))
@@ -163,9 +162,7 @@ def test_missing_fields_are_another_version_too():
 
 def test_a_peers_manifest_must_keep_the_rules_between_fields():
     plain = msgspec.structs.replace(Manifest(), name="\x1b[2J", founder=CREATOR.peer_id)
-    signed = msgspec.structs.replace(
-        plain, signature=CREATOR.sign(b"starling/manifest/1\0" + manifests.to_bytes(plain)).hex()
-    )
+    signed = msgspec.structs.replace(plain, signature=CREATOR.sign(b"starling/manifest/1\0" + manifests.to_bytes(plain)).hex())
     with pytest.raises(ConfigError, match="name: must be printable"):
         manifests.from_bytes(manifests.to_bytes(signed), manifests.swarm_id(signed), "peer")
 
@@ -179,14 +176,8 @@ def test_the_defaults_are_without_blame():
     [
         (["pace.min_wait_s=20"], "pace.min_wait_s: must be <= pace.max_wait_s = 10, got 20"),
         (["membership.suspicion_s=0.5"], "membership.suspicion_s: must be >= 2 membership.timeout_s = 1, got 0.5"),
-        (
-            ["optimizer.lr=1e-12"],
-            "optimizer.lr: must be >= 1.5e-10 with mix=pet, kappa = 0.3 and 20 local steps, got 1e-12",
-        ),
-        (
-            ["optimizer.lr=1e-12", "pace=clock", "overlay=sticky", "mix.kappa=0.1"],
-            "optimizer.lr: must be >= 1e-09 with mix=pet",
-        ),
+        (["optimizer.lr=1e-12"], "optimizer.lr: must be >= 1.5e-10 with mix=pet, kappa = 0.3 and 20 local steps, got 1e-12"),
+        (["optimizer.lr=1e-12", "pace=clock", "overlay=sticky", "mix.kappa=0.1"], "optimizer.lr: must be >= 1e-09 with mix=pet"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_a_remedy(assignments, says):
@@ -244,7 +235,7 @@ DILOCO = (
         (["pace.rounds=150", "pace.gossips=3", *NOLOCO], []),
         (["pace.rounds=2", "optimizer.schedule=constant", "mix.outer_momentum=0"], []),
     ],
-)  # fmt: skip
+)
 def test_outer_momentum_is_told_what_it_needs(assignments, keys):
     """A rate that falls, and fifty outer steps: a sweep of 8 members is three rounds, of the first two members one."""
     warnings = manifests.check(changed(*DILOCO, *assignments))
@@ -324,8 +315,5 @@ def test_an_average_of_all_says_through_which_codecs_it_goes(codecs, said):
     if said:
         exact = re.findall("--set (\\S+)", about[0].replace("`", " "))
         assert not any("average_every" in each for each in manifests.check(toml.apply_set(swept, exact)))
-    assert not any(
-        "average_every" in each
-        for each in manifests.check(toml.apply_set(swept, ["overlay.average_every=0", "overlay=ring"]))
-    )
+    assert not any("average_every" in each for each in manifests.check(toml.apply_set(swept, ["overlay.average_every=0", "overlay=ring"])))
     assert ("exact" in dict(words.sections(swept))["sends"]) == (not said)

@@ -46,13 +46,18 @@ def test_the_defaults_fit_into_half_a_gigabyte(kind):
 @pytest.mark.parametrize(
     ("kind", "keys"),
     [
-        ("digits", {"hidden": 7}), ("digits", {"model": "cnn", "hidden": 7}), ("synthetic", {}), ("synthetic", {"model": "mlp"}),
+        ("digits", {"hidden": 7}),
+        ("digits", {"model": "cnn", "hidden": 7}),
+        ("synthetic", {}),
+        ("synthetic", {"model": "mlp"}),
         ("images", {"height": 9, "width": 5, "channels": 3, "hidden": 4, "classes": 6}),
         ("images", {"height": 9, "width": 5, "channels": 3, "hidden": 4, "model": "cnn"}),
-        ("text", {"context": 9, "width": 12, "layers": 3, "heads": 2}), ("quadratic", {"dim": 9}), ("diagonal", {"dim": 9}),
+        ("text", {"context": 9, "width": 12, "layers": 3, "heads": 2}),
+        ("quadratic", {"dim": 9}),
+        ("diagonal", {"dim": 9}),
         ("logistic", {"dim": 9}),
     ],
-)  # fmt: skip
+)
 def test_the_parameters_of_the_model_are_counted_without_making_it(kind, keys):
     model = task(kind, keys).model(generator(0, "model"))
     assert TASKS.keyed(kind)(**keys).size().parameters == sum(each.numel() for each in model.parameters())

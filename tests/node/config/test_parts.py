@@ -53,22 +53,14 @@ def test_a_key_that_a_part_inherits_keeps_its_bounds(select):
         (["compress.budget_bytes=9", "compress.select=mask"], "compress.budget_bytes", "only layered, budget take it"),
         (["robust.rule=median", "robust.f=1"], "robust.f", "median has no such key; only trimmed_mean"),
         (["robust.bucket=3"], "robust.bucket", "robust without before has no such key; only bucketing takes it"),
-        (
-            ["optimizer=adamw", "optimizer.momentum=0.9"],
-            "optimizer.momentum",
-            "adamw has no such key; only sgd, rmsprop, muon take it",
-        ),
+        (["optimizer=adamw", "optimizer.momentum=0.9"], "optimizer.momentum", "adamw has no such key; only sgd, rmsprop, muon take it"),
         (["admission=allow", "admission.bits=0"], "admission.bits", "only open takes it"),
         (["partition=iid", "partition.alpha=1"], "partition.alpha", "only dirichlet takes it"),
         (["pace=clock", "pace.max_wait_s=5"], "pace.max_wait_s", "clock has no such key; only steps, sampled take it"),
         (["mix=dsgd", "mix.feedback_beta=0.1"], "mix.feedback_beta", "only psgd takes it"),
         (["task.hidden=9", "task=text"], "task.hidden", "text has no such key; only digits, images, synthetic take it"),
         (["optimizer=rmsprop", "optimizer.alfa=0.9"], "optimizer.alfa", "did you mean optimizer.alpha? choose one of"),
-        (
-            ["mix.x=1"],
-            "mix.x",
-            "no such key; choose one of kind, theta, clip_norm, defended, typical_samples, personal, turns, own, kappa",
-        ),
+        (["mix.x=1"], "mix.x", "no such key; choose one of kind, theta, clip_norm, defended, typical_samples, personal, turns, own, kappa"),
     ],
 )
 def test_a_key_of_another_part_is_refused_with_the_kinds_that_take_it(assignments, key, said):
@@ -83,9 +75,7 @@ def test_a_key_of_another_part_is_refused_with_the_kinds_that_take_it(assignment
 @pytest.mark.parametrize(("feedback", "key"), [("ef", "control"), ("ef21", "momentum"), ("econtrol", "beta")])
 def test_a_key_of_another_feedback_scheme_is_refused(feedback, key):
     section = MixSection(kind="psgd", feedback=feedback, **{f"feedback_{key}": 0.5})
-    with pytest.raises(
-        ConfigError, match=rf"mix\.feedback_{key}: {feedback} has no such key; only \w+ takes it, e\.g\."
-    ):
+    with pytest.raises(ConfigError, match=rf"mix\.feedback_{key}: {feedback} has no such key; only \w+ takes it, e\.g\."):
         manifest.check(msgspec.structs.replace(load("overlay=complete"), mix=section))
 
 
@@ -138,10 +128,7 @@ def test_the_keys_of_code_that_is_not_imported_are_scalars():
         (["task=text", "task.width=9"], "task: width must be a multiple of heads = 4, got 9"),
         (["mix=a2cid2", "mix.chi2=2"], "mix: chi2 must be in (0, chi1 = 1.0], got 2.0"),
         (["compress.select=cocktail", "compress.ratio=0.5"], "compress: ratio must be in (0, keep = 0.2], got 0.5"),
-        (
-            ["optimizer.nesterov=true", "optimizer.momentum=0"],
-            "optimizer: nesterov must be false without momentum, got true",
-        ),
+        (["optimizer.nesterov=true", "optimizer.momentum=0"], "optimizer: nesterov must be false without momentum, got true"),
     ],
 )
 def test_keys_of_a_part_that_do_not_fit_each_other_are_refused_without_torch(assignments, said):
@@ -159,9 +146,7 @@ def test_a_task_decides_on_the_keys_that_are_not_set():
     assert plain.task.changed(kind="text").params() == {}
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in OPTIMIZERS.built_in if kind not in {"sgd", "muon"} and "adam" not in kind]
-)
+@pytest.mark.parametrize("kind", [kind for kind in OPTIMIZERS.built_in if kind not in {"sgd", "muon"} and "adam" not in kind])
 def test_keys_of_optimisers_have_the_defaults_of_torch(kind):
     """All but `decay`, which makes torch's groups of parameters."""
     theirs = {"decay": "all"} | {name: it.default for name, it in OPTIMIZERS.parameters(kind).items()}

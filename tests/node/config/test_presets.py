@@ -209,11 +209,7 @@ def test_b_grows_with_k():
         (["byzantine_fraction=0.1"], "byzantine_fraction", "no rule"),
         (["mix=gather", "compress.select=full"], "overlay.kind", "sticky"),
         (["mix=gather", "overlay=pull", "pace=clock", "compress.select=full"], "mix.kind", "clock pace"),
-        (
-            ["mix=gather", "overlay=ring", "overlay.average_every=5", "compress.select=full"],
-            "overlay.average_every",
-            "no defense",
-        ),
+        (["mix=gather", "overlay=ring", "overlay.average_every=5", "compress.select=full"], "overlay.average_every", "no defense"),
         (["mix=gather", "overlay=pull", "overlay.k=6"], "compress.select", "whole models"),
     ],
 )
@@ -237,24 +233,12 @@ GATHER = ("mix=gather", "compress.select=full", "compress.response=fp16")
     ("assignments", "says"),
     [
         (["overlay=pull", "overlay.k=3"], "robust.f: cs_nnm needs k >= 5 for f = 2"),
-        (
-            ["overlay=pull", "overlay.k=6", "robust.f=1", "byzantine_fraction=0.2"],
-            "robust.f: of k = 6 peers 1.2 are Byzantine on average",
-        ),
-        (
-            ["overlay=pull", "overlay.k=6", "robust.rule=mean", "byzantine_fraction=0.1"],
-            "byzantine_fraction: mean tolerates at most 0",
-        ),
-        (
-            ["overlay=pull", "overlay.k=8", "robust.f=3", "byzantine_fraction=0.3"],
-            "byzantine_fraction: cs_nnm tolerates at most 0.25",
-        ),
+        (["overlay=pull", "overlay.k=6", "robust.f=1", "byzantine_fraction=0.2"], "robust.f: of k = 6 peers 1.2 are Byzantine on average"),
+        (["overlay=pull", "overlay.k=6", "robust.rule=mean", "byzantine_fraction=0.1"], "byzantine_fraction: mean tolerates at most 0"),
+        (["overlay=pull", "overlay.k=8", "robust.f=3", "byzantine_fraction=0.3"], "byzantine_fraction: cs_nnm tolerates at most 0.25"),
         (["overlay=pull", "overlay.k=6", "robust.rule=bulyan"], "robust.f: bulyan needs k >= 10 for f = 2"),
         (["overlay=pull", "overlay.k=3", "robust.rule=mean", "robust.before=nnm"], "robust.f: nnm needs k >= 4"),
-        (
-            ["overlay=complete", "robust.rule=nna", "byzantine_fraction=0.25"],
-            "byzantine_fraction: nna tolerates at most 0.2",
-        ),
+        (["overlay=complete", "robust.rule=nna", "byzantine_fraction=0.25"], "byzantine_fraction: nna tolerates at most 0.2"),
     ],
 )
 def test_a_rule_past_its_breakdown_point_is_refused_and_the_cure_works(assignments, says):
@@ -268,9 +252,7 @@ def test_a_rule_is_checked_with_a_known_number_of_members():
     """On a complete overlay k is n − 1; a ring has two peers for ever, and CS+ with b = 2 would hear none of them."""
     complete = presets.load(Manifest, assignments=[*GATHER, "overlay=complete", "robust.f=3"])
     check_members(complete, 16)
-    with pytest.raises(
-        ConfigError, match=r"robust.f: cs_nnm needs k >= 7 for f = 3 .* got k = 5 peers; try `--set robust.f=2`"
-    ):
+    with pytest.raises(ConfigError, match=r"robust.f: cs_nnm needs k >= 7 for f = 3 .* got k = 5 peers; try `--set robust.f=2`"):
         check_members(complete, 6)
     with pytest.raises(ConfigError, match=r"robust.f: cs_nnm needs k >= 5"):
         check_members(presets.load(Manifest, assignments=[*GATHER, "overlay=ring"]), 16)
@@ -307,10 +289,7 @@ def test_config_show_prints_a_preset_as_a_file_to_begin_with(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (
-            ["create", "--preset", "opne"],
-            "preset: must be one of custom, open, vouched, got 'opne'; did you mean open?",
-        ),
+        (["create", "--preset", "opne"], "preset: must be one of custom, open, vouched, got 'opne'; did you mean open?"),
         (["create", "--preset", "open", "--set", "robust.f=0"], "robust.f: must be at least 2 with preset=open, got 0"),
         (["config", "show", "--preset", "opne"], "preset: must be one of"),
         (["config", "show", "node", "--preset", "open"], "--preset: is about a manifest or a scenario, got node"),

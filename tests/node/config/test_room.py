@@ -20,12 +20,8 @@ def agreed(*keys):
 
 
 @pytest.mark.parametrize(
-    ("keys", "numerics", "measured"),
-    [
-        ((), {}, 18.3),
-        (("optimizer=sgd", "mix.flows=bfloat16", "compress.select=full"), {}, 30.1),
-    ],
-)  # fmt: skip
+    ("keys", "numerics", "measured"), [((), {}, 18.3), (("optimizer=sgd", "mix.flows=bfloat16", "compress.select=full"), {}, 30.1)]
+)
 def test_what_is_expected_is_near_what_was_measured(keys, numerics, measured):
     """docs/memory.md, 30 million parameters and three neighbours; 64 is 52 measured without flows, and 12 for these."""
     expected = room.bytes_per_parameter(agreed(*keys), NumericsSection(**numerics), 29_716_480)

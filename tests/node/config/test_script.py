@@ -58,7 +58,7 @@ def test_a_custom_algorithm_is_refused():
         (("mix.kind=dsgd", 'mix.turns=["*a*", "*b*"]'), "mix.turns: a script trains all of its parameters"),
         (("mix.typical_samples=100",), "mix.typical_samples: gradients are the script's"),
     ],
-)  # fmt: skip
+)
 def test_what_needs_a_module_batches_or_gradients_is_refused(assignments, words):
     message = refused(*assignments)
     assert message.startswith(words)
@@ -68,7 +68,7 @@ def test_what_needs_a_module_batches_or_gradients_is_refused(assignments, words)
 @pytest.mark.parametrize(
     ("assignments"),
     [(), ("task.buffers=local",), ('mix.personal=["head.*"]',), ("pace.kind=clock",), ("pace.overlap=true",), ("overlay.average_every=5",)],
-)  # fmt: skip
+)
 def test_what_works_on_parameters_is_allowed(assignments):
     manifests.check(agreed(*assignments))
 

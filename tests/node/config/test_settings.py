@@ -52,10 +52,7 @@ def test_a_former_key_may_have_its_default_and_nothing_else():
     stored = f'parallel = "data"\n{toml.to_toml(NodeConfig(ranks=2))}'
     assert convert(toml.parse(stored), NodeConfig) == NodeConfig(ranks=2)
     assert toml.apply_set(NodeConfig(), ("parallel=data", "ranks=2")) == NodeConfig(ranks=2)
-    for line in (
-        refusal(toml.apply_set, NodeConfig(), ["parallel=fsdp"]),
-        refusal(convert, toml.parse('parallel = "fsdp"'), NodeConfig),
-    ):
+    for line in (refusal(toml.apply_set, NodeConfig(), ["parallel=fsdp"]), refusal(convert, toml.parse('parallel = "fsdp"'), NodeConfig)):
         assert line.startswith("parallel: must be data, or left out, got 'fsdp'; ")
         assert "FSDP2" in line
         assert "docs/your-own-loop.md" in line
@@ -89,9 +86,7 @@ def test_every_key_and_section_says_what_it_means(kind):
     for section in sections(kind):
         assert section.__doc__, section
         meanings = toml.meanings(section)
-        inner = {
-            f.name for f in msgspec.inspect.type_info(section).fields if isinstance(f.type, msgspec.inspect.StructType)
-        }
+        inner = {f.name for f in msgspec.inspect.type_info(section).fields if isinstance(f.type, msgspec.inspect.StructType)}
         assert set(section.__struct_fields__) - inner == meanings.keys() - inner, section
         assert all("".join(lines).strip() for lines in meanings.values())
 
@@ -162,19 +157,11 @@ def test_set_takes_lists_for_the_volunteers_settings():
     [
         ("pace.slot_s=-1", ["pace.slot_s: must be a number >= 0.01 and <= 3600, got -1"]),
         ("pace.slot_s=inf", ["pace.slot_s: must be a number >= 0.01 and <= 3600, got inf"]),
-        (
-            "task.x=nan",
-            [
-                "task.x: no such key; choose one of kind, batch_size, start, fingerprint, buffers, any_base, model, hidden"
-            ],
-        ),
+        ("task.x=nan", ["task.x: no such key; choose one of kind, batch_size, start, fingerprint, buffers, any_base, model, hidden"]),
         ("optimizer.momentum=1", ["optimizer.momentum: must be a number >= 0 and < 1, got 1"]),
         ("pace.rounds=1.5", ["pace.rounds: must be a whole number >= 0 and <= 1000000000, got 1.5"]),
         ("pace.kind=clok", ["pace.kind: must be one of clock, sampled, steps, got 'clok'", "did you mean clock"]),
-        (
-            "optimizer.schedule=cosin",
-            ["optimizer.schedule: must be one of constant, cosine, exponential, linear", "did you mean cosine"],
-        ),
+        ("optimizer.schedule=cosin", ["optimizer.schedule: must be one of constant, cosine, exponential, linear", "did you mean cosine"]),
         ("mix=pte", ["mix.kind", "dsgd, exact_diffusion, gather, gradient_tracking", "'pte'", "did you mean pet"]),
         ("pace.ruonds=1", ["pace.ruonds: no such key", "did you mean pace.rounds", "quorum"]),
         ("pase.rounds=1", ["pase: no such key", "did you mean pace"]),
@@ -243,9 +230,7 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 plain_data = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
-    max_leaves=4,
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2), max_leaves=4
 )
 
 
@@ -264,16 +249,25 @@ def test_no_plain_data_brings_anything_but_settings_or_one_line(raw):
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("10mbit", 1_250_000), ("10 Mbit/s", 1_250_000), ("10mbps", 1_250_000), ("2.5MB/s", 2_500_000), ("800k", 800_000),
-     ("65536", 65536), ("1gib", 2**30), ("1Kib", 1024), ("0", 0), ("none", 0), ("0.1", 1)],
-)  # fmt: skip
+    [
+        ("10mbit", 1_250_000),
+        ("10 Mbit/s", 1_250_000),
+        ("10mbps", 1_250_000),
+        ("2.5MB/s", 2_500_000),
+        ("800k", 800_000),
+        ("65536", 65536),
+        ("1gib", 2**30),
+        ("1Kib", 1024),
+        ("0", 0),
+        ("none", 0),
+        ("0.1", 1),
+    ],
+)
 def test_rates_are_what_people_mean(text, rate):
     assert toml.parse_rate(text) == rate
 
 
-@pytest.mark.parametrize(
-    "text", ["", "fast", "-1", "1e9", "10 mbit per second", "nan", "\u0661\u0660", "9" * 30, "9" * 400, "1\n2"]
-)
+@pytest.mark.parametrize("text", ["", "fast", "-1", "1e9", "10 mbit per second", "nan", "\u0661\u0660", "9" * 30, "9" * 400, "1\n2"])
 def test_an_invalid_rate_gives_one_line(text):
     assert "rate: must" in refusal(toml.parse_rate, text)
 

@@ -33,10 +33,7 @@ def test_creation_puts_the_digest_in_the_place_of_the_file_and_the_path_in_the_c
     assert start.read(manifest.task.start, config.start) == (str(file), b"a model")
     created = manifests.create(manifest, CREATOR, 1)
     assert manifests.from_bytes(manifests.to_bytes(created), manifests.swarm_id(created), "peer") == created
-    assert start.sealed(created, NodeConfig()) == (
-        created,
-        NodeConfig(),
-    )  # a template: its file is given with --set start
+    assert start.sealed(created, NodeConfig()) == (created, NodeConfig())  # a template: its file is given with --set start
 
 
 def test_members_on_the_creator_s_machine_have_the_same_file(file, monkeypatch):
@@ -46,9 +43,7 @@ def test_members_on_the_creator_s_machine_have_the_same_file(file, monkeypatch):
 
 
 def test_a_created_manifest_that_names_a_file_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"task\.start: .* must be sha256: and 64 digits, got '/etc/hosts'; .*`starling create`"
-    ):
+    with pytest.raises(ConfigError, match=r"task\.start: .* must be sha256: and 64 digits, got '/etc/hosts'; .*`starling create`"):
         manifests.create(named("/etc/hosts"), CREATOR, 1)
 
 
@@ -67,7 +62,7 @@ def test_a_value_that_is_no_digest_is_a_path(digest):
         ("none", "", r"task\.start: 'none' cannot be read: No such file"),
         (".", "", r"task\.start: '\.' cannot be read: Is a directory"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_not_the_one_is_named_in_one_line_with_the_next_command(file, monkeypatch, begins, given, words):
     monkeypatch.chdir(file.parent)
     with pytest.raises(ConfigError, match=words) as raised:
@@ -122,10 +117,18 @@ def test_a_template_needs_the_file_that_it_began_with(large, file):
 @pytest.mark.parametrize(
     "begin",
     [
-        "/etc/hosts", DIGEST, f"chunks:{'ab' * 32}", f"chunks:{'ab' * 32}:0", f"chunks:{'ab' * 32}:012", f"chunks:{'AB' * 32}:12",
-        f"chunks:{'ab' * 32}:{start.MAX_BYTES + 1}", f"chunks:{'ab' * 31}:12", f"chunks:{'ab' * 32}:12\n", f"chunks:{'ab' * 32}:-1",
+        "/etc/hosts",
+        DIGEST,
+        f"chunks:{'ab' * 32}",
+        f"chunks:{'ab' * 32}:0",
+        f"chunks:{'ab' * 32}:012",
+        f"chunks:{'AB' * 32}:12",
+        f"chunks:{'ab' * 32}:{start.MAX_BYTES + 1}",
+        f"chunks:{'ab' * 31}:12",
+        f"chunks:{'ab' * 32}:12\n",
+        f"chunks:{'ab' * 32}:-1",
     ],
-)  # fmt: skip
+)
 def test_a_created_swarm_of_scripts_names_no_path_and_nothing_too_large(begin):
     with pytest.raises(ConfigError, match=r"task\.start: of a created swarm of scripts must be chunks:") as raised:
         manifests.create(scripts(begin), CREATOR, 1)
@@ -141,11 +144,14 @@ def test_only_a_swarm_of_scripts_names_a_file_by_its_chunks():
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda data: b"x" + data[1:], lambda data: data[:-1], lambda data: data + b"x", lambda data: b"",
+        lambda data: b"x" + data[1:],
+        lambda data: data[:-1],
+        lambda data: data + b"x",
+        lambda data: b"",
         lambda data: data[1 << 20 : 2 << 20] + data[: 1 << 20] + data[2 << 20 :],
     ],
     ids=["another byte", "truncated", "too long", "empty", "chunks in another order"],
-)  # fmt: skip
+)
 def test_a_file_that_is_not_the_one_that_scripts_begin_with_is_refused(large, damage):
     manifest, _ = start.sealed(scripts(large), NodeConfig())
     large.write_bytes(damage(large.read_bytes()))
@@ -155,8 +161,7 @@ def test_a_file_that_is_not_the_one_that_scripts_begin_with_is_refused(large, da
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
-    [("", "which is not here; members send it"), ("none", "cannot be read: No such file or directory")],
+    ("given", "words"), [("", "which is not here; members send it"), ("none", "cannot be read: No such file or directory")]
 )
 def test_a_file_that_scripts_begin_with_and_is_not_here_is_named(given, words):
     with pytest.raises(ConfigError, match=words):

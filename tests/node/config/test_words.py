@@ -9,10 +9,17 @@ from starling.node.config.schema import Manifest
 from starling.node.config.toml import apply_set
 
 TABLES = {
-    "task.kind": words.TASK, "optimizer.kind": words.OPTIMIZER, "mix.kind": words.MIX, "overlay.kind": words.OVERLAY,
-    "robust.rule": words.RULE, "robust.before": words.BEFORE, "compress.select": words.SELECT, "partition.kind": words.PARTITION,
-    "admission.kind": words.ADMISSION, "pace.kind": words.PACE,
-}  # fmt: skip
+    "task.kind": words.TASK,
+    "optimizer.kind": words.OPTIMIZER,
+    "mix.kind": words.MIX,
+    "overlay.kind": words.OVERLAY,
+    "robust.rule": words.RULE,
+    "robust.before": words.BEFORE,
+    "compress.select": words.SELECT,
+    "partition.kind": words.PARTITION,
+    "admission.kind": words.ADMISSION,
+    "pace.kind": words.PACE,
+}
 
 
 def manifest(*assignments):

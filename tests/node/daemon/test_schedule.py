@@ -26,9 +26,8 @@ async def told(config, seconds, on_battery=lambda: False):
     """What a schedule says in so many seconds from nine o'clock UTC on: (second, why)."""
     begin, said = trio.current_time(), []
     schedule = Schedule(
-        config, lambda why: said.append((trio.current_time() - begin, why)),
-        lambda: NINE + trio.current_time() - begin, on_battery,
-    )  # fmt: skip
+        config, lambda why: said.append((trio.current_time() - begin, why)), lambda: NINE + trio.current_time() - begin, on_battery
+    )
     with trio.move_on_after(seconds):
         await schedule.serve()
     return said

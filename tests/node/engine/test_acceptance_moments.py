@@ -11,10 +11,7 @@ from starling.node.simulate.api import simulate
 from tests.harness.tasks import REAL_DATA, needs_real_data
 
 SEEDS = (0, 1, 2)
-STEPS, APART = (
-    1200,
-    20,
-)  # at 500 some seeds have not left the plateau of single bytes' frequencies, and when they do is chance
+STEPS, APART = (1200, 20)  # at 500 some seeds have not left the plateau of single bytes' frequencies, and when they do is chance
 
 
 def losses(monkeypatch, flows, moments):
@@ -27,14 +24,31 @@ def losses(monkeypatch, flows, moments):
     with monkeypatch.context() as patch:
         patch.setattr(Worker, "_open", lowered)
         runs = simulate(
-            task="text", engine="virtual", nodes=2, rounds=STEPS // APART, seeds=SEEDS,
+            task="text",
+            engine="virtual",
+            nodes=2,
+            rounds=STEPS // APART,
+            seeds=SEEDS,
             set={
-                "task.path": str(REAL_DATA / "text" / "tinyshakespeare.txt"), "task.context": 32, "task.width": 64, "task.layers": 2,
-                "task.heads": 4, "task.batch_size": 16, "partition.kind": "iid", "optimizer.kind": "adamw", "optimizer.lr": 6e-3,
-                "optimizer.warmup": 0.067, "optimizer.floor": 0.1, "optimizer.clip_norm": 1.0, "compress.select": "full",
-                "compress.response": "identity", "mix.flows": flows, "pace.local_steps": APART, "pace.evaluate_every": STEPS // APART,
+                "task.path": str(REAL_DATA / "text" / "tinyshakespeare.txt"),
+                "task.context": 32,
+                "task.width": 64,
+                "task.layers": 2,
+                "task.heads": 4,
+                "task.batch_size": 16,
+                "partition.kind": "iid",
+                "optimizer.kind": "adamw",
+                "optimizer.lr": 6e-3,
+                "optimizer.warmup": 0.067,
+                "optimizer.floor": 0.1,
+                "optimizer.clip_norm": 1.0,
+                "compress.select": "full",
+                "compress.response": "identity",
+                "mix.flows": flows,
+                "pace.local_steps": APART,
+                "pace.evaluate_every": STEPS // APART,
             },
-        )  # fmt: skip
+        )
     return [run.outcome.rows[-1].loss for run in runs.finished]
 
 

@@ -21,8 +21,7 @@ class Residual(nn.Module):
         super().__init__()
         self.enter = nn.Linear(6, 16)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 16))
-            for _ in range(4)
+            nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 16)) for _ in range(4)
         )
 
     def forward(self, x):

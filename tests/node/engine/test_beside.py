@@ -25,9 +25,16 @@ WAITS_S = 0.2
 def agreement(mix, pace):
     overlap = {"overlap": True} if pace == "steps" else {}
     return manifest(
-        "quadratic", 3, mix=mix, pace=pace, compress=WHOLE, optimizer=OptimizerSection(lr=0.02, schedule="constant"),
-        local_steps=2, rounds=20, **overlap,
-    )  # fmt: skip
+        "quadratic",
+        3,
+        mix=mix,
+        pace=pace,
+        compress=WHOLE,
+        optimizer=OptimizerSection(lr=0.02, schedule="constant"),
+        local_steps=2,
+        rounds=20,
+        **overlap,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -112,14 +119,7 @@ def test_in_clock_pace_calls_after_a_commit_wait_for_the_model_to_have_it():
 
 @pytest.mark.parametrize(
     "call",
-    [
-        calls.Snapshot(),
-        calls.Evaluate(),
-        calls.Save(),
-        calls.Settle("b"),
-        calls.Revoke("b"),
-        calls.Free(on=False, round=0),
-    ],
+    [calls.Snapshot(), calls.Evaluate(), calls.Save(), calls.Settle("b"), calls.Revoke("b"), calls.Free(on=False, round=0)],
     ids=lambda call: type(call).__name__,
 )
 def test_what_changes_the_model_or_copies_it_waits(call):

@@ -104,8 +104,9 @@ def test_a_message_that_comes_in_a_later_round_is_added_to_its_own_to_the_bit(en
 def test_the_same_is_so_where_scalars_along_drawn_directions_are_sent():
     agreed = msgspec.structs.replace(
         manifest(mix="seeds", nodes=4, rounds=100, compress=taken(CompressSection, select="full", response="int8_nearest")),
-        overlay=OverlaySection(kind="complete"), optimizer=taken(OptimizerSection, kind="sgd"),
-    )  # fmt: skip
+        overlay=OverlaySection(kind="complete"),
+        optimizer=taken(OptimizerSection, kind="sgd"),
+    )
     engines = {name: opened(agreed, shard, name) for shard, name in enumerate("abc")}
     published = trained(engines)
     mixed(engines, published, missed={("b", "a")})
@@ -135,9 +136,7 @@ def test_what_comes_too_late_or_twice_or_of_nobody_changes_nothing(engines):
     refused_as("state", late(engines["b"], "a", published["a"], 7), "nothing")
     harmed = changed(published["a"], published["a"].payload[:-1])
     refused_as("peer", late(engines["b"], "a", harmed), "bad_support")
-    refused_as(
-        "peer", late(engines["b"], "a", msgspec.structs.replace(published["a"], digest=bytes(32))), "wrong_digest"
-    )
+    refused_as("peer", late(engines["b"], "a", msgspec.structs.replace(published["a"], digest=bytes(32))), "wrong_digest")
     for round_ in range(1, 1 + DEPTH):
         mixed(engines, trained(engines, round_), round_)
     refused_as("state", late(engines["b"], "a", published["a"]), "nothing")
@@ -195,9 +194,7 @@ def test_a_single_vote_is_no_majority():
 def test_an_invalid_message_is_the_peers_fault_and_changes_nothing(engines, harm, reason):
     published = trained(engines)
     refused_as("peer", receive(engines["a"], "b", changed(published["b"], harm(published["b"].payload))), reason)
-    refused_as(
-        "peer", receive(engines["a"], "b", msgspec.structs.replace(published["b"], digest=bytes(32))), "wrong_digest"
-    )
+    refused_as("peer", receive(engines["a"], "b", msgspec.structs.replace(published["b"], digest=bytes(32))), "wrong_digest")
     mixed(engines, published)
     assert torch.equal(x_of(engines["a"]), x_of(engines["b"]))
 

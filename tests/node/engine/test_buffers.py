@@ -23,9 +23,7 @@ def pictures(network, **keys):
 
 
 def trained(agreed, rounds=8, checkpoint=""):
-    engines = {
-        peer: opened(agreed, shard, peer, checkpoint and f"{checkpoint}-{peer}") for shard, peer in enumerate("ab")
-    }
+    engines = {peer: opened(agreed, shard, peer, checkpoint and f"{checkpoint}-{peer}") for shard, peer in enumerate("ab")}
     for turn in range(rounds):
         every(engines, calls.Train(turn, 5))
         exchange(engines, "a", "b", seq=turn + 1, round=turn)

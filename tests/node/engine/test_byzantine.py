@@ -193,10 +193,7 @@ def test_hostile_payloads_are_refused_by_an_honest_engine_and_change_nothing(nam
     before = trained(honest, swarm)
     offer, asked = offered(engine, "b"), offered(honest, "a", seq=1)
     answered = done(engine, calls.Answer("b", 0, 1, 0, 0.5, asked.gain, asked.payload))
-    for call in (
-        calls.Answer("a", 0, 0, 0, 0.5, offer.gain, offer.payload),
-        calls.Apply("a", 0, 1, answered.payload),
-    ):
+    for call in (calls.Answer("a", 0, 0, 0, 0.5, offer.gain, offer.payload), calls.Apply("a", 0, 1, answered.payload)):
         refused_as("peer", run(honest, call))
     done(honest, calls.Mix(0))
     assert torch.equal(honest.vector, before)
@@ -242,9 +239,7 @@ def test_a_published_hostile_payload_is_signed_as_it_is_sent():
     trained(honest, swarm)
     published = done(engine, calls.Publish(0))
     assert published.digest == digest(published.payload)
-    assert run(honest, calls.VerifyUpdate("a", published.digest, published.payload)) == calls.Refused(
-        "peer", "not_finite"
-    )
+    assert run(honest, calls.VerifyUpdate("a", published.digest, published.payload)) == calls.Refused("peer", "not_finite")
 
 
 def test_an_attacker_that_pulls_forges_from_what_it_received_in_the_round_before():

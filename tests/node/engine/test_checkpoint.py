@@ -74,9 +74,7 @@ def test_a_damaged_checkpoint_costs_one_checkpoint(tmp_path, damage):
     assert (found.round, float(found.tensors["x"][0])) == (1, 1.0)
     again.save(checkpoint(3))
     assert files(path).load().round == 3
-    assert tensor_file.unpack((tmp_path / "c.previous").read_bytes())[1]["round"] == 1, (
-        "the good one before it is still there"
-    )
+    assert tensor_file.unpack((tmp_path / "c.previous").read_bytes())[1]["round"] == 1, "the good one before it is still there"
     assert (tmp_path / "c.bad").exists() == (damage != "gone")
 
 
@@ -86,9 +84,9 @@ def test_a_checkpoint_that_does_not_say_how_far_it_is_is_a_bad_one(tmp_path, fac
     path = tmp_path / "c"
     files(path).save(checkpoint(1))
     path.replace(tmp_path / "c.previous")
-    tensor_file.write(
-        path, tensor_file.pack({"x": torch.zeros(7)}, {"kind": "checkpoint", "swarm": "s", "schema": "m"} | facts)
-    ).replace(path)
+    tensor_file.write(path, tensor_file.pack({"x": torch.zeros(7)}, {"kind": "checkpoint", "swarm": "s", "schema": "m"} | facts)).replace(
+        path
+    )
     assert files(path).load().round == 1
     (tmp_path / "c.previous").unlink()
     with pytest.raises(ConfigError, match="c: does not say how far it is; move the file away") as error:

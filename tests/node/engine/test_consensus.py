@@ -24,9 +24,13 @@ LOSSLESS = CompressSection(select="full", request="identity", response="identity
 
 def pair(mix, compress=LOSSLESS, dim=20, **keys):
     agreed = manifest(
-        "quadratic", nodes=2, mix=MixSection(kind=mix, **({"clip_norm": 0.0} | keys)), compress=compress, params={"dim": dim},
+        "quadratic",
+        nodes=2,
+        mix=MixSection(kind=mix, **({"clip_norm": 0.0} | keys)),
+        compress=compress,
+        params={"dim": dim},
         optimizer=OptimizerSection(lr=0.1, momentum=0.0, schedule="constant"),
-    )  # fmt: skip
+    )
     engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("ab")}
     every(engines, calls.Train(0, 5))
     return engines
@@ -38,7 +42,7 @@ def true_distance(engines):
 
 @pytest.mark.parametrize(
     "mix", ["pet", "dsgd", "gradient_tracking", "k_gt", "outer", "choco", "beer", "push_sum", "r_fast", "defended_tracking", "psgd"]
-)  # fmt: skip
+)
 def test_two_nodes_that_exchange_all_of_their_models_learn_how_far_apart_they_are(mix):
     engines = pair(mix)
     apart = true_distance(engines)
@@ -62,9 +66,7 @@ def test_a_figure_is_reported_once_and_only_of_exchanges_that_took_place():
 
 
 def test_a_sample_of_the_coordinates_stands_for_all_of_them():
-    engines = pair(
-        "dsgd", CompressSection(select="mask", ratio=0.25, request="identity", response="identity"), 4 * BLOCK
-    )
+    engines = pair("dsgd", CompressSection(select="mask", ratio=0.25, request="identity", response="identity"), 4 * BLOCK)
     apart, squares = true_distance(engines), []
     for turn in range(4):
         exchange(engines, "a", "b", seq=turn + 1)

@@ -38,9 +38,7 @@ def test_the_vector_is_float32_and_the_model_learns_and_keeps_its_dtypes(network
         done(engine, calls.Mix(turn))
     after = done(engine, calls.Evaluate())
     assert x_of(engine).dtype == torch.float32
-    assert {name: each.dtype for name, each in module(engine).named_parameters()} == {
-        n: p.dtype for n, p in made.items()
-    }
+    assert {name: each.dtype for name, each in module(engine).named_parameters()} == {n: p.dtype for n, p in made.items()}
     assert after.value > max(0.5, before.value)
 
 
@@ -76,9 +74,7 @@ def test_an_export_has_the_models_dtypes_and_is_a_start(network, tmp_path):
     done(engine, calls.Train(0, 3))
     done(engine, calls.Save(str(tmp_path / "m")))
     tensors, _ = tensor_file.load(tmp_path / "m")
-    assert {name: each.dtype for name, each in tensors.items()} == {
-        n: p.dtype for n, p in module(engine).named_parameters()
-    }
+    assert {name: each.dtype for name, each in tensors.items()} == {n: p.dtype for n, p in module(engine).named_parameters()}
     made = agreed(network)
     started = opened(structs.replace(made, task=made.task.changed(start=str(tmp_path / "m"))))
     for ours, theirs in zip(module(started).parameters(), tensors.values(), strict=True):
@@ -143,7 +139,5 @@ def test_private_gradients_of_mixed_models_are_of_the_models_numbers():
 
 def test_a_dtype_that_is_not_trained_is_one_line():
     refused_as(
-        "config",
-        Worker().handle(opening(agreed("float8"))),
-        "parameter inner.weight is float8_e4m3fn, which is not trained here; make",
+        "config", Worker().handle(opening(agreed("float8"))), "parameter inner.weight is float8_e4m3fn, which is not trained here; make"
     )

@@ -15,11 +15,25 @@ from starling.node.rpc import calls
 from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, state_of, x_of
 
 EVERY_CALL = (
-    calls.Train(0, 1), calls.Free(on=True, round=0), calls.Offer("b", 0, 1, 0, 0.5, 0),
-    calls.Answer("b", 0, 1, 0, 0.5, 0.0, b""), calls.Apply("b", 0, 1, b""), calls.Commit("b", 0, 1), calls.Drop("b", 0, 1),
-    calls.Mix(0), calls.Settle("b"), calls.Revoke("b"), calls.Evaluate(), calls.Save(), calls.Snapshot(),
-    calls.ReadChunk(1, 0, 10), calls.Consider("b", 0, b""), calls.Agree(), calls.Limit(1), calls.Stop(),
-)  # fmt: skip
+    calls.Train(0, 1),
+    calls.Free(on=True, round=0),
+    calls.Offer("b", 0, 1, 0, 0.5, 0),
+    calls.Answer("b", 0, 1, 0, 0.5, 0.0, b""),
+    calls.Apply("b", 0, 1, b""),
+    calls.Commit("b", 0, 1),
+    calls.Drop("b", 0, 1),
+    calls.Mix(0),
+    calls.Settle("b"),
+    calls.Revoke("b"),
+    calls.Evaluate(),
+    calls.Save(),
+    calls.Snapshot(),
+    calls.ReadChunk(1, 0, 10),
+    calls.Consider("b", 0, b""),
+    calls.Agree(),
+    calls.Limit(1),
+    calls.Stop(),
+)
 
 
 @pytest.mark.parametrize("call", EVERY_CALL, ids=lambda call: type(call).__name__)
@@ -76,13 +90,7 @@ def test_calls_out_of_order_are_refused():
     """One round at a time, and each pace refuses the other's call."""
     engine = opened(manifest())
     engine.handle(calls.Train(0, 5))
-    for call in (
-        calls.Train(1, 5),
-        calls.Mix(0),
-        calls.Offer("b", 0, 1, 0, 0.5, 0),
-        calls.Agree(),
-        calls.Free(on=True, round=0),
-    ):
+    for call in (calls.Train(1, 5), calls.Mix(0), calls.Offer("b", 0, 1, 0, 0.5, 0), calls.Agree(), calls.Free(on=True, round=0)):
         assert engine.handle(call).kind == "state"
     while (reply := engine.step()) is None:
         pass
@@ -148,9 +156,7 @@ def test_settled_and_revoked_edges_leave_a_correction_of_what_remains_also_if_re
 
 def snapshot(engine):
     held = done(engine, calls.Snapshot())
-    return held, b"".join(
-        done(engine, calls.ReadChunk(held.snapshot, at, 1000)).data for at in range(0, held.size, 1000)
-    )
+    return held, b"".join(done(engine, calls.ReadChunk(held.snapshot, at, 1000)).data for at in range(0, held.size, 1000))
 
 
 def test_a_late_joiner_takes_over_a_snapshot_with_zero_flows_and_a_climbing_rate():

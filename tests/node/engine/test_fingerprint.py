@@ -35,9 +35,7 @@ def mae(output, target):
 
 def made(net=Net, **changed):
     x = torch.ones(20, 3)
-    return starling.task(
-        **{"model": net, "train": (x, x[:, :2]), "loss": nn.functional.mse_loss, "metrics": mae, **changed}
-    )
+    return starling.task(**{"model": net, "train": (x, x[:, :2]), "loss": nn.functional.mse_loss, "metrics": mae, **changed})
 
 
 def lines_of(task):
@@ -78,7 +76,7 @@ def test_it_is_a_few_lines_of_text():
         ({"metrics": "accuracy"}, "its metric is accuracy, higher is better, the swarm's is mae"),
         ({"loss": nn.L1Loss()}, "its loss is L1Loss, the swarm's is mse_loss"),
     ],
-)  # fmt: skip
+)
 def test_differences_are_reported_in_one_line(changed, words):
     swarm = lines_of(made(version=1))
     compared(made(version=1), swarm)
@@ -122,9 +120,7 @@ def test_another_base_is_said_in_one_line_and_another_start_is_not():
     fingerprint.check(swarm, made(Based), Based())
     fingerprint.check(swarm, made(Based), Based("head.weight"))
     for other in ("base.weight", "base.bias"):
-        with pytest.raises(
-            ConfigError, match=r"its frozen parameters have other values than the swarm's, .*any_base"
-        ) as caught:
+        with pytest.raises(ConfigError, match=r"its frozen parameters have other values than the swarm's, .*any_base") as caught:
             fingerprint.check(swarm, made(Based), Based(other))
         assert "\n" not in str(caught.value)
 
@@ -159,12 +155,12 @@ def test_a_packed_base_is_compared_whatever_the_start_file_gives():
 @pytest.mark.parametrize("form", ["transposed", "bfloat16", "scalar", "empty"])
 def test_frozen_values_of_any_form_have_a_digest(form):
     values = {
-        "transposed": torch.arange(6.0).view(2, 3).t(), "bfloat16": torch.ones(3).bfloat16(), "scalar": torch.tensor(1.0),
+        "transposed": torch.arange(6.0).view(2, 3).t(),
+        "bfloat16": torch.ones(3).bfloat16(),
+        "scalar": torch.tensor(1.0),
         "empty": torch.zeros(0),
-    }[form]  # fmt: skip
-    same, more = (
-        nn.ParameterDict({"a": nn.Parameter(each, requires_grad=False)}) for each in (values.clone(), values + 1)
-    )
+    }[form]
+    same, more = (nn.ParameterDict({"a": nn.Parameter(each, requires_grad=False)}) for each in (values.clone(), values + 1))
     assert fingerprint.base(same) == fingerprint.base(copy.deepcopy(same))
     assert (fingerprint.base(same) == fingerprint.base(more)) == (form == "empty")
 
@@ -242,9 +238,7 @@ def test_creation_writes_it_and_a_node_with_another_model_does_not_open(tmp_path
     (tmp_path / f"{name}.py").write_text(MODULE.format(width=12))
     del sys.modules[name]
     refused_as("config", Worker().handle(call), "weight has shape (12, 3), the swarm's has (1, 3); ask the creator")
-    (tmp_path / f"{name}.py").write_text(
-        "import starling\ndef net() -> starling.Task:\n    raise OSError('no weights')\n"
-    )
+    (tmp_path / f"{name}.py").write_text("import starling\ndef net() -> starling.Task:\n    raise OSError('no weights')\n")
     with pytest.raises(ConfigError, match=rf"task\.kind: '{name}:net'.*no weights.*line 3") as caught:
         operate.create(tmp_path / "m", created, NodeConfig(trust=True))
     assert "\n" not in str(caught.value)

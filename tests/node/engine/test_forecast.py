@@ -59,10 +59,7 @@ def manifests(folder):
         "gpt": (TaskSection(kind="text", path=text, batch_size=8, **WIDE), ADAMW),
     }
     partition = PartitionSection(kind="iid", shards=1)
-    return {
-        name: Manifest(task=section, optimizer=optimizer, partition=partition)
-        for name, (section, optimizer) in tasks.items()
-    }
+    return {name: Manifest(task=section, optimizer=optimizer, partition=partition) for name, (section, optimizer) in tasks.items()}
 
 
 def parts(manifest):

@@ -50,9 +50,7 @@ TOKENS = torch.arange(32).reshape(2, 16)
 def trained(folder, kind):
     """The run directory of a node that has trained, saved, and is gone; and its model, as the task makes it."""
     keys = [f"task={kind}", "partition=iid", "pace.local_steps=3", "task.batch_size=4", "optimizer.lr=0.5"]
-    place, _ = operate.create(
-        folder / "n", toml.apply_set(Manifest(), keys), NodeConfig(device="cpu", trust=True, shard=0)
-    )
+    place, _ = operate.create(folder / "n", toml.apply_set(Manifest(), keys), NodeConfig(device="cpu", trust=True, shard=0))
     agreed, me, engine = place.read_manifest(), Identity.load_or_create(place.key).peer_id, Worker()
     shard = manifests.shard_of(agreed, 0, me)
     done(engine, calls.Open(agreed, "", shard, "cpu", 1, str(place.checkpoint), me))
@@ -88,11 +86,7 @@ def gpt(tmp_path, monkeypatch):
 def test_transformers_reads_a_model_back(gpt, tmp_path):
     place, model = trained(tmp_path, "my_forms:whole")
     folder = converted(place, "hf", tmp_path / "hf")
-    read = (
-        importlib.import_module("transformers")
-        .AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-        .eval()
-    )
+    read = importlib.import_module("transformers").AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
     with torch.no_grad():
         assert torch.equal(read(input_ids=TOKENS).logits, model(input_ids=TOKENS).logits)
     assert not list(folder.glob("*.bin"))
@@ -138,14 +132,10 @@ def test_onnx_computes_what_the_model_computes_for_any_number_of_samples(tmp_pat
         np.testing.assert_allclose(output, model(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("form", "said"), [("hf", "needs a transformers model"), ("peft", "needs a model with adapters")]
-)
+@pytest.mark.parametrize(("form", "said"), [("hf", "needs a transformers model"), ("peft", "needs a model with adapters")])
 def test_a_format_that_does_not_fit_is_one_line(form, said, tmp_path):
     place, _ = trained(tmp_path, "digits")
-    with pytest.raises(
-        ConfigError, match=f"--format: {form} {said}, this task's is a Sequential; try `--format safetensors`"
-    ):
+    with pytest.raises(ConfigError, match=f"--format: {form} {said}, this task's is a Sequential; try `--format safetensors`"):
         converted(place, form, tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
@@ -170,15 +160,25 @@ def test_the_command_writes_a_format_and_a_card(tmp_path, capsys, monkeypatch):
 
 def test_a_card_has_one_nodes_figures_and_no_table_of_members():
     status = StatusSnapshot(
-        version=VERSION, peer="p", swarm="s", name="n", time_s=0.0, uptime_s=1.0, state="finished", task="digits", metric="accuracy",
-        round=7, rounds=9, local_steps=1400, members=4, value=0.9731, value_round=6, parameters=4810,
-    )  # fmt: skip
+        version=VERSION,
+        peer="p",
+        swarm="s",
+        name="n",
+        time_s=0.0,
+        uptime_s=1.0,
+        state="finished",
+        task="digits",
+        metric="accuracy",
+        round=7,
+        rounds=9,
+        local_steps=1400,
+        members=4,
+        value=0.9731,
+        value_round=6,
+        parameters=4810,
+    )
     page = card("a |\n# b <i>", swarm="s1", task="my:T", form="peft", status=status)
-    for row in (
-        "| rounds | 7 of 9 |",
-        "| members at the end | 4 |",
-        "| accuracy | 0.9731, on this node's held-out data, in round 6 |",
-    ):
+    for row in ("| rounds | 7 of 9 |", "| members at the end | 4 |", "| accuracy | 0.9731, on this node's held-out data, in round 6 |"):
         assert row in page
     assert page.startswith("---\nlibrary_name: peft\n")
     assert "\n# a \\| # b &lt;i>\n" in page

@@ -162,12 +162,7 @@ def opened_with(agreed, **changes):
 @pytest.mark.parametrize(
     ("agreed", "changes", "said"),
     [
-        pytest.param(
-            {},
-            {"privacy": PrivacySection(noise=1.0)},
-            "privacy.noise: gradients are of single samples",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param({}, {"privacy": PrivacySection(noise=1.0)}, "privacy.noise: gradients are of single samples", marks=pytest.mark.slow),
         ({"mix": "seeds"}, {}, "mix.kind: steps of seeds compute losses and no gradient"),
         ({}, {"ranks": 2}, "ranks: other processes compute parts of each batch"),
     ],

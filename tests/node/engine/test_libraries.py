@@ -129,10 +129,7 @@ def test_adapters_on_a_packed_base_train_evaluate_export_load_and_generate(tasks
     assert tensors
     assert all("lora_" in name for name in tensors)
     assert facts["holds"] == "trained"
-    assert (
-        sum(each.nbytes for name, each in tensor_file.load(tmp_path / "c")[0].items() if name.startswith("buffer."))
-        < 10_000
-    )
+    assert sum(each.nbytes for name, each in tensor_file.load(tmp_path / "c")[0].items() if name.startswith("buffer.")) < 10_000
     task = getattr(tasks, bits)()
     fresh = task.model(generator(agreed.seed, "model"))
     model_file.fill(fresh, tensors)

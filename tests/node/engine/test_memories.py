@@ -178,12 +178,7 @@ def test_hostile_memories_are_the_peers_fault_and_change_nothing():
     engines = pair(agreed())
     before = memory(engines["b"])
     offered = done(engines["a"], calls.Offer("b", 0, 1, 0, 0.5, 0))
-    for payload in (
-        offered.payload[:-1],
-        offered.payload[:-12],
-        offered.payload + b"\0",
-        b"\xff" * len(offered.payload),
-    ):
+    for payload in (offered.payload[:-1], offered.payload[:-12], offered.payload + b"\0", b"\xff" * len(offered.payload)):
         reply = run(engines["b"], calls.Answer("a", 0, 1, 0, 0.5, offered.gain, payload))
         assert isinstance(reply, calls.Refused)
         assert reply.kind == "peer"

@@ -45,9 +45,7 @@ def test_an_engine_holds_what_the_table_says(name, tmp_path, monkeypatch):
             memory.exchange(*ends, f"p{number}", turn, leads=number % 2 == 0)
         for end in ends:
             end.done(calls.Mix(turn))
-    totals = [
-        end.engine.replica.form for end in ends
-    ]  # of flows: where there are none, zeros that take no memory as nothing is written
+    totals = [end.engine.replica.form for end in ends]  # of flows: where there are none, zeros that take no memory as nothing is written
     unwritten = {each.untyped_storage().data_ptr() for each in totals if not each.any()}
     assert bool(unwritten) != name.startswith("flows")
     ours = sum(storage.nbytes() for at, storage in alive().items() if at not in {*before, *unwritten})

@@ -56,9 +56,7 @@ def test_a_save_model_file_loads_under_any_tied_name(tmp_path):
     model_file.fill(fresh, safetensors.torch.load_file(tmp_path / "m"))
     assert equal(fresh, Tied(1))
     assert fresh.head.weight is fresh.embed.weight
-    kept = {
-        "head.weight" if name == "embed.weight" else name: each for name, each in model_file.entries(Tied(2)).items()
-    }
+    kept = {"head.weight" if name == "embed.weight" else name: each for name, each in model_file.entries(Tied(2)).items()}
     model_file.fill(fresh, kept)
     assert equal(fresh, Tied(2))
 
@@ -125,9 +123,7 @@ def test_torchs_format_has_extra_state_and_loads_strictly(tmp_path, state):
 
 
 def test_extra_state_that_would_have_to_be_unpickled_is_refused_in_one_line(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"get_extra_state.*Scaled; let it give numbers.*--format safetensors"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"get_extra_state.*Scaled; let it give numbers.*--format safetensors") as caught:
         formats.write("torch", Scaled(Tied), None, None, tmp_path / "m.pt")
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
@@ -170,7 +166,7 @@ class WholeNumbers(nn.Module):
         (Packed, {"0.qweight", "0.scales"}, {"0.bias", "1.weight", "2.running_mean", "2.running_var", "2.num_batches_tracked"}),
         (WholeNumbers, {"0.weight", "0.weight.scale"}, {"1.weight", "2.running_mean", "2.running_var", "2.num_batches_tracked"}),
     ],
-)  # fmt: skip
+)
 def test_files_of_a_packed_base_have_trained_tensors_only(layer, left_out, held):
     model = nn.Sequential(layer(), nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False))
     model[1].bias.requires_grad_(False)  # frozen, though not packed: of the base too
@@ -202,9 +198,7 @@ def test_bitsandbytes_parameters_are_packed_and_what_hangs_on_them(recwarn):
     bnb = pytest.importorskip("bitsandbytes", reason="needs bitsandbytes")
     four = bnb.nn.Linear4bit(64, 64, compute_dtype=torch.float32, quant_type="nf4")
     four.weight = bnb.nn.Params4bit(torch.randn(64, 64), requires_grad=False, quant_type="nf4")
-    model = nn.Sequential(
-        four.to("cpu"), bnb.nn.Linear8bitLt(64, 64, has_fp16_weights=False).to("cpu"), nn.Linear(64, 2)
-    )
+    model = nn.Sequential(four.to("cpu"), bnb.nn.Linear8bitLt(64, 64, has_fp16_weights=False).to("cpu"), nn.Linear(64, 2))
     left_out = quantised(model)
     assert {"0.weight", "0.weight.absmax", "1.weight"} <= left_out
     assert not left_out & {"0.bias", "1.bias", "2.weight"}

@@ -52,9 +52,7 @@ def test_a_second_moment_follows_gradients_down():
 @given(seed=seeds, size=st.integers(1, 3 * BLOCK), spread=st.floats(0.0, 12.0))
 def test_an_8_bit_second_moment_is_never_0_and_a_first_one_keeps_its_sign(seed, size, spread):
     """A step divides by the root of the one, so it may not vanish beside large ones of its block."""
-    values = torch.randn(size, generator=chance(seed)) * 10.0 ** (
-        -spread * torch.rand(size, generator=chance(seed + 1))
-    )
+    values = torch.randn(size, generator=chance(seed)) * 10.0 ** (-spread * torch.rand(size, generator=chance(seed + 1)))
     assert (through(Int8(), "exp_avg_sq", values.square()) > 0.0).all()
     first = through(Int8(), "exp_avg", values)
     assert ((first == 0.0) | (first.sign() == values.sign())).all()
@@ -97,9 +95,7 @@ def test_long_vectors_are_stored_like_short_ones(moments, monkeypatch):
         ends.append((x, stepper.state_dict()))
     (one, held), (other, also) = ends
     assert held.keys() == also.keys()
-    assert {name: tensor.dtype for name, tensor in held.items()} == {
-        name: tensor.dtype for name, tensor in also.items()
-    }
+    assert {name: tensor.dtype for name, tensor in held.items()} == {name: tensor.dtype for name, tensor in also.items()}
     if moments == "int8":
         assert torch.equal(one, other)  # else chance is drawn in another order
 
@@ -151,7 +147,5 @@ def test_only_adam_s_family_has_such_moments(kind):
         kept("int8", kind)
     assert kept("float32", kind) is None
     if kind != "muon":
-        asked = structs.replace(
-            opening(manifest(optimizer=OptimizerSection(kind=kind))), numerics=NumericsSection(moments="int8")
-        )
+        asked = structs.replace(opening(manifest(optimizer=OptimizerSection(kind=kind))), numerics=NumericsSection(moments="int8"))
         refused_as("config", Worker(clock=lambda: 0.0).handle(asked), "numerics.moments")

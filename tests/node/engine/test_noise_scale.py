@@ -28,9 +28,7 @@ def measured(count, sizes, *, sigma=2.0, **keys):
     for turn in range(count):
         batch = MEAN + sigma * torch.randn(sizes[turn % len(sizes)], 3, generator=chance)
         first, rest = len(batch) // 2, (len(batch) + 1) // 2
-        assert scale.measure(compute, batch, gradient, turn, by_samples) == pytest.approx(
-            (first**2 + rest**2) / len(batch)
-        )
+        assert scale.measure(compute, batch, gradient, turn, by_samples) == pytest.approx((first**2 + rest**2) / len(batch))
         assert torch.allclose(gradient, batch.mean(0), atol=1e-5)
     return scale
 
@@ -79,9 +77,7 @@ def test_a_node_that_measures_learns_what_it_learns_without_and_shows_the_figure
     agreed = manifest()
     plain, own = opened(agreed), Worker(clock=lambda: 0.0)
     done(own, msgspec.structs.replace(opening(agreed), numerics=NumericsSection(noise_every=2)))
-    seen = [
-        [done(each, calls.Train(0, steps)).figures.noise_scale for steps in (2 * LEAST - 1, 1)] for each in (plain, own)
-    ]
+    seen = [[done(each, calls.Train(0, steps)).figures.noise_scale for steps in (2 * LEAST - 1, 1)] for each in (plain, own)]
     assert seen[0] == [None, None]
     assert seen[1][0] is None
     assert seen[1][1] > 0.0

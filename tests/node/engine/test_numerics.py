@@ -89,9 +89,7 @@ def test_micro_batches_add_up_to_the_gradient_of_the_batch(micro_batch):
     "error",
     [
         FULL,
-        RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: not enough memory: you tried to allocate"
-        ),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: not enough memory: you tried to allocate"),
         MemoryError(),
     ],
 )
@@ -212,11 +210,7 @@ def test_tasks_that_draw_nothing_leave_the_generators_alone():
     """Which tasks these are is a list of modules: each of them, with every network, draws nothing in a step. Others' tasks are seeded."""
     for module in DRAW_NOTHING:
         assert importlib.import_module(module)
-    tasks = [
-        ("digits", {}),
-        ("digits", {"model": "cnn"}),
-        ("text", {"width": 32, "layers": 1, "heads": 1, "context": 8}),
-    ]
+    tasks = [("digits", {}), ("digits", {"model": "cnn"}), ("text", {"width": 32, "layers": 1, "heads": 1, "context": 8})]
     tasks += [("quadratic", {"dim": 5, "noise": 1.0}), ("logistic", {}), ("synthetic", {"model": "mlp"})]
     for kind, params in tasks:
         made = task(kind, params)
@@ -224,9 +218,7 @@ def test_tasks_that_draw_nothing_leave_the_generators_alone():
         model = made.model(torch.Generator().manual_seed(1))
         assert not any(isinstance(each, nn.Dropout) for each in model.modules())
         data = None if kind == "text" else made.data(Source(None, PartitionSection(shards=16), 0, 5), "cpu")
-        batch = (
-            torch.zeros(2, 9, dtype=torch.int64) if data is None else data.batch(4, torch.Generator().manual_seed(2))
-        )
+        batch = torch.zeros(2, 9, dtype=torch.int64) if data is None else data.batch(4, torch.Generator().manual_seed(2))
         _, gradient = bind(model, layout(model))
         before = torch.random.get_rng_state()
         Gradients(NumericsSection(), made, model, "cpu").compute(batch, gradient, 3, lambda: None)
@@ -359,9 +351,7 @@ def test_a_compiler_failure_falls_back_with_the_reason(at):
     assert (own, resets) == (loss, min(at, 1))
     if at:
         [note] = notes
-        assert note.startswith(
-            "numerics.compile: the model is not compiled from here on, NotImplementedError: no such operation; "
-        )
+        assert note.startswith("numerics.compile: the model is not compiled from here on, NotImplementedError: no such operation; ")
 
 
 def test_an_error_of_the_task_is_the_task_s_where_it_is_compiled_too():
@@ -390,12 +380,7 @@ print(resets, *notes)
 """
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)} | ({"CXX": cxx} if cxx else {})
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-W", "ignore", "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("1 numerics.compile: the model is not compiled" if cxx else "0")

@@ -43,12 +43,7 @@ def left(tmp_path):
     return trained(tmp_path)
 
 
-PICTURES = (
-    "task=tests.harness.networks:Pictures",
-    "task.network=resnet",
-    "partition=by_label",
-    "partition.shards=4",
-)
+PICTURES = ("task=tests.harness.networks:Pictures", "task.network=resnet", "partition=by_label", "partition.shards=4")
 
 
 @pytest.mark.parametrize("settings", [(), PICTURES], ids=["digits", "statistics"])
@@ -134,9 +129,7 @@ def test_ask_works_on_a_node_that_has_left(writer, tmp_path, capsys):
 def test_an_evaluation_of_a_left_node_starts_one_process(left, tmp_path, monkeypatch):
     """The model is exported from the checkpoint in the process that evaluates it: importing torch takes seconds."""
     started, run = [], subprocess.run
-    monkeypatch.setattr(
-        subprocess, "run", lambda command, **options: started.append(command) or run(command, **options)
-    )
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: started.append(command) or run(command, **options))
     value = Attached(left.path).evaluate().value
     assert len(started) == 1
     assert value == offline.measure(left.path, tmp_path / "at_once.safetensors", None)["value"]
@@ -154,9 +147,7 @@ def test_eval_of_a_left_node_works_from_its_directory(left, tmp_path):
 
     ran = starling("eval", left.path, "--json")
     assert ran.returncode == 0, ran.stderr
-    assert (
-        json.loads(ran.stdout)["value"] == offline.measure(left.path, tmp_path / "at_once.safetensors", None)["value"]
-    )
+    assert json.loads(ran.stdout)["value"] == offline.measure(left.path, tmp_path / "at_once.safetensors", None)["value"]
     (tmp_path / "bad.npz").write_bytes(b"")
     ran = starling("eval", left.path, "--data", tmp_path / "bad.npz")
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)

@@ -27,9 +27,7 @@ SECTIONS = {
     "adamw": OptimizerSection(kind="adamw", weight_decay=0.01, beta_2=0.99),
     "rmsprop": OptimizerSection(kind="rmsprop", alpha=0.9, centered=True),
     "nesterov": OptimizerSection(momentum=0.5, nesterov=True),
-} | {
-    kind: OptimizerSection(kind=kind) for kind in OPTIMIZERS.built_in if kind not in {"sgd", "adamw", "rmsprop", "muon"}
-}
+} | {kind: OptimizerSection(kind=kind) for kind in OPTIMIZERS.built_in if kind not in {"sgd", "adamw", "rmsprop", "muon"}}
 REFERENCES = {
     "sgd": lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.9, weight_decay=0.01),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1.0, weight_decay=0.01, betas=(0.9, 0.99)),
@@ -238,10 +236,7 @@ def test_muon_steps_hidden_matrices_and_adamw_all_else_as_torch_does(decay):
     for name, parameter in theirs.named_parameters():
         flat = torch.nn.Parameter(parameter.data.view(len(parameter), -1)) if parameter.ndim > 1 else parameter
         (hidden if name in hidden_matrices(theirs) else rest).append((flat, parameter))
-    decays = [
-        [p for p, _ in rest if p.ndim > 1 or decay == "all"],
-        [p for p, _ in rest if p.ndim < 2 and decay != "all"],
-    ]
+    decays = [[p for p, _ in rest if p.ndim > 1 or decay == "all"], [p for p, _ in rest if p.ndim < 2 and decay != "all"]]
     groups = [{"params": given, "weight_decay": w} for given, w in zip(decays, (0.1, 0.0), strict=True) if given]
     torches = [
         torch.optim.Muon([p for p, _ in hidden], lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
@@ -346,9 +341,7 @@ def test_the_gain_of_all_others_keeps_to_the_highest_rate_and_their_corrections_
         ("sgd", "k_gt", False),
     ],
 )
-def test_updates_are_corrected_where_the_mixing_algorithm_knows_rates_and_the_optimiser_is_not_sgd(
-    optimizer_kind, mix, updates
-):
+def test_updates_are_corrected_where_the_mixing_algorithm_knows_rates_and_the_optimiser_is_not_sgd(optimizer_kind, mix, updates):
     manifest = Manifest(optimizer=OptimizerSection(kind=optimizer_kind), mix=MixSection(kind=mix))
     assert corrects_updates(manifest) == updates
 
@@ -430,10 +423,7 @@ def test_every_optimiser_goes_downhill_and_leaves_the_direction_alone(kind):
         (lambda x: optimizer(OptimizerSection(kind="rprop", decay="matrices"), x), "decay: rprop has no such key"),
         (lambda x: optimizer(OptimizerSection(kind="muon"), x), "kind: muon needs the shapes"),
         (lambda x: optimizer(OptimizerSection(decay="matrices"), x), "decay: matrices needs the shapes"),
-        (
-            lambda x: optimizer(OptimizerSection(kind="muon"), x, model=torch.nn.Linear(2, 1)),
-            "kind: muon .* has none besides embeddings",
-        ),
+        (lambda x: optimizer(OptimizerSection(kind="muon"), x, model=torch.nn.Linear(2, 1)), "kind: muon .* has none besides embeddings"),
         *(
             (lambda x, made=TORCH[kind]: Optimizer(lambda p: [made(p)], x), "kind: it cannot step a flat vector")
             for kind in sorted(NOT_FLAT & TORCH.keys())

@@ -15,9 +15,15 @@ ROUNDS, STEPS, THETA = 6, 3, 0.4
 def pair(mix):
     """Two nodes of a quadratic each, an engine for each of `copies` of them."""
     agreed = manifest(
-        "quadratic", 2, mix=mix, compress=WHOLE, optimizer=OptimizerSection(lr=0.02, schedule="constant"),
-        local_steps=STEPS, rounds=ROUNDS, overlap=True,
-    )  # fmt: skip
+        "quadratic",
+        2,
+        mix=mix,
+        compress=WHOLE,
+        optimizer=OptimizerSection(lr=0.02, schedule="constant"),
+        local_steps=STEPS,
+        rounds=ROUNDS,
+        overlap=True,
+    )
     return agreed, {name: opened(agreed, shard, node=name) for shard, name in enumerate("ab")}
 
 

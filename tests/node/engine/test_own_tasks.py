@@ -46,9 +46,7 @@ def test_steps_between_slices_of_an_evaluation_change_nothing_of_it():
     while beside.busy:
         replies.append(beside.step())
     assert next(reply for reply in replies if isinstance(reply, calls.Evaluated)) == expected
-    assert done(alone, calls.Train(1, 40)).figures == next(
-        reply.figures for reply in replies if isinstance(reply, calls.Trained)
-    )
+    assert done(alone, calls.Train(1, 40)).figures == next(reply.figures for reply in replies if isinstance(reply, calls.Trained))
 
 
 def test_the_trial_of_a_task_leaves_its_model_as_it_was():

@@ -38,9 +38,13 @@ def offer(engines, seq=1, budget=0):
 def test_fifty_rounds_by_hand_reach_the_common_optimum_only_with_tracking(mix, exact):
     lossless = CompressSection(select="full", request="identity", response="identity")
     agreed = manifest(
-        "quadratic", nodes=2, mix=taken(MixSection, kind=mix, kappa=0.25, clip_norm=0.0, flow_limit=1e6), compress=lossless,
-        optimizer=OptimizerSection(lr=0.1, momentum=0.0, schedule="constant"), params={"condition": 2.0},
-    )  # fmt: skip
+        "quadratic",
+        nodes=2,
+        mix=taken(MixSection, kind=mix, kappa=0.25, clip_norm=0.0, flow_limit=1e6),
+        compress=lossless,
+        optimizer=OptimizerSection(lr=0.1, momentum=0.0, schedule="constant"),
+        params={"condition": 2.0},
+    )
     engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("ab")}
     play(engines, agreed, lambda _: [("a", "b", 0.5)])
     errors = [done(engine, calls.Evaluate()).value for engine in engines.values()]
@@ -85,8 +89,7 @@ def test_nodes_that_do_not_train_come_to_agree_on_every_coordinate(select, theta
     its own vector met on the same coordinates in every exchange. At a weight below a half a rest of each difference is left to the next.
     """
     agreed = manifest(
-        mix=MixSection(kind="dsgd", clip_norm=0.0),
-        compress=CompressSection(select=select, request="identity", response="identity"),
+        mix=MixSection(kind="dsgd", clip_norm=0.0), compress=CompressSection(select=select, request="identity", response="identity")
     )
     engines = pair(agreed, train=False)
     for name in "ab" if theta == 0.5 else "a":
@@ -184,9 +187,7 @@ def test_in_clock_pace_effects_are_added_at_once():
 
 def test_two_answers_under_way_do_not_pull_twice():
     """A responder counts what it has promised: else two initiators each pull it half the way, and it overshoots."""
-    agreed = manifest(
-        pace="clock", mix=MixSection(clip_norm=0.0), compress=CompressSection(request="identity", response="identity")
-    )
+    agreed = manifest(pace="clock", mix=MixSection(clip_norm=0.0), compress=CompressSection(request="identity", response="identity"))
     engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("abc")}
     done(engines["c"], calls.Free(on=True, round=0))
     for _ in range(20):
@@ -204,10 +205,7 @@ def test_two_answers_under_way_do_not_pull_twice():
 def test_the_gain_shrinks_with_the_members_that_exchange():
     """Flows of many overlap before they are compared again."""
     engines = pair(manifest(local_steps=4))
-    few, many = (
-        done(engines["a"], calls.Offer("b", 0, seq, 0, 0.5, 0, members=members)).gain
-        for seq, members in ((1, 2), (2, 1 << 12))
-    )
+    few, many = (done(engines["a"], calls.Offer("b", 0, seq, 0, 0.5, 0, members=members)).gain for seq, members in ((1, 2), (2, 1 << 12)))
     assert many == pytest.approx(few * chosen_kappa(1 << 12) / chosen_kappa(2))
     assert many < few
 
@@ -227,9 +225,7 @@ def test_the_gain_shrinks_with_the_local_steps_that_fit_between_exchanges():
     assert gains[-1] == pytest.approx(2 * chosen_kappa() * 0.5 / (16 * eta), rel=0.05)
     for _ in range(100):
         engines["a"].step()
-    assert done(engines["a"], calls.Offer("b", 0, 200, 0, 0.5, 0)).gain == pytest.approx(
-        2 * chosen_kappa() * 0.5 / (100 * eta)
-    )
+    assert done(engines["a"], calls.Offer("b", 0, 200, 0, 0.5, 0)).gain == pytest.approx(2 * chosen_kappa() * 0.5 / (100 * eta))
 
 
 EXCHANGED = pair()
@@ -291,12 +287,7 @@ def test_a_gain_up_to_what_the_manifest_gives_is_accepted_and_no_more(factor, ac
 @pytest.mark.parametrize("pace", ["steps", "clock"])
 def test_the_gain_of_an_exchange_is_that_of_its_round_at_both_ends(pace):
     """It grows as lr decays. Who is a few rounds from the other still takes it, to the last bit and no further."""
-    agreed = manifest(
-        pace=pace,
-        local_steps=1,
-        optimizer=OptimizerSection(warmup=0.2, floor=0.3, momentum=0.0),
-        mix=MixSection(kappa=0.2),
-    )
+    agreed = manifest(pace=pace, local_steps=1, optimizer=OptimizerSection(warmup=0.2, floor=0.3, momentum=0.0), mix=MixSection(kappa=0.2))
     engines, gains = pair(agreed), []
     done(engines["b"], calls.Train(22, 0) if pace == "steps" else calls.Free(on=True, round=22))
     for turn in (20, 25, 28):  # ours is 20 in clock pace, 0 in steps pace would refuse them in the daemon
@@ -324,9 +315,10 @@ def test_an_initiator_cannot_gain_by_naming_a_far_round():
         done(engines["b"], calls.Drop("a", 0, turn + 1))
 
 
-@pytest.mark.parametrize(("clip_norm", "response", "clipped"), [
-    (0.01, "int4", True), (0.01, "fp16", True), (0.01, "int8", True), (1e3, "int4", False), (0.0, "int4", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("clip_norm", "response", "clipped"),
+    [(0.01, "int4", True), (0.01, "fp16", True), (0.01, "int8", True), (1e3, "int4", False), (0.0, "int4", False)],
+)
 def test_both_ends_say_whether_their_difference_was_clipped(clip_norm, response, clipped):
     engines = pair(manifest(mix=MixSection(clip_norm=clip_norm), compress=CompressSection(response=response)))
     call = offer(engines)
@@ -335,9 +327,7 @@ def test_both_ends_say_whether_their_difference_was_clipped(clip_norm, response,
     assert done(engines["b"], calls.Commit("a", 0, 1)).clipped == clipped
 
 
-@pytest.mark.parametrize(
-    ("call", "stays"), [(calls.Revoke("b"), False), (calls.Settle("b"), True)], ids=["revoked", "settled"]
-)
+@pytest.mark.parametrize(("call", "stays"), [(calls.Revoke("b"), False), (calls.Settle("b"), True)], ids=["revoked", "settled"])
 def test_committed_effects_are_revoked_and_closed_with_the_peers_flow(call, stays):
     exact = CompressSection(select="full", request="identity", response="identity")
     engines = pair(manifest("quadratic", nodes=2, mix=MixSection(clip_norm=0.0), compress=exact))

@@ -56,19 +56,10 @@ def test_samples_like_a_nodes_own_have_its_shares_of_labels():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            ["mix.kind=gather", "overlay=pull", "compress.select=full", 'mix.personal=["2.*"]'],
-            "mix.personal: gather sends whole models",
-        ),
-        (
-            ["mix.own=0.2"],
-            "mix.own: ends that take shares of their own choice do not keep the mean of models, which pet counts on",
-        ),
+        (["mix.kind=gather", "overlay=pull", "compress.select=full", 'mix.personal=["2.*"]'], "mix.personal: gather sends whole models"),
+        (["mix.own=0.2"], "mix.own: ends that take shares of their own choice do not keep the mean of models, which pet counts on"),
         (["mix.kind=dsgd", "mix.order=awc", "mix.own=0.2"], "mix.own: ends"),
-        (
-            ["mix.kind=dsgd", "mix.own=0.2", "overlay.average_every=4", "overlay=ring"],
-            "overlay.average_every: no average is exact",
-        ),
+        (["mix.kind=dsgd", "mix.own=0.2", "overlay.average_every=4", "overlay=ring"], "overlay.average_every: no average is exact"),
         (["mix.kind=dsgd", "mix.own=0.2", "pace.overlap=true"], "pace.overlap: a share is chosen"),
         (["mix.own=0.6"], "mix.own: must be"),
     ],
@@ -79,10 +70,19 @@ def test_settings_that_cannot_work_are_refused(keys, message):
 
 
 REGRESSION = {
-    "task.batch_size": 12, "pace.local_steps": 5, "pace.evaluate_every": 80, "optimizer.lr": 0.02, "optimizer.schedule": "constant",
-    "mix.clip_norm": 0.0, "mix.own": 0.5, "compress.select": "full", "compress.request": "identity",
-    "compress.response": "identity", "simulate.sample": 0, "partition.kind": "iid",
-}  # fmt: skip
+    "task.batch_size": 12,
+    "pace.local_steps": 5,
+    "pace.evaluate_every": 80,
+    "optimizer.lr": 0.02,
+    "optimizer.schedule": "constant",
+    "mix.clip_norm": 0.0,
+    "mix.own": 0.5,
+    "compress.select": "full",
+    "compress.request": "identity",
+    "compress.response": "identity",
+    "simulate.sample": 0,
+    "partition.kind": "iid",
+}
 
 
 @pytest.mark.acceptance
@@ -92,9 +92,13 @@ def test_with_twelve_samples_each_others_of_ones_own_kind_take_off_four_fifths_o
     error = {}
     for overlay in ("alone", "random_matching"):
         runs = simulate(
-            task="tests.harness.clusters:Clusters", mix="dsgd", nodes=32, rounds=80, seeds=(0, 1, 2),
+            task="tests.harness.clusters:Clusters",
+            mix="dsgd",
+            nodes=32,
+            rounds=80,
+            seeds=(0, 1, 2),
             set=REGRESSION | {"task.apart": apart, "overlay.kind": overlay},
-        )  # fmt: skip
+        )
         error[overlay] = sum(run.outcome.rows[-1].mean for run in runs.finished) / 3
     assert error["alone"] == pytest.approx(0.69, abs=0.03)
     assert error["random_matching"] <= 0.13

@@ -101,9 +101,7 @@ def test_calls_out_of_order_publish_receive_and_store_nothing():
 
 
 def test_numbers_of_our_own_that_cannot_be_sent_are_no_peers_fault():
-    agreed = msgspec.structs.replace(
-        gathering(), optimizer=msgspec.structs.replace(OptimizerSection(momentum=0.0), lr=1e16)
-    )
+    agreed = msgspec.structs.replace(gathering(), optimizer=msgspec.structs.replace(OptimizerSection(momentum=0.0), lr=1e16))
     a = opened(agreed, 0, "a")
     run(a, calls.Train(0, 1))
     assert a.handle(calls.Publish(0)).kind == "state"
@@ -137,9 +135,7 @@ def test_mix_names_the_peers_that_the_rule_clipped():
 
 
 def known(engine):
-    return {
-        name.removeprefix("known."): it for name, it in engine.trainer.tensors().items() if name.startswith("known.")
-    }
+    return {name.removeprefix("known."): it for name, it in engine.trainer.tensors().items() if name.startswith("known.")}
 
 
 def test_rule_state_per_peer_survives_a_restart_and_ends_with_a_ban(tmp_path):

@@ -73,10 +73,7 @@ def reference(agreed, selector):
         x=torch.stack([node[1].clone() for node in nodes]),
         mixer=mixer(agreed),
         codec=ExchangeCodec(
-            quantizer(agreed.compress.request, dtype),
-            quantizer(agreed.compress.response, dtype),
-            agreed.mix.clip_norm,
-            clip,
+            quantizer(agreed.compress.request, dtype), quantizer(agreed.compress.response, dtype), agreed.mix.clip_norm, clip
         ),
         selector=selector,
         seed=agreed.seed,
@@ -140,13 +137,7 @@ def test_corrections_of_updates_are_the_same_bits_in_engines_and_in_the_loop():
 
 @pytest.mark.parametrize(
     ("optimizer", "mix", "chosen"),
-    [
-        ("sgd", "pet", Pet),
-        ("adamw", "pet", Moments),
-        ("muon", "pet", Moments),
-        ("sgd", "moments", Moments),
-        ("adamw", "moments", Moments),
-    ],
+    [("sgd", "pet", Pet), ("adamw", "pet", Moments), ("muon", "pet", Moments), ("sgd", "moments", Moments), ("adamw", "moments", Moments)],
 )
 def test_pet_is_flows_for_sgd_and_averages_memories_of_every_other_optimiser(optimizer, mix, chosen):
     agreed = manifest(optimizer=OptimizerSection(kind=optimizer, lr=0.002), mix=mix)
@@ -160,9 +151,7 @@ def test_engines_clip_their_gradients_as_the_loop_does_and_it_matters(kind, mix)
     """The loop averages no memories."""
     optimizer = OptimizerSection(kind=kind, lr=0.002, clip_norm=0.3)
     agreed = manifest(mix=mix, optimizer=optimizer, rounds=3, local_steps=3)
-    assert_same_bits_and_other_than(
-        agreed, msgspec.structs.replace(agreed, optimizer=optimizer.changed(clip_norm=None))
-    )
+    assert_same_bits_and_other_than(agreed, msgspec.structs.replace(agreed, optimizer=optimizer.changed(clip_norm=None)))
 
 
 def test_with_kappa_0_sgd_is_averaged_plainly():

@@ -18,9 +18,7 @@ def spread(engines):
 
 
 def agreement(mix, **compress):
-    return manifest(
-        mix=taken(MixSection, kind=mix, gamma=0.3), compress=taken(CompressSection, **compress), rounds=4, local_steps=2
-    )
+    return manifest(mix=taken(MixSection, kind=mix, gamma=0.3), compress=taken(CompressSection, **compress), rounds=4, local_steps=2)
 
 
 def after(agreed, pairs):

@@ -66,17 +66,13 @@ def test_configured_buffers_need_no_note(buffers):
     assert not rounds(pair(agreed("codebook", buffers)), count=2)
 
 
-@pytest.mark.parametrize(
-    ("mix", "optimizer"), [("pet", "sgd"), ("pet", "adamw"), ("dsgd", "adamw"), ("quasi_global", "sgd")]
-)
+@pytest.mark.parametrize(("mix", "optimizer"), [("pet", "sgd"), ("pet", "adamw"), ("dsgd", "adamw"), ("quasi_global", "sgd")])
 def test_averaged_buffers_are_the_mean_of_both_ends_and_parameters_follow_their_gradients(mix, optimizer):
     """A step of weight one half makes models and buffers equal; the optimiser, with weight decay, moves no buffer."""
     made = agreed("codebook", "average", mix=mix)
     made = structs.replace(
         made,
-        optimizer=made.optimizer.changed(
-            kind=optimizer, weight_decay=0.1, lr=0.01, **({"momentum": 0.0} if optimizer == "sgd" else {})
-        ),
+        optimizer=made.optimizer.changed(kind=optimizer, weight_decay=0.1, lr=0.01, **({"momentum": 0.0} if optimizer == "sgd" else {})),
     )
     manifests.check(made)
     engines = pair(made)
@@ -137,10 +133,7 @@ def test_names_and_patterns_say_which():
     assert carried("c*") == ("codes", "constant")
     assert carried("!*") == ()
     assert carried_buffers(agreed("codebook", "average"), Codebook()) == ("codes", "mean", "constant")
-    for name, words in (
-        ("code", "'code' matches no buffer"),
-        ("seen", "'seen' matches no buffer of finite floating-point"),
-    ):
+    for name, words in (("code", "'code' matches no buffer"), ("seen", "'seen' matches no buffer of finite floating-point")):
         with pytest.raises(ConfigError, match=f"task.buffers: {words}.*its buffers are codes, mean, seen") as caught:
             carried(name)
         assert "\n" not in str(caught.value)
@@ -194,11 +187,7 @@ def test_a_teacher_that_follows_is_seen_said_once_kept_and_restored(tmp_path):
         notes += done(engine, calls.Train(turn, 3)).notes
         done(engine, calls.Mix(turn))
     notes += done(engine, calls.Train(3, 1)).notes
-    assert [
-        note
-        for note in notes
-        if note.startswith("frozen parameters change in training: teacher.1.weight, teacher.1.bias;")
-    ]
+    assert [note for note in notes if note.startswith("frozen parameters change in training: teacher.1.weight, teacher.1.bias;")]
     assert len(notes) == 1
     done(engine, calls.Stop())
     again = opened(made, checkpoint=tmp_path / "c")
@@ -228,11 +217,7 @@ def test_a_late_joiner_is_given_the_teacher_of_the_median_peer():
     joiner = opened(made, 0, "c")
     lie, facts = tensor_file.unpack(transfer(engines["b"]))
     lie["frozen.teacher.1.bias"] += 1e6
-    for peer, state in (
-        ("a", transfer(engines["a"])),
-        ("b", transfer(engines["b"])),
-        ("l", tensor_file.pack(lie, facts)),
-    ):
+    for peer, state in (("a", transfer(engines["a"])), ("b", transfer(engines["b"])), ("l", tensor_file.pack(lie, facts))):
         done(joiner, calls.Consider(peer, 4, state))
     done(joiner, calls.Agree())
     teachers = [module(engines[peer]).teacher[1] for peer in "ab"]

@@ -80,10 +80,13 @@ def _broken(tensors):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_renamed, "has a foreign tensor '0.kernel'"), (_one_more, "has a foreign tensor 'zzz'"),
-        (_flatter, "must be float32 of shape (8, 64)"), (_wider, "must be float32 of shape"), (_broken, "not finite"),
+        (_renamed, "has a foreign tensor '0.kernel'"),
+        (_one_more, "has a foreign tensor 'zzz'"),
+        (_flatter, "must be float32 of shape (8, 64)"),
+        (_wider, "must be float32 of shape"),
+        (_broken, "not finite"),
     ],
-)  # fmt: skip
+)
 def test_a_model_of_another_task_is_refused_in_one_line(tmp_path, change, words):
     engine, file = opened(manifest(params=SMALL)), tmp_path / "warm.safetensors"
     done(engine, calls.Save(str(file)))
@@ -100,9 +103,7 @@ def test_only_safetensors_files_are_read_and_nothing_is_unpickled(tmp_path):
         if data is not None:
             (tmp_path / file).write_bytes(data)
         _, created, config = from_file(manifest(params=SMALL), tmp_path / file)
-        refused_as(
-            "config", Worker().handle(opening(created, 0, "a", config.start)), "is no safetensors file, or cut short"
-        )
+        refused_as("config", Worker().handle(opening(created, 0, "a", config.start)), "is no safetensors file, or cut short")
 
 
 def test_a_node_without_the_file_is_told_which_and_how(tmp_path):
@@ -114,11 +115,7 @@ def test_a_node_without_the_file_is_told_which_and_how(tmp_path):
 
 def test_an_unrequested_file_is_an_error():
     """Its owner may think that training goes on from there."""
-    refused_as(
-        "config",
-        Worker().handle(opening(manifest(params=SMALL), 0, "a", "my.safetensors")),
-        "begins with a random model",
-    )
+    refused_as("config", Worker().handle(opening(manifest(params=SMALL), 0, "a", "my.safetensors")), "begins with a random model")
 
 
 def test_a_run_directory_knows_where_the_file_is(tmp_path, monkeypatch):

@@ -53,11 +53,7 @@ BROKEN = {
     "score raises": (SCORE + "return 1 / 0", "open", "score() failed: ZeroDivisionError"),
     "score is a share": (SCORE + "return 0.5", "open", "score() must return (sum of the metric"),
     "other models": (MODEL + "return nn.Linear(64, 10)", "model", "draw from its `generator` alone"),
-    "a loss of nothing": (
-        LOSS + "return 0.0 * Digits.loss(self, model, batch)",
-        "step",
-        "does not depend on any parameter",
-    ),
+    "a loss of nothing": (LOSS + "return 0.0 * Digits.loss(self, model, batch)", "step", "does not depend on any parameter"),
     "random scores": (SCORE + "return float(torch.rand(())), 1.0, 1", "score", "differs from call to call"),
     "not finite": (LOSS + "return Digits.loss(self, model, batch) * float('nan')", "step", "left the finite numbers"),
     "state that is not saved": (UNSAVED, "reload", "neither a parameter nor a buffer"),
@@ -93,8 +89,7 @@ REMARKS = {  # the method, and what is said in which step
         "of them were undone, as their loss was None",
     ),
     "a buffer that is not a number": (
-        MODEL
-        + "made = Digits.model(self, generator); made.register_buffer('unset', torch.full((2,), torch.nan)); return made",
+        MODEL + "made = Digits.model(self, generator); made.register_buffer('unset', torch.full((2,), torch.nan)); return made",
         "step",
         "",
     ),
@@ -166,9 +161,7 @@ def test_a_module_that_is_nowhere_is_refused_with_what_to_do(tmp_path):
     assert f"no own_task_nowhere.py in {tmp_path}" in refused.reason
 
 
-@pytest.mark.parametrize(
-    ("section", "key"), [("mix", "mix.kind"), ("optimizer", "optimizer.kind"), ("compress", "compress.response")]
-)
+@pytest.mark.parametrize(("section", "key"), [("mix", "mix.kind"), ("optimizer", "optimizer.kind"), ("compress", "compress.response")])
 def test_a_part_of_any_kind_is_found_in_the_folder_and_refused_without_consent(tmp_path, section, key):
     module = f"own_part_of_{section}"
     (tmp_path / f"{module}.py").write_text(PARTS[section])

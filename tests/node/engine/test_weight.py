@@ -22,10 +22,14 @@ EXACT = CompressSection(select="full", request="identity", response="identity")
 
 def agreed(typical, *, optimizer=None, samples=0, **mix):
     return manifest(
-        "tests.harness.weighted:Weighted", params={"samples": samples}, optimizer=optimizer or OptimizerSection(lr=0.2, momentum=0.0),
+        "tests.harness.weighted:Weighted",
+        params={"samples": samples},
+        optimizer=optimizer or OptimizerSection(lr=0.2, momentum=0.0),
         mix=MixSection(clip_norm=0.0, **({} if typical is None else {"typical_samples": typical}), **mix),
-        compress=EXACT, rounds=0, local_steps=2,
-    )  # fmt: skip
+        compress=EXACT,
+        rounds=0,
+        local_steps=2,
+    )
 
 
 def learned(section, rounds=90):
@@ -77,9 +81,7 @@ def test_a_node_that_lies_about_its_samples_is_four_times_itself_at_most(kind):
     """Its first step is as long as that of a node with a weight of 4, however many samples it says it has."""
 
     def step(samples):
-        section = agreed(
-            10, samples=samples, kind="dsgd", optimizer=OptimizerSection(kind=kind, lr=0.01, weight_decay=0.0)
-        )
+        section = agreed(10, samples=samples, kind="dsgd", optimizer=OptimizerSection(kind=kind, lr=0.01, weight_decay=0.0))
         engine = opened(section)
         done(engine, calls.Train(0, 1))
         return x_of(engine)
@@ -106,10 +108,7 @@ def test_the_correction_of_an_update_is_not_weighed():
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        (
-            ["mix=gather", "overlay=complete"],
-            "mix.typical_samples: cannot be used with mix=gather, whose rule leaves out",
-        ),
+        (["mix=gather", "overlay=complete"], "mix.typical_samples: cannot be used with mix=gather, whose rule leaves out"),
         (["preset=open"], "cannot be used with mix=gather"),
         (["mix.typical_samples=0"], "mix.typical_samples: must be"),
     ],

@@ -32,13 +32,30 @@ def tuned(texts, rounds, every, seeds=(0, 1, 2), task="text", **keys):
     """Rows of each seed, of rounds of 20 bytes a node."""
     basque, base = texts
     runs = simulate(
-        task=task, mix="seeds", overlay="complete", nodes=4, rounds=rounds, seeds=seeds,
-        set={f"task.{key}": value for key, value in FORM.items()} | {
-            "task.path": str(basque), "task.batch_size": 16, "task.start": str(base), "partition.kind": "iid", "optimizer.lr": 6e-4,
-            "optimizer.momentum": 0, "optimizer.warmup": 0.03, "optimizer.floor": 0.1, "compress.select": "full",
-            "compress.response": "int8_nearest", "pace.local_steps": 20, "pace.evaluate_every": every, "simulate.sample": 1,
-        } | keys,
-    )  # fmt: skip
+        task=task,
+        mix="seeds",
+        overlay="complete",
+        nodes=4,
+        rounds=rounds,
+        seeds=seeds,
+        set={f"task.{key}": value for key, value in FORM.items()}
+        | {
+            "task.path": str(basque),
+            "task.batch_size": 16,
+            "task.start": str(base),
+            "partition.kind": "iid",
+            "optimizer.lr": 6e-4,
+            "optimizer.momentum": 0,
+            "optimizer.warmup": 0.03,
+            "optimizer.floor": 0.1,
+            "compress.select": "full",
+            "compress.response": "int8_nearest",
+            "pace.local_steps": 20,
+            "pace.evaluate_every": every,
+            "simulate.sample": 1,
+        }
+        | keys,
+    )
     return [run.outcome.rows for run in runs.finished]
 
 
@@ -68,12 +85,8 @@ def test_three_hundred_bytes_are_worth_four_fifths_of_that(texts):
 @pytest.mark.acceptance
 def test_norms_biases_and_positions_alone_learn_half_as_much_of_as_many_bytes(texts):
     """An adapter of 3,840 numbers, ε .01; the reference, one seed: 3.419 after 100 bytes and 3.313 after 300, of 3.494."""
-    found = tuned(
-        texts, 15, 5, task="tests.harness.few_parameters:FewParameters", **{"optimizer.lr": 2e-3, "mix.epsilon": 1e-2}
-    )
-    before, third, whole = (
-        sum(next(row.loss for row in rows if row.round == at) for rows in found) / 3 for at in (0, 5, 15)
-    )
+    found = tuned(texts, 15, 5, task="tests.harness.few_parameters:FewParameters", **{"optimizer.lr": 2e-3, "mix.epsilon": 1e-2})
+    before, third, whole = (sum(next(row.loss for row in rows if row.round == at) for rows in found) / 3 for at in (0, 5, 15))
     assert before - third >= 3.494 - 3.419, (before, third, whole)
     assert before - whole >= 3.494 - 3.313, (before, third, whole)
 
@@ -88,16 +101,39 @@ def test_first_order_needs_ten_times_the_bytes_to_be_ahead(texts, kept, loss):
     """
     basque, base = texts
     runs = simulate(
-        task="text", mix="sparse_outer", overlay="complete", nodes=4, rounds=10, seeds=(0, 1, 2),
-        set={f"task.{key}": value for key, value in FORM.items()} | {
-            "task.path": str(basque), "task.batch_size": 8, "task.start": str(base), "partition.kind": "iid", "partition.shards": 1,
-            "optimizer.kind": "adamw", "optimizer.lr": 1e-3, "optimizer.beta_2": 0.99, "optimizer.weight_decay": 0.1,
-            "optimizer.decay": "matrices", "optimizer.clip_norm": 1.0, "optimizer.warmup": 0.1, "optimizer.floor": 0.1,
-            "compress.select": "top_k", "compress.ratio": kept / 118_528, "compress.response": "spread2", "mix.decay": 0.9,
-            "mix.residual": 0, "mix.outer_lr": 1, "mix.norm_bound": 0,
-            "pace.local_steps": 20, "pace.evaluate_every": 10, "simulate.sample": 1,
+        task="text",
+        mix="sparse_outer",
+        overlay="complete",
+        nodes=4,
+        rounds=10,
+        seeds=(0, 1, 2),
+        set={f"task.{key}": value for key, value in FORM.items()}
+        | {
+            "task.path": str(basque),
+            "task.batch_size": 8,
+            "task.start": str(base),
+            "partition.kind": "iid",
+            "partition.shards": 1,
+            "optimizer.kind": "adamw",
+            "optimizer.lr": 1e-3,
+            "optimizer.beta_2": 0.99,
+            "optimizer.weight_decay": 0.1,
+            "optimizer.decay": "matrices",
+            "optimizer.clip_norm": 1.0,
+            "optimizer.warmup": 0.1,
+            "optimizer.floor": 0.1,
+            "compress.select": "top_k",
+            "compress.ratio": kept / 118_528,
+            "compress.response": "spread2",
+            "mix.decay": 0.9,
+            "mix.residual": 0,
+            "mix.outer_lr": 1,
+            "mix.norm_bound": 0,
+            "pace.local_steps": 20,
+            "pace.evaluate_every": 10,
+            "simulate.sample": 1,
         },
-    )  # fmt: skip
+    )
     found = [run.outcome.rows[-1].loss for run in runs.finished]
     assert sum(found) / 3 == pytest.approx(loss, abs=0.12), found
 
@@ -107,9 +143,7 @@ def _train(task, file):
     data = task.data(Source(None, PartitionSection(kind="iid", shards=1), 0, 0), "cpu")
     adamw, chance = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.99), weight_decay=0.1), generator(0)
     for step in range(800):
-        adamw.param_groups[0]["lr"] = (
-            3e-3 * min(1.0, (step + 1) / 50) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / 800)))
-        )
+        adamw.param_groups[0]["lr"] = 3e-3 * min(1.0, (step + 1) / 50) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / 800)))
         loss = task.loss(model, data.batch(32, chance))
         adamw.zero_grad()
         loss.backward()

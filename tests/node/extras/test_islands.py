@@ -14,19 +14,7 @@ from msgspec import structs
 from starling.node.config.schema import NumericsSection, PrivacySection
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import (
-    done,
-    every,
-    exchange,
-    failing_rank,
-    island,
-    manifest,
-    opened,
-    opening,
-    refused_as,
-    run,
-    x_of,
-)
+from tests.harness.engines import done, every, exchange, failing_rank, island, manifest, opened, opening, refused_as, run, x_of
 from tests.harness.processes import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]

@@ -12,9 +12,14 @@ from starling.node.extras.sampled.keys import bad_majority
 from starling.node.simulate.api import simulate
 
 FITS = (
-    "pace.kind=sampled", "pace.sample=4", "pace.quorum=8", "mix.kind=gather", "robust.rule=mean", "overlay.kind=complete",
+    "pace.kind=sampled",
+    "pace.sample=4",
+    "pace.quorum=8",
+    "mix.kind=gather",
+    "robust.rule=mean",
+    "overlay.kind=complete",
     "compress.select=full",
-)  # fmt: skip
+)
 
 
 def agreed(*more):
@@ -53,9 +58,7 @@ def test_aggregators_among_strangers_are_refused_with_the_probability_of_bad_one
         manifest.check(presets.load(Manifest, None, (f"preset={preset}", "pace.kind=sampled")))
 
 
-@pytest.mark.parametrize(
-    ("value", "key"), [("sample=1", "sample"), ("success=0.5", "success"), ("aggregators=-1", "aggregators")]
-)
+@pytest.mark.parametrize(("value", "key"), [("sample=1", "sample"), ("success=0.5", "success"), ("aggregators=-1", "aggregators")])
 def test_values_out_of_bounds_name_the_key(value, key):
     with pytest.raises(ConfigError, match=rf"pace\.{key}"):
         agreed(f"pace.{value}")
@@ -68,10 +71,7 @@ def test_keys_of_samples_are_refused_in_another_pace():
 
 def test_rows_of_an_array_do_not_sleep():
     with pytest.raises(ConfigError, match=r"pace\.kind: .*simulate.engine=virtual"):
-        simulate(
-            set=dict(each.split("=") for each in FITS if "pace.s" not in each and "quorum" not in each)
-            | {"pace.sample": 2}
-        )
+        simulate(set=dict(each.split("=") for each in FITS if "pace.s" not in each and "quorum" not in each) | {"pace.sample": 2})
 
 
 def test_the_probability_of_a_bad_majority_is_that_of_the_literature():
@@ -82,9 +82,17 @@ def test_the_probability_of_a_bad_majority_is_that_of_the_literature():
 
 @pytest.mark.parametrize(
     ("members", "drawn", "figure"),
-    [(100, 3, 0.10), (100, 5, 0.05), (100, 7, 0.03), (100, 10, 2.5e-2), (100, 20, 6.5e-4), (100, 40, 2.6e-10),
-     (1000, 20, 2.3e-3), (1000, 40, 1.4e-5)],
-)  # fmt: skip
+    [
+        (100, 3, 0.10),
+        (100, 5, 0.05),
+        (100, 7, 0.03),
+        (100, 10, 2.5e-2),
+        (100, 20, 6.5e-4),
+        (100, 40, 2.6e-10),
+        (1000, 20, 2.3e-3),
+        (1000, 40, 1.4e-5),
+    ],
+)
 def test_what_is_refused_holds_for_any_number_of_members(members, drawn, figure):
     """The reference draws from so many members, a fifth Byzantine; a creator knows no number, and none is worse than ours."""
     bad = members // 5
@@ -93,7 +101,5 @@ def test_what_is_refused_holds_for_any_number_of_members(members, drawn, figure)
     assert exact == pytest.approx(figure, rel=0.1)
     assert exact <= bad_majority(drawn, 0.2)
     assert bad_majority(drawn, 0.2) == pytest.approx(
-        sum(comb(10**5, k) * comb(4 * 10**5, drawn - k) for k in range((drawn + 1) // 2, drawn + 1))
-        / comb(5 * 10**5, drawn),
-        rel=0.01,
+        sum(comb(10**5, k) * comb(4 * 10**5, drawn - k) for k in range((drawn + 1) // 2, drawn + 1)) / comb(5 * 10**5, drawn), rel=0.01
     ), "and it is what many members come to"

@@ -21,9 +21,12 @@ def announcement(swarm=SWARM, peer=PEER):
 
 def test_only_private_addresses_are_announced_and_never_the_swarm_id():
     addresses = (
-        f"/ip4/9.9.9.9/tcp/4001/p2p/{ME}", f"/ip4/192.168.1.7/tcp/4001/p2p/{ME}", f"/ip4/127.0.0.1/tcp/4001/p2p/{ME}",
-        f"/ip4/10.0.0.1/tcp/4001/p2p/{PEER}/p2p-circuit/p2p/{ME}", f"/dns4/me.example.org/tcp/4001/p2p/{ME}",
-    )  # fmt: skip
+        f"/ip4/9.9.9.9/tcp/4001/p2p/{ME}",
+        f"/ip4/192.168.1.7/tcp/4001/p2p/{ME}",
+        f"/ip4/127.0.0.1/tcp/4001/p2p/{ME}",
+        f"/ip4/10.0.0.1/tcp/4001/p2p/{PEER}/p2p-circuit/p2p/{ME}",
+        f"/dns4/me.example.org/tcp/4001/p2p/{ME}",
+    )
     assert [each.host for each in told(addresses)] == ["192.168.1.7"]
     assert SWARM.encode() not in mark_of(SWARM)
     assert mark_of(SWARM) != mark_of("sabd")
@@ -43,7 +46,7 @@ def test_a_member_of_the_same_swarm_is_found_once_and_again_when_it_moves():
     st.dictionaries(st.sampled_from([b"swarm", b"peer", b"x"]), st.one_of(st.none(), ANYTHING, st.just(mark_of(SWARM)))),
     st.lists(st.one_of(st.text(max_size=20), st.sampled_from(["8.8.8.8", "10.0.0.1", "127.0.0.1", "fe80::1", "fd00::1"]))),
     st.one_of(st.none(), st.integers(-1, 70_000)),
-)  # fmt: skip
+)
 def test_whatever_is_announced_leads_to_private_addresses_of_the_named_peer_or_nowhere(properties, hosts, port):
     """Nobody on the local network has us knock at doors elsewhere."""
     for extra in ({}, announcement()):

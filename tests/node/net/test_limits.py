@@ -64,11 +64,7 @@ async def test_a_pacer_keeps_its_cap_for_pieces_of_any_size(cap):
 
 def ten_seconds(passed, begin, end):
     """Fewest and most bytes in any ten seconds from `begin` to `end`, of (time, bytes) in order."""
-    sums = [
-        sum(count for at, count in passed if start <= at < start + 10.0)
-        for start, _ in passed
-        if begin <= start <= end - 10.0
-    ]
+    sums = [sum(count for at, count in passed if start <= at < start + 10.0) for start, _ in passed if begin <= start <= end - 10.0]
     return min(sums), max(sums)
 
 

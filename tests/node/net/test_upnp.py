@@ -57,9 +57,7 @@ async def test_a_used_port_is_left_alone_and_leases_without_an_end_are_not_reque
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize(
-    "device", [FakeDevice(there=0), FakeDevice(taken=range(4001, 4001 + PORTS)), FakeDevice(says=None)]
-)
+@pytest.mark.parametrize("device", [FakeDevice(there=0), FakeDevice(taken=range(4001, 4001 + PORTS)), FakeDevice(says=None)])
 async def test_a_router_that_gives_none_raises_nothing(device):
     router = Upnp(lambda: device)
     assert await router.lead(4001, 4001) is None

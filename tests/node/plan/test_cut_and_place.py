@@ -120,11 +120,16 @@ def regions(many, home, seed):
 @pytest.mark.parametrize(
     ("many", "home", "megabytes", "by_chance", "placed"),
     [
-        (1, False, 8, 15.9, 15.9), (1, False, 2, 19.0, 19.0), (1, False, 1, 19.7, 19.7),
-        (8, False, 8, 6.2, 13.0), (8, False, 2, 9.1, 16.6), (8, False, 1, 9.6, 17.3),
-        (8, True, 8, 0.42, 0.80), (8, True, 2, 1.5, 2.7),
+        (1, False, 8, 15.9, 15.9),
+        (1, False, 2, 19.0, 19.0),
+        (1, False, 1, 19.7, 19.7),
+        (8, False, 8, 6.2, 13.0),
+        (8, False, 2, 9.1, 16.6),
+        (8, False, 1, 9.6, 17.3),
+        (8, True, 8, 0.42, 0.80),
+        (8, True, 2, 1.5, 2.7),
     ],
-)  # fmt: skip
+)
 def test_crews_placed_by_their_lines_are_as_fast_as_in_the_reference(many, home, megabytes, by_chance, placed):
     """Micro-batches a second of all crews, means of three worlds; without lines 21.3. At least the reference's, whose search is another."""
     rates = []

@@ -96,8 +96,7 @@ class Scored(Block):
 
 
 @pytest.mark.parametrize(
-    ("t", "scores", "found"),
-    [(128, "stored", 19.2), (512, "stored", 31.5), (128, "dropout", 27.2), (512, "dropout", 63.5)],
+    ("t", "scores", "found"), [(128, "stored", 19.2), (512, "stored", 31.5), (128, "dropout", 27.2), (512, "dropout", 63.5)]
 )
 def test_planned_score_bytes_match_a_blocks(t, scores, found):
     """Those without dropout are the reference's. It counts two numbers a score as room for a mask; with dropout there are three."""
@@ -114,11 +113,7 @@ def test_on_a_home_line_a_billion_parameters_are_exchanged_every_254_steps():
     """20 Mbit/s up, 2 s a step, and 106 where both ways are int4: the period of a coordinate, in however many parts it is done."""
     model = ModelSection(layers=80, hidden=1024, heads=8, vocab=1000, sequence=64)
     for each, steps in ((1.27, 254), (0.53, 106)):
-        world = World(
-            model=model,
-            train=TrainSection(exchange_bytes=each),
-            machine=(machine("home", 200, mbit=20.0),),
-        )
+        world = World(model=model, train=TrainSection(exchange_bytes=each), machine=(machine("home", 200, mbit=20.0),))
         (member,) = plan(world).members
         assert member.exchange_s / 2.0 * 1e9 / memory.parameters(model) == pytest.approx(steps, rel=0.01)
 
@@ -158,8 +153,7 @@ def test_adamw_holds_no_flows(change):
 
 def test_machines_that_fit_the_model_are_members_and_the_rest_form_a_crew():
     world = World(
-        model=SMALL,
-        machine=(machine("large", 40), machine("one", 4), machine("two", 4), machine("three", 3), machine("tiny", 1)),
+        model=SMALL, machine=(machine("large", 40), machine("one", 4), machine("two", 4), machine("three", 3), machine("tiny", 1))
     )
     found = plan(world)
     assert [it.name for it in found.members] == ["large"]
@@ -180,9 +174,7 @@ def test_a_slow_line_decides_and_a_fast_link_between_two_is_taken():
     assert crew.decides == "lines"
     assert crew.step_s_of_twice_the_rates < 0.7 * crew.step_s
     fast = msgspec.structs.replace(
-        slow,
-        machine=(machine("one", 4), machine("two", 4)),
-        link=(LinkSection(between=("two", "one"), ms=1.0, mbit=50.0),),
+        slow, machine=(machine("one", 4), machine("two", 4)), link=(LinkSection(between=("two", "one"), ms=1.0, mbit=50.0),)
     )
     assert line(fast, 0, 1) == (0.001, 50e6 / 8)
     assert plan(fast).crews[0].step_s < 0.2 * crew.step_s
@@ -198,9 +190,7 @@ def test_each_cure_lets_one_more_train():
         path, _, value = cure.partition(" = ")
         key = path.removeprefix("train.")
         if path.startswith("train."):
-            changed = msgspec.structs.replace(
-                world, train=msgspec.structs.replace(world.train, **{key: json.loads(value)})
-            )
+            changed = msgspec.structs.replace(world, train=msgspec.structs.replace(world.train, **{key: json.loads(value)}))
             assert plan(changed).members, cure
     assert cures[-1].startswith("machine.memory_gb = ")
 
@@ -248,9 +238,7 @@ def test_a_manifest_that_cannot_be_planned_is_one_line(file, tmp_path, capsys):
 
 
 def test_machines_and_links_may_have_files_of_their_own(file, tmp_path, capsys):
-    (tmp_path / "m.toml").write_text(
-        '[[machine]]\nname = "x"\nmemory_gb = 80\n[[machine]]\nname = "y"\nmemory_gb = 80\n'
-    )
+    (tmp_path / "m.toml").write_text('[[machine]]\nname = "x"\nmemory_gb = 80\n[[machine]]\nname = "y"\nmemory_gb = 80\n')
     (tmp_path / "l.toml").write_text('[[link]]\nbetween = ["x", "y"]\nms = 1\nmbit = 10\n')
     assert main(["plan", "plan.toml", "--machines", "m.toml", "--links", "l.toml", "--json"]) == 0
     assert [it["name"] for it in json.loads(capsys.readouterr().out)["members"]] == ["x", "y"]
@@ -277,16 +265,8 @@ def test_the_example_has_a_member_and_a_crew(tmp_path):
         ("[[machine]]", "[machines]", ["machine"]),
         ("[model]", "[modell]", ["modell"]),
         ("[model]", "[train]\nmix = 'best'\n[model]", ["train.mix", "dsgd, pet", "'best'"]),
-        (
-            '[[machine]]\nname = "b"',
-            '[[link]]\nbetween = ["a", "z"]\nms = 1\nmbit = 1\n[[machine]]\nname = "b"',
-            ["link[0]", "'z'"],
-        ),
-        (
-            '[[machine]]\nname = "b"',
-            '[[link]]\nbetween = ["a", "a"]\nms = 1\nmbit = 1\n[[machine]]\nname = "b"',
-            ["twice"],
-        ),
+        ('[[machine]]\nname = "b"', '[[link]]\nbetween = ["a", "z"]\nms = 1\nmbit = 1\n[[machine]]\nname = "b"', ["link[0]", "'z'"]),
+        ('[[machine]]\nname = "b"', '[[link]]\nbetween = ["a", "a"]\nms = 1\nmbit = 1\n[[machine]]\nname = "b"', ["twice"]),
         ("[model]", "ms = -1\n[model]", ["ms"]),
     ],
 )

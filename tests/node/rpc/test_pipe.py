@@ -14,11 +14,18 @@ from starling.node.rpc import calls, pipe
 from starling.node.status.snapshot import EngineFigures
 
 REQUESTS = (
-    calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"), calls.Train(4, 20), calls.Free(on=True, round=5),
-    calls.Offer("peer", 1, 2, 3, 0.5, 4096), calls.Answer("peer", 1, 2, 3, 0.5, 0.25, b"\x00\xff"),
-    calls.Apply("peer", 1, 2, b"payload"), calls.Commit("peer", 1, 2), calls.Revoke("peer"), calls.Consider("b", 9, b"state"),
-    calls.Limit(3), calls.Stop(),
-)  # fmt: skip
+    calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"),
+    calls.Train(4, 20),
+    calls.Free(on=True, round=5),
+    calls.Offer("peer", 1, 2, 3, 0.5, 4096),
+    calls.Answer("peer", 1, 2, 3, 0.5, 0.25, b"\x00\xff"),
+    calls.Apply("peer", 1, 2, b"payload"),
+    calls.Commit("peer", 1, 2),
+    calls.Revoke("peer"),
+    calls.Consider("b", 9, b"state"),
+    calls.Limit(3),
+    calls.Stop(),
+)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
@@ -29,11 +36,7 @@ def test_a_request_comes_out_as_it_went_in(request_):
 
 
 def test_replies_and_last_words_come_out_as_they_went_in():
-    for reply in (
-        calls.Trained(1, EngineFigures(20, 0.5), 0.1),
-        calls.Refused("peer", "not_finite"),
-        pipe.Failed("MemoryError: no"),
-    ):
+    for reply in (calls.Trained(1, EngineFigures(20, 0.5), 0.1), calls.Refused("peer", "not_finite"), pipe.Failed("MemoryError: no")):
         assert pipe.decode_reply(pipe.encode(0, reply)[pipe.HEADER.size :]) == (0, reply)
 
 

@@ -43,7 +43,7 @@ def created(folder, model=None, **keys):
             ["overlay.kind: gather asks", "compress.select: gather combines whole models, must be full"],
         ),
     ],
-)  # fmt: skip
+)
 def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(tmp_path, keys, said):
     error = created(tmp_path / "new", **keys)
     lines = str(error).splitlines()

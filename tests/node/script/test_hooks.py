@@ -457,9 +457,7 @@ def test_what_is_compiled_ends_as_it_does_in_eager_mode(compiles):
             optimizer.state.clear()
         hooks, correction = hooked(model, optimizer)
         if not eager and compiles in ("step", "around"):
-            step = torch.compile(
-                optimizer.step if compiles == "step" else lambda one=optimizer: one.step(), backend="eager"
-            )
+            step = torch.compile(optimizer.step if compiles == "step" else lambda one=optimizer: one.step(), backend="eager")
         if not eager and compiles == "model":
             forward = torch.compile(model, backend="eager")
         for batch in batches(3):
@@ -512,9 +510,7 @@ def test_a_new_model_with_the_old_optimiser_is_noticed():
         assert not step()
     for _ in range(96):
         assert not step()
-    with pytest.raises(
-        ConfigError, match="ran 100 times without a gradient in any of its parameters: does it hold the model"
-    ):
+    with pytest.raises(ConfigError, match="ran 100 times without a gradient in any of its parameters: does it hold the model"):
         step()
 
 

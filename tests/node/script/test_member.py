@@ -37,10 +37,7 @@ def agreement(kind="sgd", mix="pet", lr=0.01, **rounds):
 
 
 def optimizers(kind):
-    made = {
-        "sgd": lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9),
-        "adamw": lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=0.0),
-    }
+    made = {"sgd": lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9), "adamw": lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=0.0)}
     return lambda model, lr: [made[kind](model.parameters(), lr)]
 
 
@@ -53,9 +50,7 @@ def overlapped(engines):
     """Rounds whose local steps run while the vectors of the round before are exchanged."""
     every(engines, calls.Train(0, STEPS))
     for number in range(ROUNDS):
-        following = {
-            name: engine.handle(calls.Train(number + 1, STEPS, ahead=True)) for name, engine in engines.items()
-        }
+        following = {name: engine.handle(calls.Train(number + 1, STEPS, ahead=True)) for name, engine in engines.items()}
         assert set(following.values()) == {None}
         exchange(engines, "a", "b", seq=number + 1, round=number)
         for engine in engines.values():
@@ -305,9 +300,7 @@ def test_a_second_script_in_one_directory_is_refused(tmp_path):
 
     with running(first):
         engine.hear(lambda: engine.has_script and engine.engine.driver.contact.vectors is not None)
-        assert f"{tmp_path} is in use by process {os.getpid()}; end that script" in attempt(
-            engine, lambda: member_of(tmp_path, _digits())
-        )
+        assert f"{tmp_path} is in use by process {os.getpid()}; end that script" in attempt(engine, lambda: member_of(tmp_path, _digits()))
         gate.set()
     done(engine, calls.Stop())
 
@@ -341,9 +334,7 @@ def test_a_model_that_is_no_longer_finite_is_not_sent(tmp_path, monkeypatch):
             next(model.parameters()).data[0] = math.nan
 
     def script():
-        with pytest.raises(
-            ConfigError, match=r"no longer finite since a step of round 0: it is not sent to peers"
-        ) as raised:
+        with pytest.raises(ConfigError, match=r"no longer finite since a step of round 0: it is not sent to peers") as raised:
             stepping(tmp_path, spoil)
         return str(raised.value)
 
@@ -596,10 +587,7 @@ def test_state_is_kept_beside_the_checkpoint_and_found_again(tmp_path):
         made, model, batch = pieces(agreed, "a", 0)
         optimizer = torch.optim.AdamW(model.parameters(), 0.01)
         member = Member(tmp_path, Parts(model, unwrapped(optimizer), state={"optimizer": optimizer}), Up())
-        begun = (
-            member.grant.round,
-            {name: each["exp_avg"].clone() for name, each in enumerate(optimizer.state.values())},
-        )
+        begun = (member.grant.round, {name: each["exp_avg"].clone() for name, each in enumerate(optimizer.state.values())})
         for number in range(steps):
             made.loss(model, batch(number)).backward()
             optimizer.step()

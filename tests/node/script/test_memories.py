@@ -43,10 +43,7 @@ def steps(model, optimizers, memories, count=3):
 
 def muon(model):
     hidden, *others = model.parameters()
-    return [
-        Muon([hidden], lr=LR, momentum=0.9, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
-        AdamW(others, lr=LR, weight_decay=0.0),
-    ]
+    return [Muon([hidden], lr=LR, momentum=0.9, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"), AdamW(others, lr=LR, weight_decay=0.0)]
 
 
 LIKE_THE_ENGINE = {
@@ -115,10 +112,7 @@ def test_parameters_that_forget_otherwise_or_in_another_optimiser_are_pieces_of_
     memories, parameters = of(model, *optimizers)
     steps(model, optimizers, memories)
     betas = {"optimiser": (0.9, 0.999), "betas": (0.8, 0.99), "square": (0.9, None)}[other]
-    assert memories.decays() == (
-        Decay(slice(0, start), 0.9, 0.999),
-        Decay(slice(start, parameters.layout.dim), *betas),
-    )
+    assert memories.decays() == (Decay(slice(0, start), 0.9, 0.999), Decay(slice(start, parameters.layout.dim), *betas))
 
 
 @pytest.mark.parametrize("kind", LIKE_THE_ENGINE)

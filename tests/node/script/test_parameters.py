@@ -69,7 +69,7 @@ def test_frozen_parameters_stay_out():
         (net(), net(), "^the optimizer holds none of the model's trainable parameters: build it from the model given to Swarm$"),
         (net().requires_grad_(requires_grad=False), net(), "^the model has no trainable parameters"),
     ],
-)  # fmt: skip
+)
 def test_a_model_that_is_not_trained_by_the_optimiser_is_refused(model, other, words):
     with pytest.raises(ConfigError, match=words):
         Parameters(model, [SGD(other.parameters(), lr=0.1)])
@@ -85,9 +85,7 @@ def test_a_dtype_that_is_not_mixed_is_refused():
         whole(Odd())
 
 
-@pytest.mark.parametrize(
-    "name", ["module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"]
-)  # fmt: skip
+@pytest.mark.parametrize("name", ["module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
 def test_names_do_not_depend_on_wrappers(name):
     inner = Wrapped("layer", Wrapped(name, nn.Linear(2, 1)))
     model = Wrapped(name, inner)
@@ -255,12 +253,7 @@ def test_copies_are_moved_by_the_difference_and_each_once():
     """Whatever else the state has of the parameter's shape stays."""
     model = nn.Linear(2, 1, bias=False)
     optimizer = SGD(model.parameters(), lr=0.1)
-    kept = {
-        "z": torch.full((1, 2), 5.0),
-        "mine": torch.full((1, 2), 7.0),
-        "exp_avg": torch.zeros(1, 2),
-        "slow": torch.zeros(3),
-    }
+    kept = {"z": torch.full((1, 2), 5.0), "mine": torch.full((1, 2), 7.0), "exp_avg": torch.zeros(1, 2), "slow": torch.zeros(3)}
     kept["slow_param"] = kept["z"]
     optimizer.state[model.weight] = kept
     parameters = Parameters(model, [optimizer], copies="mine")
@@ -299,7 +292,7 @@ def added(model):
         (assigned, r"^0\.weight is no longer"),
         (added, r"^3\.weight was no trainable parameter of the model when Swarm\(\) was called"),
     ],
-)  # fmt: skip
+)
 def test_a_parameter_that_was_replaced_or_added_is_named(change, words):
     model = net()
     parameters = whole(model)
@@ -378,9 +371,7 @@ def test_no_random_number_is_drawn():
 @pytest.mark.parametrize("kind", ["plain", "bfloat16", "channels last", "copies"])
 def test_moving_adds_the_difference_of_two_vectors_and_leaves_the_first_as_the_parameters_are(kind):
     """In one pass or in several: the same."""
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(5, 2)).to(
-        torch.bfloat16 if kind == "bfloat16" else torch.float32
-    )
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(5, 2)).to(torch.bfloat16 if kind == "bfloat16" else torch.float32)
     if kind == "channels last":
         model = model.to(memory_format=torch.channels_last)
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -24,9 +24,7 @@ def adamw(model, lr):
 
 def muon(model, lr):
     names = hidden_matrices(model)
-    hidden, others = (
-        [each for name, each in model.named_parameters() if (name in names) is is_it] for is_it in (True, False)
-    )
+    hidden, others = ([each for name, each in model.named_parameters() if (name in names) is is_it] for is_it in (True, False))
     return [
         torch.optim.Muon(hidden, lr, momentum=0.95, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr, weight_decay=0.0),
@@ -76,15 +74,7 @@ def both(agreed, folder, optimizers, exchanged):
 
 
 def agreement(kind, mix, **changes):
-    return manifest(
-        "digits",
-        2,
-        mix=mix,
-        local_steps=STEPS,
-        rounds=ROUNDS,
-        optimizer=OptimizerSection(kind=kind, lr=0.01),
-        **changes,
-    )
+    return manifest("digits", 2, mix=mix, local_steps=STEPS, rounds=ROUNDS, optimizer=OptimizerSection(kind=kind, lr=0.01), **changes)
 
 
 @pytest.mark.parametrize("mix", ["pet", "dsgd"])
@@ -107,8 +97,7 @@ def test_of_a_robust_rule(tmp_path, kind):
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_of_outer_steps(tmp_path, kind):
     agreed = structs.replace(
-        agreement(kind, "outer", compress=CompressSection(select="full")),
-        overlay=OverlaySection(kind="one_peer_exponential"),
+        agreement(kind, "outer", compress=CompressSection(select="full")), overlay=OverlaySection(kind="one_peer_exponential")
     )
     both(agreed, tmp_path, OPTIMIZERS[kind], pairwise)
 

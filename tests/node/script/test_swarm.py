@@ -77,9 +77,7 @@ def test_a_discriminator_may_be_frozen_at_each_step_but_not_for_whole_rounds(tmp
 
     with Node(tmp_path, model, rounds=3, steps=2) as node:
         swarm = Swarm(tmp_path, model=model, optimizer=[*optimizers.values()])
-        with (
-            nullcontext() if trains else pytest.raises(ConfigError, match=r"^d\.0\.weight was frozen for a whole round")
-        ):
+        with nullcontext() if trains else pytest.raises(ConfigError, match=r"^d\.0\.weight was frozen for a whole round"):
             while not swarm.finished:
                 if trains:
                     step("d", frozen=False)
@@ -104,9 +102,7 @@ def test_a_rank_is_no_member_of_its_own(tmp_path, monkeypatch, make, rank, how):
         monkeypatch.setattr(dist, "get_rank", lambda: rank)
         monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     model = net()
-    with pytest.raises(
-        ConfigError, match=rf"^this is rank {rank} of 2, .* make starling\.integrations\.distributed\.Swarm"
-    ):
+    with pytest.raises(ConfigError, match=rf"^this is rank {rank} of 2, .* make starling\.integrations\.distributed\.Swarm"):
         make(tmp_path, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
 
 

@@ -110,25 +110,18 @@ def test_where_no_run_finishes_the_reason_is_raised():
 @pytest.mark.real
 def test_a_dask_cluster_computes_the_same():
     """One scheduler and one worker process of dask, as `starling simulate --cluster` uses them."""
-    distributed = pytest.importorskip(
-        "distributed", reason="needs the extra `cluster`: pip install 'starling-swarm[cluster]'"
-    )
+    distributed = pytest.importorskip("distributed", reason="needs the extra `cluster`: pip install 'starling-swarm[cluster]'")
     with (
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as local,
         executors.cluster(local.scheduler_address) as executor,
     ):
         there = simulate(**KEYS, executor=executor, seeds=(0, 1))
-    assert [run.outcome.rows for run in there.finished] == [
-        run.outcome.rows for run in simulate(**KEYS, seeds=(0, 1)).finished
-    ]
+    assert [run.outcome.rows for run in there.finished] == [run.outcome.rows for run in simulate(**KEYS, seeds=(0, 1)).finished]
 
 
 @pytest.mark.slow
 @pytest.mark.real
 def test_a_cluster_that_is_not_there_is_one_line():
     pytest.importorskip("distributed", reason="needs the extra `cluster`: pip install 'starling-swarm[cluster]'")
-    with (
-        pytest.raises(ConfigError, match=r"no dask scheduler answers at 'tcp://127\.0\.0\.1:1'"),
-        executors.cluster("tcp://127.0.0.1:1"),
-    ):
+    with pytest.raises(ConfigError, match=r"no dask scheduler answers at 'tcp://127\.0\.0\.1:1'"), executors.cluster("tcp://127.0.0.1:1"):
         pass

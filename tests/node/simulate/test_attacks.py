@@ -23,9 +23,18 @@ from starling.robust.attacks.catalogue import ATTACKS
 from tests.harness.attack_scenes import targeting
 
 OPEN = (
-    "mix=gather", "overlay=pull", "overlay.k=4", "robust.f=1", "compress.select=full", "compress.response=identity",
-    "simulate.nodes=6", "simulate.sample=0", "task=digits", "task.hidden=4", "pace.local_steps=2",
-)  # fmt: skip
+    "mix=gather",
+    "overlay=pull",
+    "overlay.k=4",
+    "robust.f=1",
+    "compress.select=full",
+    "compress.response=identity",
+    "simulate.nodes=6",
+    "simulate.sample=0",
+    "task=digits",
+    "task.hidden=4",
+    "pace.local_steps=2",
+)
 SHORT = (*OPEN, "pace.rounds=2", "pace.evaluate_every=2")
 
 
@@ -44,9 +53,7 @@ def run(*assignments):
 
 
 def test_bad_nodes_are_drawn_by_the_seed_or_named():
-    drawn = [
-        np.flatnonzero(build.byzantine(scenario("attack.nodes=3", f"simulate.seed={seed}"), 20)) for seed in (0, 0, 1)
-    ]
+    drawn = [np.flatnonzero(build.byzantine(scenario("attack.nodes=3", f"simulate.seed={seed}"), 20)) for seed in (0, 0, 1)]
     assert drawn[0].tolist() == drawn[1].tolist() != drawn[2].tolist()
     assert len(drawn[0]) == 3
     assert drawn[0].max() < 16  # of those that begin, not of those that join
@@ -85,16 +92,9 @@ def test_whole_nodes_lie_in_scenarios_too():
 @pytest.mark.parametrize("engine", ["matrix", "virtual"])
 def test_both_engines_run_the_preset_for_strangers_with_a_liar_among_them(engine):
     """Whole nodes as well: no proof of work is asked for here."""
-    assignments = (
-        "preset=open",
-        "simulate.nodes=7",
-        f"simulate.engine={engine}",
-        "task.hidden=4",
-        "pace.local_steps=1",
-    )
+    assignments = ("preset=open", "simulate.nodes=7", f"simulate.engine={engine}", "task.hidden=4", "pace.local_steps=1")
     loaded = presets.load(
-        Scenario,
-        assignments=(*assignments, "pace.rounds=2", "pace.evaluate_every=2", "attack.rows=[6]", "attack.kind=foe"),
+        Scenario, assignments=(*assignments, "pace.rounds=2", "pace.evaluate_every=2", "attack.rows=[6]", "attack.kind=foe")
     )
     assert rules.check(cells(loaded)) == []
     outcome = simulate(loaded, lambda _round, _line: None)
@@ -118,9 +118,15 @@ def test_every_attack_can_be_simulated_and_a_rule_outlives_it(kind):
 def test_attacks_on_trackers_leave_the_model_honest(kind):
     """On gradient tracking, where an attacker does harm by its tracker alone."""
     settings_of = (
-        "mix=gradient_tracking", "overlay=hypercube", "simulate.nodes=4", "task.hidden=4", "pace.local_steps=1",
-        "pace.rounds=2", "pace.evaluate_every=2", "compress.select=full",
-    )  # fmt: skip
+        "mix=gradient_tracking",
+        "overlay=hypercube",
+        "simulate.nodes=4",
+        "task.hidden=4",
+        "pace.local_steps=1",
+        "pace.rounds=2",
+        "pace.evaluate_every=2",
+        "compress.select=full",
+    )
     lied, honest = (run(*settings_of, "attack.rows=[3]", *kind_) for kind_ in ((f"attack.kind={kind}",), ()))
     assert lied.rows[0] == honest.rows[0]
     assert np.isfinite(lied.rows[-1].consensus_distance)
@@ -131,15 +137,7 @@ def test_attacks_on_trackers_leave_the_model_honest(kind):
 def test_liars_meet_every_kind_of_exchange(mix):
     """Differences are clipped, so that a far lie moves the honest, and by no more than that; swaps of messages are not."""
     exact = ("compress.response=identity", "compress.select=full", "optimizer.momentum=0")
-    settings_of = (
-        "overlay=ring",
-        "simulate.nodes=6",
-        "task.hidden=4",
-        "pace.rounds=2",
-        "pace.local_steps=1",
-        f"mix={mix}",
-        *exact,
-    )
+    settings_of = ("overlay=ring", "simulate.nodes=6", "task.hidden=4", "pace.rounds=2", "pace.local_steps=1", f"mix={mix}", *exact)
     lied, honest = (run(*settings_of, "attack.rows=[0]", *kind) for kind in (("attack.kind=foe",), ()))
     assert lied.rows[-1].consensus_distance > honest.rows[-1].consensus_distance
 
@@ -219,9 +217,14 @@ def test_the_threshold_of_a_rule_is_known_where_it_has_one():
 
 
 MEMORIES = (
-    "optimizer=adamw", "simulate.nodes=4", "task.hidden=4", "pace.local_steps=3", "pace.rounds=4", "pace.evaluate_every=4",
+    "optimizer=adamw",
+    "simulate.nodes=4",
+    "task.hidden=4",
+    "pace.local_steps=3",
+    "pace.rounds=4",
+    "pace.evaluate_every=4",
     "attack.rows=[3]",
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow

@@ -47,20 +47,19 @@ def row(round, mean, **values):
     given = {"seconds": 0.5 * round, "bytes_per_node": 1000.0 * round, "exchanges_per_node": float(round), "alive": 4}
     return Row(
         round=round, loss=0.1, mean_model=mean, mean=mean, min=mean - 0.01, max=mean + 0.01, consensus_distance=0.2, **(given | values)
-    )  # fmt: skip
+    )
 
 
 def outcome(*means, **values):
-    given = {
-        "metric": "accuracy",
-        "higher_is_better": True,
-        "counts": {"meetings": 8, "committed": 6, "lost": 2},
-        "target": None,
-    }
+    given = {"metric": "accuracy", "higher_is_better": True, "counts": {"meetings": 8, "committed": 6, "lost": 2}, "target": None}
     return Outcome(
-        parameters=30, rows=tuple(row(2 * at, mean) for at, mean in enumerate(means)), undone=0, diverged=None, wall_s=0.25,
+        parameters=30,
+        rows=tuple(row(2 * at, mean) for at, mean in enumerate(means)),
+        undone=0,
+        diverged=None,
+        wall_s=0.25,
         **(given | values),
-    )  # fmt: skip
+    )
 
 
 class Canned(Executor):
@@ -97,8 +96,19 @@ def test_one_run_is_a_table_and_what_it_comes_to(file):
     code, out, err = invoke(Canned(), file)
     assert (code, err) == (0, "")
     assert out.splitlines()[0].split() == [
-        "round", "seconds", "bytes/node", "exchanges", "nodes", "loss", "accuracy", "min", "max", "mean", "model", "distance",
-    ]  # fmt: skip
+        "round",
+        "seconds",
+        "bytes/node",
+        "exchanges",
+        "nodes",
+        "loss",
+        "accuracy",
+        "min",
+        "max",
+        "mean",
+        "model",
+        "distance",
+    ]
     assert out.splitlines()[3].split()[7:10] == ["0.9", "0.89", "0.91"]
     assert "8 meetings, 6 committed, 2 lost" in out
 
@@ -127,10 +137,7 @@ def test_a_sweep_is_a_block_for_each_run_and_a_table_of_all(file):
 def test_the_target_is_said_in_rounds_seconds_and_bytes(file):
     at = results.Reached(round=4, seconds=2.0, bytes_per_node=4000.0)
     reached, missed = outcome(0.1, 0.5, 0.9, target=at), outcome(0.1, 0.5)
-    assert (
-        "0.8 was reached at round 4, 2.0 s, 4.0 kB a node"
-        in invoke(Canned({0: reached}), file, "--set", "simulate.target=0.8")[1]
-    )
+    assert "0.8 was reached at round 4, 2.0 s, 4.0 kB a node" in invoke(Canned({0: reached}), file, "--set", "simulate.target=0.8")[1]
     assert "0.8 was not reached" in invoke(Canned({0: missed}), file, "--set", "simulate.target=0.8")[1]
 
 
@@ -169,8 +176,11 @@ def test_an_aggregate_has_mean_and_deviation_over_seeds(file, tmp_path):
     with target.open() as lines:
         rows = list(csv.DictReader(lines))
     assert [(row["mix.kind"], row["round"], row["runs"]) for row in rows] == [
-        ("pet", "0", "2"), ("pet", "2", "2"), ("dsgd", "0", "2"), ("dsgd", "2", "2"),
-    ]  # fmt: skip
+        ("pet", "0", "2"),
+        ("pet", "2", "2"),
+        ("dsgd", "0", "2"),
+        ("dsgd", "2", "2"),
+    ]
     assert float(rows[1]["mean_mean"]) == pytest.approx(0.6)
     assert float(rows[1]["mean_sd"]) == pytest.approx(0.08**0.5)
     assert float(rows[3]["mean_sd"]) == 0.0
@@ -255,8 +265,9 @@ def test_a_plot_is_drawn_with_a_line_a_variant(tmp_path, suffix):
     pytest.importorskip("matplotlib")
     runs = [
         Finished(labels={"mix.kind": kind, "simulate.seed": seed}, outcome=outcome(0.1, 0.4 + seed / 10, 0.8))
-        for kind in ("pet", "dsgd") for seed in (0, 1)
-    ]  # fmt: skip
+        for kind in ("pet", "dsgd")
+        for seed in (0, 1)
+    ]
     path = tmp_path / f"picture{suffix}"
     plot.save(plot.figure(runs, "a title", 0.5), path)
     assert path.stat().st_size > 5000
@@ -268,8 +279,9 @@ def test_thirty_variants_are_told_apart_beside_the_panels():
     pytest.importorskip("matplotlib")
     runs = [
         Finished(labels={"task.kind": "digits", "mix.kind": kind, "optimizer.lr": lr, "simulate.seed": 0}, outcome=outcome(0.1, lr))
-        for kind in ("pet", "dsgd", "choco") for lr in (0.1 * step for step in range(1, 11))
-    ]  # fmt: skip
+        for kind in ("pet", "dsgd", "choco")
+        for lr in (0.1 * step for step in range(1, 11))
+    ]
     figure = plot.figure(runs, "a title", 0.0, x="bytes")
     (legend,) = figure.legends
     texts = [text.get_text() for text in legend.get_texts()]
@@ -291,7 +303,7 @@ def test_a_band_is_a_standard_deviation_over_what_is_not_grouped_by():
     runs = [
         Finished(labels={"mix.kind": kind, "simulate.seed": seed}, outcome=outcome(0.1, value))
         for kind, seed, value in (("pet", 0, 0.4), ("pet", 1, 0.8), ("dsgd", 0, 0.2), ("dsgd", 1, 0.2))
-    ]  # fmt: skip
+    ]
     (axes,) = plot.figure(runs, "", 0.0, x="rounds", group=("mix.kind",)).axes
     assert axes.lines[0].get_ydata()[1] == pytest.approx(0.6)
     band = axes.collections[0].get_paths()[0].vertices[:, 1]
@@ -320,10 +332,12 @@ def test_a_target_can_be_above_or_below():
 def starling(*arguments, **options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "starling.node.cli.main", *map(str, arguments)], env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-m", "starling.node.cli.main", *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         **options,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.slow
@@ -333,10 +347,7 @@ def test_two_workers_give_what_no_worker_gives(file):
     file.write_text(SCENARIO + SWEEP)
     said, _ = starling("simulate", file, "--json", "--jobs", 2).communicate(timeout=120)
     runs = json.loads(said)["runs"]
-    here = [
-        Finished(labels=dict(cell.labels), outcome=simulate(cell.scenario, lambda _round, _line: None))
-        for cell in cells_of(file)
-    ]
+    here = [Finished(labels=dict(cell.labels), outcome=simulate(cell.scenario, lambda _round, _line: None)) for cell in cells_of(file)]
     expected = json.loads(results.to_json({}, here, 4))["runs"]
     for run in (*runs, *expected):
         assert run.pop("wall")["seconds"] > 0.0

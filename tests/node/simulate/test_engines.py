@@ -17,21 +17,10 @@ from starling.node.simulate.sweep import cells
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 EXACT = ("compress.select=full", "compress.request=identity", "compress.response=identity")
-BOWLS = (
-    "task=quadratic", "task.dim=8", "task.dtype=float64", "optimizer.lr=0.1", "optimizer.momentum=0",
-    "mix.clip_norm=0", *EXACT,
-)  # fmt: skip
+BOWLS = ("task=quadratic", "task.dim=8", "task.dtype=float64", "optimizer.lr=0.1", "optimizer.momentum=0", "mix.clip_norm=0", *EXACT)
 SAC = ("mix=gather", "robust.rule=sac", "overlay=hypercube", "compress.select=full")
-SPARSE = (
-    "mix=sparse_outer",
-    "mix.decay=0.5",
-    "overlay=complete",
-    "compress.select=chunk_top_k",
-    "compress.response=spread2",
-)
-SEEDS = (
-    "mix=seeds", "overlay=complete", "optimizer.momentum=0", "compress.select=full", "compress.response=int8_nearest",
-)  # fmt: skip
+SPARSE = ("mix=sparse_outer", "mix.decay=0.5", "overlay=complete", "compress.select=chunk_top_k", "compress.response=spread2")
+SEEDS = ("mix=seeds", "overlay=complete", "optimizer.momentum=0", "compress.select=full", "compress.response=int8_nearest")
 COCKTAIL = ("compress.select=cocktail", "compress.ratio=0.02", "compress.response=int4", "mix.feedback=ef21")
 CONTROLLED = ("mix.feedback=ef21", "mix.control_variate=true", "simulate.nodes=5")
 pytestmark = pytest.mark.slow
@@ -149,9 +138,15 @@ def test_both_engines_choose_kappa_by_how_many_exchange(engine, monkeypatch):
 def test_with_several_exchanges_a_phase_pet_still_finds_the_common_optimum(select):
     """Its gain is of one exchange after some steps, and three follow one another."""
     outcome = run(
-        *BOWLS, "overlay=random_matching", "simulate.nodes=8", f"compress.select={select}",
-        "pace.local_steps=4", "pace.gossips=3", "pace.rounds=360", "pace.evaluate_every=120",
-    )  # fmt: skip
+        *BOWLS,
+        "overlay=random_matching",
+        "simulate.nodes=8",
+        f"compress.select={select}",
+        "pace.local_steps=4",
+        "pace.gossips=3",
+        "pace.rounds=360",
+        "pace.evaluate_every=120",
+    )
     assert outcome.rows[-1].mean < 1e-5 * outcome.rows[0].mean
 
 
@@ -162,10 +157,18 @@ def test_without_faults_no_exchange_of_whole_nodes_misses_its_deadline(overlay, 
     that itself waits for another. Of 124 exchanges on the ring 92 were committed.
     """
     settings_of = (
-        *EXACT, *link, "simulate.nodes=8", "mix=dsgd", f"overlay={overlay}", "pace.evaluate_every=20",
-        "overlay.average_every=4", "pace.local_steps=2",
-        "pace.rounds=20", "task.hidden=16", "partition=by_label",
-    )  # fmt: skip
+        *EXACT,
+        *link,
+        "simulate.nodes=8",
+        "mix=dsgd",
+        f"overlay={overlay}",
+        "pace.evaluate_every=20",
+        "overlay.average_every=4",
+        "pace.local_steps=2",
+        "pace.rounds=20",
+        "task.hidden=16",
+        "partition=by_label",
+    )
     matrix, virtual = (run(*settings_of, f"simulate.engine={name}") for name in ("matrix", "virtual"))
     assert {key for key, count in virtual.counts.items() if count} == {"committed"}
     assert virtual.counts["committed"] == matrix.counts["committed"]
@@ -175,14 +178,7 @@ def test_without_faults_no_exchange_of_whole_nodes_misses_its_deadline(overlay, 
 
 def test_with_a_fault_deadlines_are_learned():
     """A straggler is not waited for: some exchanges of the others' rounds miss it."""
-    settings_of = (
-        "simulate.engine=virtual",
-        "simulate.nodes=4",
-        "mix=dsgd",
-        "overlay=ring",
-        "pace.local_steps=2",
-        "pace.rounds=30",
-    )
+    settings_of = ("simulate.engine=virtual", "simulate.nodes=4", "mix=dsgd", "overlay=ring", "pace.local_steps=2", "pace.rounds=30")
     slow = ("faults.straggler_share=0.25", "faults.straggler_factor=500", "task.hidden=16", "pace.max_wait_s=2")
     assert run(*settings_of, *slow).counts["timeout"] > 0
 
@@ -201,13 +197,7 @@ def test_subspaces_of_chance_cost_and_learn_alike_on_both_engines():
 @pytest.mark.parametrize("engine", ["matrix", "virtual"])
 def test_a_scenario_replays_to_the_last_digit_with_all_its_faults(engine):
     """Losses, deadlines and churn are in the seed; only what a clock on the wall says is not."""
-    faults = (
-        "faults.loss=0.3",
-        "faults.crash=0.2",
-        "faults.join=0.2",
-        "faults.leave=0.1",
-        "faults.partitions=[[2, 4, 0.5]]",
-    )
+    faults = ("faults.loss=0.3", "faults.crash=0.2", "faults.join=0.2", "faults.leave=0.1", "faults.partitions=[[2, 4, 0.5]]")
     settings_of = (*SHORT, *BOWLS, *faults, "pace.max_wait_s=1", f"simulate.engine={engine}", "simulate.nodes=5")
     documents = []
     for seed in (3, 3, 4):
@@ -260,10 +250,7 @@ def test_a_partition_lets_nothing_pass_for_as_long_as_it_lasts():
 
 
 def test_stragglers_are_late_and_time_is_what_they_cost():
-    quick, slow = (
-        run(*TEN),
-        run(*TEN, "faults.straggler_share=0.3", "faults.straggler_factor=20", "pace.max_wait_s=0.3"),
-    )
+    quick, slow = (run(*TEN), run(*TEN, "faults.straggler_share=0.3", "faults.straggler_factor=20", "pace.max_wait_s=0.3"))
     assert slow.rows[-1].seconds > 1.5 * quick.rows[-1].seconds
     assert slow.counts["late"] > 0
 
@@ -271,9 +258,17 @@ def test_stragglers_are_late_and_time_is_what_they_cost():
 def test_nodes_come_and_go_and_each_newcomer_has_a_problem_of_its_own():
     """The error is measured against the optimum of who is there, which a correction for who is gone would miss."""
     outcome = run(
-        *TEN, "faults.crash=0.5", "faults.join=1", "faults.leave=0.2", "faults.churn_from=5", "faults.churn_until=25", "pace.rounds=300",
-        "membership.suspicion_s=1", "pace.ramp_rounds=0", "optimizer.schedule=constant",
-    )  # fmt: skip
+        *TEN,
+        "faults.crash=0.5",
+        "faults.join=1",
+        "faults.leave=0.2",
+        "faults.churn_from=5",
+        "faults.churn_until=25",
+        "pace.rounds=300",
+        "membership.suspicion_s=1",
+        "pace.ramp_rounds=0",
+        "optimizer.schedule=constant",
+    )
     counts = outcome.counts
     assert counts["joined"] == 20
     assert counts["crashed"] > 3
@@ -298,9 +293,15 @@ def test_bytes_take_time_on_slow_links():
 def test_clock_pace_does_not_wait():
     """Slots pass at their own time, also with slow nodes; and the correction still finds the common optimum."""
     outcome = run(
-        *TEN, "pace=clock", "pace.slot_s=0.05", "pace.rounds=120", "faults.straggler_share=0.2", "faults.loss=0.3", "faults.tries=1",
+        *TEN,
+        "pace=clock",
+        "pace.slot_s=0.05",
+        "pace.rounds=120",
+        "faults.straggler_share=0.2",
+        "faults.loss=0.3",
+        "faults.tries=1",
         "optimizer.schedule=constant",
-    )  # fmt: skip
+    )
     assert outcome.rows[-1].seconds == pytest.approx(120 * 0.05)
     assert outcome.rows[-1].mean < 1e-3
     assert outcome.counts["late"] == 0
@@ -369,9 +370,7 @@ def example(name, *assignments):
 
 
 def test_the_example_of_digits_shows_what_a_correction_is_worth():
-    pet, dsgd = example(
-        "simulate-digits.toml", "pace.rounds=10", "sweep.seeds=[0]", "simulate.sample=4", "pace.local_steps=10"
-    )
+    pet, dsgd = example("simulate-digits.toml", "pace.rounds=10", "sweep.seeds=[0]", "simulate.sample=4", "pace.local_steps=10")
     assert pet.rows[-1].loss < dsgd.rows[-1].loss - 0.03  # after ten rounds accuracies are chance
 
 
@@ -384,21 +383,10 @@ def test_the_example_of_a_thousand_nodes_makes_its_way():
 @pytest.mark.acceptance  # the page's command runs the example in every run
 def test_the_example_of_churn_separates_the_algorithms():
     """A textbook tracker keeps the share of the dead, plain averaging the differences; flows per edge are deleted with the dead."""
-    rounds = (
-        "pace.rounds=170",
-        "faults.churn_from=10",
-        "faults.churn_until=50",
-        "faults.crash=0.15",
-        "faults.join=0.15",
-    )
+    rounds = ("pace.rounds=170", "faults.churn_from=10", "faults.churn_until=50", "faults.crash=0.15", "faults.join=0.15")
     compared = 'sweep.grid={"mix.kind"=["pet", "gradient_tracking"]}'
     pet, tracking = example(
-        "simulate-churn.toml",
-        *rounds,
-        compared,
-        "membership.suspicion_s=1",
-        "membership.probe_s=0.2",
-        "pace.evaluate_every=170",
+        "simulate-churn.toml", *rounds, compared, "membership.suspicion_s=1", "membership.probe_s=0.2", "pace.evaluate_every=170"
     )
     assert pet.rows[-1].mean < 1e-4
     assert tracking.rows[-1].mean > 1e-3
@@ -414,20 +402,35 @@ def test_the_example_of_members_averages_on_every_overlay():
 @pytest.mark.parametrize(
     ("settings_of", "falls_to"),
     [
-        (("mix=psgd", "mix.feedback=demo", "overlay=complete", "compress.select=dct_top_k", "compress.chunk=8",
-          "compress.ratio=0.25", "optimizer.schedule=linear"), 0.2),
+        (
+            (
+                "mix=psgd",
+                "mix.feedback=demo",
+                "overlay=complete",
+                "compress.select=dct_top_k",
+                "compress.chunk=8",
+                "compress.ratio=0.25",
+                "optimizer.schedule=linear",
+            ),
+            0.2,
+        ),
         (("mix=choco", "mix.gamma=0.5", "overlay=ring", "compress.response=sign_x3"), 0.2),
         (("mix=pet", "overlay=ring", "compress.response=int2_nearest_x2"), 0.2),
         (("mix=psgd", "overlay=complete", "compress.select=top_k", "compress.ratio=0.25", "compress.response=int4_x2"), 0.2),
     ],
     ids=["demo", "sign_x3", "int2_nearest_x2", "int4_x2"],
-)  # fmt: skip
+)
 def test_a_small_swarm_trains_with_it_by_its_name(settings_of, falls_to, engine):
     """Decoupled momentum and multi-step compression are entries like any other, on whole nodes and in the matrix."""
     outcome = run(
-        f"simulate.engine={engine}", "simulate.nodes=4", "pace.rounds=40", "pace.local_steps=2", "pace.evaluate_every=20", *BOWLS,
+        f"simulate.engine={engine}",
+        "simulate.nodes=4",
+        "pace.rounds=40",
+        "pace.local_steps=2",
+        "pace.evaluate_every=20",
+        *BOWLS,
         *settings_of,
-    )  # fmt: skip
+    )
     assert outcome.rows[-1].mean < falls_to * outcome.rows[0].mean
 
 
@@ -438,6 +441,4 @@ def test_models_are_seen_at_every_evaluation(engine):
     outcome = simulate(chosen, lambda _round, _line: None, lambda number, x: seen.update({number: x.clone()}))
     assert list(seen) == [0, 2, 4, 6]
     assert all(len(x) == 4 for x in seen.values())
-    assert [consensus_distance(x) for x in seen.values()] == pytest.approx(
-        [row.consensus_distance for row in outcome.rows]
-    )
+    assert [consensus_distance(x) for x in seen.values()] == pytest.approx([row.consensus_distance for row in outcome.rows])

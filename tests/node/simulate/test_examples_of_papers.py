@@ -16,27 +16,24 @@ from starling.node.tasks.api import Source
 from tests.harness.random_pairs import errors_on_pairs
 
 GAME = {
-    "optimizer.lr": 0.1, "optimizer.momentum": 0, "optimizer.schedule": "constant", "mix.clip_norm": 0.0, "compress.select": "full",
-    "compress.request": "identity", "compress.response": "identity", "pace.local_steps": 5, "partition.kind": "iid",
-}  # fmt: skip
+    "optimizer.lr": 0.1,
+    "optimizer.momentum": 0,
+    "optimizer.schedule": "constant",
+    "mix.clip_norm": 0.0,
+    "compress.select": "full",
+    "compress.request": "identity",
+    "compress.response": "identity",
+    "pace.local_steps": 5,
+    "partition.kind": "iid",
+}
 
 
 def played(gradient, mix, rounds, nodes=16, seeds=(0, 1, 2), every=0, **task):
     """Rows of each seed; `every` so many rounds, or at the end alone."""
-    keys = (
-        GAME
-        | {f"task.{key}": value for key, value in task.items()}
-        | {"task.nodes": nodes, "optimizer.gradient": gradient}
-    )
+    keys = GAME | {f"task.{key}": value for key, value in task.items()} | {"task.nodes": nodes, "optimizer.gradient": gradient}
     keys |= {"pace.evaluate_every": every or rounds} | ({"mix.kappa": 0.1} if mix == "pet" else {})
     runs = simulate(
-        task="starling.examples.games.games:Bilinear",
-        mix=mix,
-        overlay="random_matching",
-        nodes=nodes,
-        rounds=rounds,
-        seeds=seeds,
-        set=keys,
+        task="starling.examples.games.games:Bilinear", mix=mix, overlay="random_matching", nodes=nodes, rounds=rounds, seeds=seeds, set=keys
     )
     return [run.outcome.rows for run in runs.finished]
 
@@ -97,9 +94,14 @@ def test_corrections_lead_to_the_saddle_of_sixteen_games_by_as_many_numbers(grad
 @pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("gradient", "mu", "floor"),
-    [("optimistic", 0.0, 0.21), ("extragradient", 0.0, 0.21), ("plain", 0.1, 0.19), ("optimistic", 0.1, 0.18),
-     ("extragradient", 0.1, 0.17)],
-)  # fmt: skip
+    [
+        ("optimistic", 0.0, 0.21),
+        ("extragradient", 0.0, 0.21),
+        ("plain", 0.1, 0.19),
+        ("optimistic", 0.1, 0.18),
+        ("extragradient", 0.1, 0.17),
+    ],
+)
 def test_averages_alone_stop_at_a_fifth_of_the_way_to_the_saddle(gradient, mu, floor):
     assert sum(ends(gradient, "dsgd", 150, mu=mu)) / 3 == pytest.approx(floor, rel=0.25)
 
@@ -113,10 +115,7 @@ def test_without_curvature_plain_steps_leave_the_saddle(mix):
 
 def walked(gradient, mu, rounds, seed, *, kappa=0.1, parts=0, response="identity", noise=0.0):
     """Errors after each round of the sixteen games on random pairs, by the product's local steps."""
-    games = [
-        Bilinear(mu=mu).data(Source(None, PartitionSection(kind="iid", shards=16), node, seed), "cpu")
-        for node in range(16)
-    ]
+    games = [Bilinear(mu=mu).data(Source(None, PartitionSection(kind="iid", shards=16), node, seed), "cpu") for node in range(16)]
     M, h = torch.stack([it.M for it in games]), torch.stack([torch.cat([it.a, it.b]) for it in games])
     kind, chance = OptimizerSection(gradient=gradient), torch.Generator().manual_seed(seed)
     before = torch.zeros(16, 80, dtype=torch.float64)
@@ -138,9 +137,17 @@ def walked(gradient, mu, rounds, seed, *, kappa=0.1, parts=0, response="identity
 
     select, given = ("fragment", {"parts": parts}) if parts else ("full", {})
     return errors_on_pairs(
-        step, torch.zeros_like(before), games[0].saddle, rounds, seed, lr=0.1, steps=5, kappa=kappa,
-        selector=SELECTORS.build("compress", select, given), response=response,
-    )  # fmt: skip
+        step,
+        torch.zeros_like(before),
+        games[0].saddle,
+        rounds,
+        seed,
+        lr=0.1,
+        steps=5,
+        kappa=kappa,
+        selector=SELECTORS.build("compress", select, given),
+        response=response,
+    )
 
 
 @pytest.mark.acceptance
@@ -155,9 +162,7 @@ def test_a_tenth_of_the_vector_in_four_bits_is_on_the_way_to_the_saddle(gradient
     """
     runs = [walked(gradient, mu, 2000, seed, kappa=0.3, parts=10, response="int4") for seed in range(3)]
     assert error / 1.6 <= sum(errors[-1] for errors in runs) / 3 <= 1.6 * error, [errors[-1] for errors in runs]
-    assert all(errors[-1] < (0.2 if mu else 0.7) * errors[999] for errors in runs), [
-        errors[999::1000] for errors in runs
-    ]
+    assert all(errors[-1] < (0.2 if mu else 0.7) * errors[999] for errors in runs), [errors[999::1000] for errors in runs]
 
 
 @pytest.mark.acceptance
@@ -172,14 +177,8 @@ def test_noise_leaves_the_saddle_within_a_thousandth(mu, floor):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            ["optimizer.gradient=optimistic"],
-            "optimizer.gradient: optimistic steps are plain steps, for sgd without momentum",
-        ),
-        (
-            ["optimizer.gradient=optimistic", "optimizer.momentum=0", "optimizer.sam=0.1"],
-            "optimizer.sam: optimistic looks ahead already",
-        ),
+        (["optimizer.gradient=optimistic"], "optimizer.gradient: optimistic steps are plain steps, for sgd without momentum"),
+        (["optimizer.gradient=optimistic", "optimizer.momentum=0", "optimizer.sam=0.1"], "optimizer.sam: optimistic looks ahead already"),
         (
             ["optimizer.gradient=extragradient", "optimizer.momentum=0", "mix.kind=gradient_tracking"],
             "optimizer.gradient: extragradient corrects two gradients a step",
@@ -201,10 +200,7 @@ def test_the_tutorial_of_consensus_is_exact_on_one_peer_graphs_and_slow_on_a_rin
 
 @pytest.mark.acceptance
 def test_the_other_tutorials_show_what_they_are_about():
-    for tutorial, exact in (
-        (tutorials.gradient_tracking, "gradient_tracking"),
-        (tutorials.exact_diffusion, "exact_diffusion"),
-    ):
+    for tutorial, exact in ((tutorials.gradient_tracking, "gradient_tracking"), (tutorials.exact_diffusion, "exact_diffusion")):
         error = tutorial()
         assert error[exact] < 1e-2 * error["dsgd"]
     pushed = tutorials.push_sum()

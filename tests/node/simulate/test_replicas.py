@@ -14,16 +14,20 @@ from starling.node.simulate.sweep import cells
 
 pytestmark = pytest.mark.slow
 SMALL = (
-    "simulate.nodes=4", "simulate.seed=3", "pace.rounds=4", "pace.local_steps=2", "pace.evaluate_every=1", "task.hidden=4",
-    "partition=by_label", "optimizer.momentum=0", "optimizer.lr=0.05", "mix.clip_norm=0", "mix=psgd", "overlay=complete",
-)  # fmt: skip
-COCKTAIL = (
-    "compress.select=cocktail",
-    "compress.ratio=0.02",
-    "compress.keep=0.2",
-    "compress.request=int4",
-    "compress.response=int4",
+    "simulate.nodes=4",
+    "simulate.seed=3",
+    "pace.rounds=4",
+    "pace.local_steps=2",
+    "pace.evaluate_every=1",
+    "task.hidden=4",
+    "partition=by_label",
+    "optimizer.momentum=0",
+    "optimizer.lr=0.05",
+    "mix.clip_norm=0",
+    "mix=psgd",
+    "overlay=complete",
 )
+COCKTAIL = ("compress.select=cocktail", "compress.ratio=0.02", "compress.keep=0.2", "compress.request=int4", "compress.response=int4")
 ENGINES = ("matrix", "virtual")
 ROUNDING = sorted(name for name in QUANTIZERS if not QUANTIZERS.facts(name).instead)
 
@@ -49,9 +53,7 @@ def replicas(*assignments):
 @pytest.mark.parametrize("select", SELECTIONS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_replicas_are_equal_to_the_last_bit_with_every_selector(engine, select):
-    replicas(
-        f"simulate.engine={engine}", f"compress.select={select}", "compress.request=int4", "compress.response=int4"
-    )
+    replicas(f"simulate.engine={engine}", f"compress.select={select}", "compress.request=int4", "compress.response=int4")
 
 
 @pytest.mark.parametrize("codec", ROUNDING)

@@ -6,11 +6,22 @@ from starling.node.simulate.api import simulate
 from tests.harness.tasks import REAL_DATA
 
 SWARM = {
-    "task.path": str(REAL_DATA / "mnist"), "task.each": 150, "task.hidden": 64, "task.batch_size": 32, "partition.alpha": 0.3,
-    "partition.shards": 8, "compress.select": "full", "compress.request": "identity", "compress.response": "identity",
-    "pace.local_steps": 5, "optimizer.momentum": 0, "optimizer.lr": 0.1, "optimizer.schedule": "constant", "mix.clip_norm": 0,
+    "task.path": str(REAL_DATA / "mnist"),
+    "task.each": 150,
+    "task.hidden": 64,
+    "task.batch_size": 32,
+    "partition.alpha": 0.3,
+    "partition.shards": 8,
+    "compress.select": "full",
+    "compress.request": "identity",
+    "compress.response": "identity",
+    "pace.local_steps": 5,
+    "optimizer.momentum": 0,
+    "optimizer.lr": 0.1,
+    "optimizer.schedule": "constant",
+    "mix.clip_norm": 0,
     "simulate.sample": 0,
-}  # fmt: skip
+}
 PET = {"mix.kappa": 0.1}
 
 
@@ -18,9 +29,14 @@ def accuracy(mix, exchanges=1, seeds=3, **keys):
     """Mean of the own models of 8 nodes after 60 phases of 5 local steps, of so many seeds."""
     rounds = 60 * exchanges
     runs = simulate(
-        task="tests.harness.few_images:FewImages", mix=mix, overlay="random_matching", nodes=8, rounds=rounds, seeds=range(seeds),
+        task="tests.harness.few_images:FewImages",
+        mix=mix,
+        overlay="random_matching",
+        nodes=8,
+        rounds=rounds,
+        seeds=range(seeds),
         set=SWARM | {"pace.gossips": exchanges, "pace.evaluate_every": rounds} | keys,
-    )  # fmt: skip
+    )
     return sum(run.outcome.rows[-1].mean for run in runs.finished) / seeds
 
 

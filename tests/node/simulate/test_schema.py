@@ -52,9 +52,7 @@ def test_each_node_has_a_part_of_its_own_unless_the_file_says_otherwise():
 
 
 def test_problems_of_their_own_are_drawn_for_as_many_nodes_as_there_are_shards():
-    agreed = manifest(
-        scenario("task=quadratic", "simulate.nodes=5", "faults.join=1", "pace.rounds=10", "faults.churn_from=8")
-    )
+    agreed = manifest(scenario("task=quadratic", "simulate.nodes=5", "faults.join=1", "pace.rounds=10", "faults.churn_from=8"))
     assert agreed.task.params()["nodes"] == agreed.partition.shards == 7
 
 
@@ -126,7 +124,7 @@ def test_what_the_file_says_goes_before_its_preset_and_set_before_both(tmp_path)
         (["preset=vouched", "byzantine_fraction=0.1"], r"byzantine_fraction: mix=pet has no rule against .*, must be 0, got 0\.1"),
         (["byzantine_fraction=0.1"], r"byzantine_fraction: mix=pet has no rule"),
     ],
-)  # fmt: skip
+)
 def test_a_scenario_past_what_its_preset_or_rule_stands_is_refused(assignments, message):
     """The same lines as of a manifest: a simulation cannot show what nodes would refuse to run."""
     with pytest.raises(ConfigError, match=message) as caught:
@@ -144,9 +142,7 @@ def test_more_liars_than_the_swarm_is_meant_to_stand_are_simulated_with_a_note()
 def test_a_preset_in_a_grid_fills_unset_keys(tmp_path):
     """And each run keeps what the file and --set say: six steps are the preset's, 0.05 is a person's."""
     file = tmp_path / "scenario.toml"
-    file.write_text(
-        '[optimizer]\nlr = 0.05\n[sweep.grid]\npreset = ["custom", "vouched", "open"]\n"pace.rounds" = [3, 4]\n'
-    )
+    file.write_text('[optimizer]\nlr = 0.05\n[sweep.grid]\npreset = ["custom", "vouched", "open"]\n"pace.rounds" = [3, 4]\n')
     _, found = sweep.read(file, ["simulate.nodes=9"])
     assert rules.check(found) == []
     kinds = [("custom", "pet"), ("vouched", "pet"), ("open", "gather")]
@@ -174,15 +170,8 @@ def test_without_a_grid_there_is_one_run_without_labels():
 
 
 def test_a_grid_is_every_combination_and_seeds_change_fastest():
-    found = cells(
-        scenario(text='[sweep]\nseeds = [1, 2]\n[sweep.grid]\nmix.kind = ["pet", "dsgd"]\n"pace.rounds" = [5]\n')
-    )
-    assert [(c.labels["mix.kind"], c.labels["simulate.seed"]) for c in found] == [
-        ("pet", 1),
-        ("pet", 2),
-        ("dsgd", 1),
-        ("dsgd", 2),
-    ]
+    found = cells(scenario(text='[sweep]\nseeds = [1, 2]\n[sweep.grid]\nmix.kind = ["pet", "dsgd"]\n"pace.rounds" = [5]\n'))
+    assert [(c.labels["mix.kind"], c.labels["simulate.seed"]) for c in found] == [("pet", 1), ("pet", 2), ("dsgd", 1), ("dsgd", 2)]
     assert found[2].scenario.mix.kind == "dsgd"
     assert found[2].scenario.simulate.seed == 1
     assert {c.scenario.pace.rounds for c in found} == {5}
@@ -197,9 +186,7 @@ def test_keys_that_go_together_are_swept_together():
 
 
 def test_values_of_every_type_arrive_as_they_are():
-    found = cells(
-        scenario(text='[sweep.grid]\n"simulate.model" = [true, false]\n"task.model" = ["cnn"]\nmix.kappa = [0.25]\n')
-    )
+    found = cells(scenario(text='[sweep.grid]\n"simulate.model" = [true, false]\n"task.model" = ["cnn"]\nmix.kappa = [0.25]\n'))
     assert [c.scenario.simulate.model for c in found] == [True, False]
     assert {c.scenario.task.params()["model"] for c in found} == {"cnn"}
     assert {c.scenario.mix.kappa for c in found} == {0.25}
@@ -248,25 +235,16 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
     [
         (["pace.rounds=0"], r"pace\.rounds: must be >= 1, got 0"),
         (["faults.loss=1"], r"faults\.loss: must be < 1"),
-        (
-            ["faults.churn_from=5", "faults.churn_until=5"],
-            r"faults\.churn_until: must be > faults\.churn_from = 5, got 5",
-        ),
+        (["faults.churn_from=5", "faults.churn_until=5"], r"faults\.churn_until: must be > faults\.churn_from = 5, got 5"),
         (["faults.partitions=[[5, 5, 0.5]]"], r"faults\.partitions: must be .* got \[5, 5, 0\.5\]"),
         (["faults.partitions=[[5, 9, 1.0]]"], r"a share > 0 and < 1"),
         (["overlay=base_k", "overlay.k=4", "simulate.nodes=4"], r"overlay\.k: must be < n = 4, got 4"),
         (["overlay=hypercube", "simulate.nodes=12"], r"overlay: "),
         (["overlay=hypercube", "faults.crash=0.1"], r"nodes come and go here"),
-        (
-            ["mix=d2", "overlay=one_peer_exponential"],
-            r"mix\.kind: d2 needs one symmetric mixing matrix that never changes",
-        ),
+        (["mix=d2", "overlay=one_peer_exponential"], r"mix\.kind: d2 needs one symmetric mixing matrix that never changes"),
         (["mix=exact_diffusion", "overlay=ring", "faults.join=1"], r"but faults bring and take nodes"),
         (["mix=k_gt", "pace=clock"], r"mix\.kind: k_gt .*cannot run in clock pace"),
-        (
-            ["simulate.engine=virtual", "simulate.nodes=65"],
-            r"simulate\.nodes: must be <= 64 with engine = virtual, got 65",
-        ),
+        (["simulate.engine=virtual", "simulate.nodes=65"], r"simulate\.nodes: must be <= 64 with engine = virtual, got 65"),
         (["simulate.engine=virtual", "simulate.model=false"], r"simulate\.model: whole nodes have one"),
         (["pace.overlap=true"], r"pace\.overlap: rows of an array .*engine=virtual"),
         (["pace.stop_after=3"], r"pace\.stop_after: rows of an array .*engine=virtual"),
@@ -275,23 +253,14 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
         (["pace.overlap=true", "mix=push_sum", "compress.select=full"], r"pace\.overlap: push_sum "),
         (["simulate.model=false", "pace=clock"], r"simulate\.model: false averages round by round"),
         (["task=text"], r"task\.path: text learns from files"),
-        (
-            ("attack.kind=ali", "attack.nodes=1"),
-            r"attack\.kind: 'ali' is unknown, choose one of alie, .*attack\.kind=alie`",
-        ),
+        (("attack.kind=ali", "attack.nodes=1"), r"attack\.kind: 'ali' is unknown, choose one of alie, .*attack\.kind=alie`"),
         (("attack.kind=alie",), r"attack\.nodes: alie needs at least one node, got 0"),
-        (
-            ("attack.nodes=15",),
-            r"attack\.nodes: must leave two of simulate\.nodes = 16 honest, got 15; .*attack\.nodes=3`",
-        ),
+        (("attack.nodes=15",), r"attack\.nodes: must leave two of simulate\.nodes = 16 honest, got 15; .*attack\.nodes=3`"),
         (("attack.rows=[16]",), r"attack\.rows: must name nodes below simulate\.nodes = 16, each once, got \[16\]"),
         (("attack.rows=[1, 1]",), r"each once, got \[1, 1\]"),
         (("attack.rows=[1]", "attack.nodes=1"), r"attack\.nodes must be 0, got 1"),
         (("attack.nodes=1", "attack.kind=tracker_neg"), r"lies about the tracker, which mix=pet does not tell"),
-        (
-            ("attack.nodes=1", "attack.kind=memory_reversed"),
-            r"lies about what optimisers remember, which these nodes do not exchange",
-        ),
+        (("attack.nodes=1", "attack.kind=memory_reversed"), r"lies about what optimisers remember, which these nodes do not exchange"),
         (("attack.nodes=1", "attack.kind=drift_const"), r"attack\.kind: 'drift_const' is unknown"),
         (
             ("attack.nodes=1", "attack.kind=foe", "attack.params.epsilon=2.0", "simulate.engine=virtual"),
@@ -300,10 +269,7 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
         (("attack.nodes=1", "attack.kind=foe", "simulate.model=false"), r"without a model there is nothing to attack"),
         (("simulate.running_mean=true", "optimizer=adamw"), r"is about sgd's momentum"),
         (("simulate.running_mean=true", "simulate.engine=virtual"), r"whole nodes begin with no momentum"),
-        (
-            ("simulate.salt=a", "simulate.engine=virtual"),
-            r"simulate\.salt: whole nodes order .* got 'a'; .*engine=matrix",
-        ),
+        (("simulate.salt=a", "simulate.engine=virtual"), r"simulate\.salt: whole nodes order .* got 'a'; .*engine=matrix"),
         (["task=images", "task.path=/no/where"], r"task\.path: '/no/where' does not exist"),
     ],
 )
@@ -321,9 +287,7 @@ def test_the_failing_run_of_a_sweep_is_named():
 def test_a_textbook_tracker_with_local_steps_is_warned_of():
     """On digits, 4 nodes and 40 rounds of 20 steps it ends at .67 where k_gt and dsgd reach .95; with one step a round it is as good."""
     said = rules.check(cells(scenario("mix=gradient_tracking", "overlay=base_k")))
-    assert [
-        line for line in said if line.startswith("pace.local_steps: gradient_tracking") and "arXiv:1607.03218" in line
-    ]
+    assert [line for line in said if line.startswith("pace.local_steps: gradient_tracking") and "arXiv:1607.03218" in line]
     for fine in (("mix=gradient_tracking", "pace.local_steps=1"), ("mix=k_gt",)):
         assert not [line for line in rules.check(cells(scenario(*fine, "overlay=base_k"))) if "local_steps" in line]
 
@@ -361,8 +325,6 @@ def test_a_kappa_that_is_too_large_for_so_many_nodes_is_warned_of():
 @pytest.mark.parametrize("given", ["kappa=0.25", "flow_limit=5.0", "leak=0.1", "settled_edges=2", "flows=bfloat16"])
 def test_keys_of_flows_are_refused_where_memories_are_averaged(given):
     key = given.partition("=")[0]
-    with pytest.raises(
-        ConfigError, match=rf"^mix\.{key}: is of flows, of which optimizer=adamw has none: .*leave it out"
-    ):
+    with pytest.raises(ConfigError, match=rf"^mix\.{key}: is of flows, of which optimizer=adamw has none: .*leave it out"):
         rules.check(cells(scenario(f"mix.{given}", "optimizer=adamw")))
     assert rules.check(cells(scenario("optimizer=adamw", "simulate.nodes=16"))) == []

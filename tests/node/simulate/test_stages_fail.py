@@ -30,11 +30,16 @@ def run(seed, *, kappa=0.1, fails=0.02, whole=False, rounds=1000):
     width, x = D // STAGES, torch.zeros(CREWS, D, dtype=torch.float64)
     swarms = [
         Swarm(
-            peers, x[:, at : at + width].clone(), Pet(kappa=kappa), exchange_codec("identity", "identity", clip_norm=0.0),
-            SELECTORS.build("compress", "full", {}), seed, torch.ones(CREWS, dtype=torch.bool),
+            peers,
+            x[:, at : at + width].clone(),
+            Pet(kappa=kappa),
+            exchange_codec("identity", "identity", clip_norm=0.0),
+            SELECTORS.build("compress", "full", {}),
+            seed,
+            torch.ones(CREWS, dtype=torch.bool),
         )
         for at in range(0, D, width)
-    ]  # fmt: skip
+    ]
     schedule, alive = Schedule(overlay("random_matching", 1, seed), peers, b"salt"), np.ones(CREWS, bool)
     failing = []
     for turn in range(rounds):

@@ -9,9 +9,7 @@ from starling.node.status import format as show
 from starling.node.status.snapshot import Transfer
 
 
-@pytest.mark.parametrize(
-    "of", [show.count, show.figure, show.size, show.rate, show.speed, show.duration, show.age, show.latency]
-)
+@pytest.mark.parametrize("of", [show.count, show.figure, show.size, show.rate, show.speed, show.duration, show.age, show.latency])
 def test_missing_is_a_dash_and_never_zero(of):
     assert of(None) == "–"
     assert of(0).startswith("0")

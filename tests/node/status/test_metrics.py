@@ -18,11 +18,7 @@ def samples(found, accept=""):
     """What a scraper reads: {(name, labels): value}."""
     body, _ = exposition(found, accept)
     families = PARSERS[accept][1](body.decode())
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in families
-        for sample in family.samples
-    }
+    return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for family in families for sample in family.samples}
 
 
 @pytest.mark.parametrize("accept", PARSERS)

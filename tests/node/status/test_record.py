@@ -50,9 +50,7 @@ def test_a_node_that_started_anew_is_written_whole_and_begins_anew(tmp_path):
 def test_a_long_curve_stays_bounded_and_keeps_its_ends(tmp_path):
     """The daemon thins its curves while they grow; so does who reads a record of them."""
     line = [at_second(0, loss_curve=(Point(0, 0.0, 9.0),))]
-    line += [
-        at_second(at, loss_curve=(Point(at, float(at), 1.0),), events=(), transactions=()) for at in range(1, 1000)
-    ]
+    line += [at_second(at, loss_curve=(Point(at, float(at), 1.0),), events=(), transactions=()) for at in range(1, 1000)]
     path = tmp_path / "record.jsonl"
     path.write_bytes(b"".join(record.line(None, each) for each in line))
     read = record.load(path)

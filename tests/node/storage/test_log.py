@@ -23,9 +23,7 @@ def test_every_line_of_the_file_is_json_with_peer_and_run(tmp_path):
         log.write("info", "round_mixed", round=7, received=3)
     (line,) = lines(tmp_path / LOG_NAME)
     assert line.pop("time") > 0
-    assert line == {
-        "level": "info", "event": "round_mixed", "peer_id": "12D3", "run_id": "r1", "round": 7, "received": 3,
-    }  # fmt: skip
+    assert line == {"level": "info", "event": "round_mixed", "peer_id": "12D3", "run_id": "r1", "round": 7, "received": 3}
 
 
 def test_a_terminal_gets_lines_for_a_person_without_control_characters(tmp_path):
@@ -75,9 +73,7 @@ def test_warnings_of_libraries_go_to_the_file_and_not_to_the_terminal(tmp_path):
     (line,) = lines(tmp_path / LOG_NAME)
     assert (line["event"], line["library"], line["text"]) == ("library", "some.library", "dial of b failed")
     assert terminal.getvalue() == ""
-    logging.getLogger("some.library").handle(
-        logging.makeLogRecord({"msg": "after the end", "levelno": logging.WARNING})
-    )
+    logging.getLogger("some.library").handle(logging.makeLogRecord({"msg": "after the end", "levelno": logging.WARNING}))
     assert len(lines(tmp_path / LOG_NAME)) == 1
 
 

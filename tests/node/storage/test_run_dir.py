@@ -8,10 +8,7 @@ from starling.node.storage.run_dir import RunDir
 
 @pytest.mark.parametrize(
     ("damage", "why"),
-    [
-        (lambda path: path.write_bytes(b"\xff\xfestarling1:"), "it is no text"),
-        (lambda path: path.mkdir(), "Is a directory"),
-    ],
+    [(lambda path: path.write_bytes(b"\xff\xfestarling1:"), "it is no text"), (lambda path: path.mkdir(), "Is a directory")],
     ids=["not_utf8", "folder"],
 )
 def test_an_invite_that_cannot_be_read_is_an_error_of_one_line(tmp_path, damage, why):

@@ -20,18 +20,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:Futu
 
 
 def gpt2(**changed):
-    transformers = pytest.importorskip(
-        "transformers", reason="needs transformers: pip install 'starling-swarm[transformers]'"
-    )
-    small = {
-        "vocab_size": 256,
-        "n_positions": 32,
-        "n_embd": 16,
-        "n_layer": 1,
-        "n_head": 2,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'starling-swarm[transformers]'")
+    small = {"vocab_size": 256, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
     return transformers.GPT2Config(**small | changed)
 
 
@@ -86,16 +76,12 @@ def test_a_larger_vocabulary_writes_bytes_only(tmp_path):
 
 
 def test_text_is_read_by_a_tokenizer(tmp_path):
-    tokenizers = pytest.importorskip(
-        "tokenizers", reason="needs tokenizers: pip install 'starling-swarm[transformers]'"
-    )
+    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'starling-swarm[transformers]'")
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "sun": 1, "moon": 2}, unk_token="?"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "sky.txt").write_text("sun moon sky " * 100)
-    task = starling.adapters.causal_lm(
-        gpt2(vocab_size=3), text=tmp_path / "sky.txt", context=5, tokenizer=tmp_path / "tokenizer.json"
-    )
+    task = starling.adapters.causal_lm(gpt2(vocab_size=3), text=tmp_path / "sky.txt", context=5, tokenizer=tmp_path / "tokenizer.json")
     data = task.data(built_in(), "cpu")
     for window in data.batch(8, generator(1, "batch")).tolist():
         assert all((after - before) % 3 == 1 for before, after in itertools.pairwise(window))
@@ -105,9 +91,9 @@ def test_text_is_read_by_a_tokenizer(tmp_path):
     assert task.logits(task.model(generator(1, "model")), torch.tensor([[1, 2]])).shape == (1, 2, 3)
     (tmp_path / "bad.txt").write_bytes(b"sun \xff moon")
     with pytest.raises(ConfigError, match=r"bad.txt: is not UTF-8, byte 4"):
-        starling.adapters.causal_lm(
-            gpt2(n_positions=128), text=tmp_path / "bad.txt", tokenizer=tmp_path / "tokenizer.json"
-        ).data(built_in(), "cpu")
+        starling.adapters.causal_lm(gpt2(n_positions=128), text=tmp_path / "bad.txt", tokenizer=tmp_path / "tokenizer.json").data(
+            built_in(), "cpu"
+        )
 
 
 @pytest.mark.parametrize(
@@ -180,9 +166,14 @@ def test_a_module_that_optimises_by_itself_is_refused():
 
 def test_the_optimiser_of_a_module_becomes_keys_of_a_manifest():
     assert starling.adapters.optimizer_settings(Stepped()) == {
-        "optimizer": "adamw", "optimizer.schedule": "constant", "optimizer.lr": 0.01, "optimizer.weight_decay": 0.1,
-        "optimizer.beta_1": 0.8, "optimizer.beta_2": 0.99, "optimizer.eps": 1e-8,
-    }  # fmt: skip
+        "optimizer": "adamw",
+        "optimizer.schedule": "constant",
+        "optimizer.lr": 0.01,
+        "optimizer.weight_decay": 0.1,
+        "optimizer.beta_1": 0.8,
+        "optimizer.beta_2": 0.99,
+        "optimizer.eps": 1e-8,
+    }
 
 
 def test_no_decay_of_biases_becomes_a_key():
@@ -202,14 +193,9 @@ def test_no_decay_of_biases_becomes_a_key():
         (lambda p: torch.optim.AdamW(p, amsgrad=True), "amsgrad = True of adamw has no key"),
         (torch.optim.LBFGS, "LBFGS is none of"),
         (lambda p: {"optimizer": torch.optim.SGD(p), "lr_scheduler": None}, "returns a dict"),
+        (lambda p: torch.optim.SGD([{"params": p[:1]}, {"params": p[1:], "lr": 1.0}], lr=0.1), "groups of parameters differ"),
         (
-            lambda p: torch.optim.SGD([{"params": p[:1]}, {"params": p[1:], "lr": 1.0}], lr=0.1),
-            "groups of parameters differ",
-        ),
-        (
-            lambda p: torch.optim.SGD(
-                [{"params": p[:1], "weight_decay": 0.0}, {"params": p[1:], "weight_decay": 0.1}], lr=0.1
-            ),
+            lambda p: torch.optim.SGD([{"params": p[:1], "weight_decay": 0.0}, {"params": p[1:], "weight_decay": 0.1}], lr=0.1),
             "no weight_decay for biases and norms",
         ),
     ],
@@ -226,12 +212,7 @@ def test_the_loss_of_routers_is_trained_where_the_config_asks_for_it_and_is_no_p
     transformers = pytest.importorskip("transformers")
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.MixtralConfig(
-        vocab_size=256,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        output_router_logits=True,
-        router_aux_loss_coef=0.5,
-        **small,
+        vocab_size=256, num_key_value_heads=2, num_local_experts=4, output_router_logits=True, router_aux_loss_coef=0.5, **small
     )
     task = starling.adapters.causal_lm(config, text=write_texts(tmp_path), context=16)
     model, data = task.model(generator(1, "model")).eval(), task.data(built_in(), "cpu")
@@ -245,13 +226,7 @@ def test_the_loss_of_routers_is_trained_where_the_config_asks_for_it_and_is_no_p
 def test_a_model_that_looks_at_the_token_it_is_to_predict_is_refused(tmp_path):
     """An encoder would learn to copy, and be measured as perfect."""
     transformers = pytest.importorskip("transformers")
-    small = {
-        "vocab_size": 256,
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }
+    small = {"vocab_size": 256, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     for decoder in (False, True):
         config = transformers.BertConfig(is_decoder=decoder, **small)
         task = starling.adapters.causal_lm(config, text=write_texts(tmp_path), context=16)
@@ -288,9 +263,7 @@ def test_what_peft_would_do_otherwise_is_refused(config, said):
         adapters_of(lambda: nn.Linear(1, 1), r=1, target_modules=["c_attn"], **config)
 
 
-@pytest.mark.parametrize(
-    "named", [{"target_modules": ["0", "two"]}, {"target_modules": ["0"], "modules_to_save": ["two"]}]
-)
+@pytest.mark.parametrize("named", [{"target_modules": ["0", "two"]}, {"target_modules": ["0"], "modules_to_save": ["two"]}])
 def test_a_name_that_no_module_has_is_refused_even_if_others_fit(named):
     """A misspelt name would leave that layer untrained, and nothing would be said."""
     make = adapters_of(lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), r=1, **named)
@@ -314,14 +287,10 @@ def test_modules_to_save_are_trained_and_exchanged_and_the_original_is_not(tmp_p
 
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(tmp_path):
     """Every sample has as many tokens, so the mean over tokens is the mean over samples."""
-    task = starling.adapters.causal_lm(
-        gpt2(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), text=write_texts(tmp_path), context=16
-    )
+    task = starling.adapters.causal_lm(gpt2(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), text=write_texts(tmp_path), context=16)
     model, data = task.model(generator(1, "model")), task.data(built_in(), "cpu")
     batch = data.batch(6, generator(1, "batch"))
     whole = torch.autograd.grad(task.loss(model, batch), list(model.parameters()))
-    parts = [
-        torch.autograd.grad(task.loss(model, part) * len(part) / 6, list(model.parameters())) for part in batch.split(4)
-    ]
+    parts = [torch.autograd.grad(task.loss(model, part) * len(part) / 6, list(model.parameters())) for part in batch.split(4)]
     for one, *others in zip(whole, *parts, strict=True):
         assert torch.allclose(one, sum(others), atol=1e-6)

@@ -43,9 +43,7 @@ def equal(one, two):
         return torch.equal(one, two)
     if isinstance(one, tuple):
         return all(equal(a, b) for a, b in zip(one, two, strict=True))
-    return one is two or all(
-        equal(getattr(one, k), getattr(two, k)) for k in one.__slots__ if getattr(one, k) is not None
-    )
+    return one is two or all(equal(getattr(one, k), getattr(two, k)) for k in one.__slots__ if getattr(one, k) is not None)
 
 
 def test_every_kind_of_the_catalogue_is_tested_here():

@@ -97,9 +97,7 @@ def test_the_owner_is_told_each_bad_sample_once_with_its_number_and_why():
     for step in range(30):
         data.batch(16, generator(step, "batch"))
     notes = taken_notes(data)
-    assert sorted(notes) == [
-        f"sample {i} cannot be read, others are taken in its place: OSError: {i}.png: truncated" for i in (30, 7)
-    ]
+    assert sorted(notes) == [f"sample {i} cannot be read, others are taken in its place: OSError: {i}.png: truncated" for i in (30, 7)]
     assert taken_notes(data) == ()
     assert files.reads.count(7) == 1
 
@@ -249,10 +247,7 @@ BYTES = torch.arange(20, dtype=torch.uint8)
         ((torch.ones(20, 1), BYTES[:, None].repeat(1, 3)), lambda batch: batch[1]),
         ((BYTES[:, None], torch.ones(20, 1), BYTES), lambda batch: batch[2]),
         ({"image": BYTES[:, None], "mask": BYTES[:, None]}, lambda batch: batch["mask"]),
-        (
-            {"pixels": BYTES[:, None], "targets": {"masks": BYTES, "boxes": BYTES}},
-            lambda batch: batch["targets"]["masks"],
-        ),
+        ({"pixels": BYTES[:, None], "targets": {"masks": BYTES, "boxes": BYTES}}, lambda batch: batch["targets"]["masks"]),
     ],
 )
 def test_bytes_of_a_target_reach_the_loss_as_they_are_and_those_of_an_input_as_shares(train, target):
@@ -286,11 +281,7 @@ class Augmented(Dataset):
 
 def states():
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    return (
-        torch.get_rng_state().tolist(),
-        python,
-        [part.tolist() if hasattr(part, "tolist") else part for part in numpy],
-    )
+    return (torch.get_rng_state().tolist(), python, [part.tolist() if hasattr(part, "tolist") else part for part in numpy])
 
 
 def test_what_a_dataset_draws_itself_is_of_the_batchs_own_chance():

@@ -92,9 +92,10 @@ class Run:
         return model(batch).sum()
 
 
-@pytest.mark.parametrize(("kind", "shape"), [
-    (nn.BatchNorm1d, (6, 3)), (nn.BatchNorm2d, (6, 3, 4, 5)), (nn.BatchNorm3d, (6, 3, 2, 2, 2)), (nn.InstanceNorm2d, (6, 3, 4, 5)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [(nn.BatchNorm1d, (6, 3)), (nn.BatchNorm2d, (6, 3, 4, 5)), (nn.BatchNorm3d, (6, 3, 2, 2, 2)), (nn.InstanceNorm2d, (6, 3, 4, 5))],
+)
 def test_statistics_are_the_mean_over_the_batches(kind, shape):
     model, batches = layers(kind, shape)
     layer = model[0]

@@ -39,9 +39,7 @@ def test_a_volunteers_own_folder_comes_first_and_without_a_test_split_a_tenth_is
 
 def test_arrays_of_an_npz_are_read_with_and_without_a_test_split(tmp_path):
     x, y = np.random.default_rng(0).random((30, 4, 6, 3)), np.arange(30) % 4
-    np.savez_compressed(
-        tmp_path / "split.npz", x_train=x, y_train=y, x_test=x[:5], y_test=y[:5], unknown=np.array([None])
-    )
+    np.savez_compressed(tmp_path / "split.npz", x_train=x, y_train=y, x_test=x[:5], y_test=y[:5], unknown=np.array([None]))
     np.savez(tmp_path / "one.npz", x=np.asfortranarray(x, ">f8"), y=y)
     task = Images(model="cnn", height=4, width=6, channels=3, classes=4)
     split, one = (task.data(own(tmp_path / name), "cpu") for name in ("split.npz", "one.npz"))
@@ -70,10 +68,7 @@ def test_without_any_path_the_next_command_is_said():
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (
-            {"x": np.ones((9, 5, 4)), "y": np.arange(9)},
-            r"images must be of shape \(4, 4\), as \[task\] says, got \(5, 4\)",
-        ),
+        ({"x": np.ones((9, 5, 4)), "y": np.arange(9)}, r"images must be of shape \(4, 4\), as \[task\] says, got \(5, 4\)"),
         ({"x": np.ones((9, 4, 4)) * np.inf, "y": np.arange(9)}, "every pixel must be finite"),
         ({"x": np.ones((9, 4, 4)) * 1e300, "y": np.arange(9)}, "every pixel must be finite"),
         ({"x": np.ones((9, 4, 4), np.int64), "y": np.arange(9)}, "pixels must be uint8 or floats, got int64"),

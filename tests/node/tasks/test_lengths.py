@@ -13,9 +13,7 @@ from starling.gossip.rng import generator
 from starling.node.tasks.lengths import like_length, waste
 from tests.harness.tasks import built_in
 
-DOCUMENTS = torch.from_numpy(
-    np.random.Generator(np.random.PCG64(3)).lognormal(np.log(52), 0.8, 4000).astype(np.int64).clip(1, 256)
-)
+DOCUMENTS = torch.from_numpy(np.random.Generator(np.random.PCG64(3)).lognormal(np.log(52), 0.8, 4000).astype(np.int64).clip(1, 256))
 
 
 def wasted(draw):
@@ -58,9 +56,7 @@ def to_the_context(lengths, rows, chance):
     return at_random(lengths, rows, chance)[0], 256
 
 
-@pytest.mark.parametrize(
-    ("rows", "draw", "share"), [(24, like, 0.070), (11, at_random, 0.597), (8, to_the_context, 0.723)]
-)
+@pytest.mark.parametrize(("rows", "draw", "share"), [(24, like, 0.070), (11, at_random, 0.597), (8, to_the_context, 0.723)])
 def test_batches_of_two_thousand_tokens_waste_what_the_reference_says(rows, draw, share):
     """Its batches have at most 2,048 tokens with their padding; here they have as many rows as make about 1,900."""
     held, real = held_and_real(rows, draw)
@@ -70,9 +66,7 @@ def test_batches_of_two_thousand_tokens_waste_what_the_reference_says(rows, draw
 
 def test_as_many_places_hold_twice_the_tokens_of_random_batches_and_three_times_those_of_the_context():
     """In the reference a processor trains 37.7 thousand of them a second for 19.0 and 12.0."""
-    useful = [
-        real / held for held, real in (held_and_real(*it) for it in ((24, like), (11, at_random), (8, to_the_context)))
-    ]
+    useful = [real / held for held, real in (held_and_real(*it) for it in ((24, like), (11, at_random), (8, to_the_context)))]
     assert useful[0] / useful[1] >= 37.7 / 19.0
     assert useful[0] / useful[2] >= 37.7 / 12.0
 
@@ -115,9 +109,7 @@ def test_a_task_with_lengths_draws_such_batches():
     assert sum(int((batch < 0).sum()) for batch in batches) / sum(batch.numel() for batch in batches) < 0.1
     other = made(None).data(built_in(shards=2), "cpu").batch(16, generator(1, "batch"))
     assert float((other < 0).float().mean()) > 0.2
-    with pytest.raises(
-        ConfigError, match=r"lengths: must be 600 whole numbers > 0, one a sample, got int64 of shape \(3,\)"
-    ):
+    with pytest.raises(ConfigError, match=r"lengths: must be 600 whole numbers > 0, one a sample, got int64 of shape \(3,\)"):
         made([1, 2, 3])
     with pytest.raises(ConfigError, match="lengths: sample 2 has 0"):
         made([1, 2, 0] + [1] * 597)

@@ -65,10 +65,7 @@ def trained(task, steps, *, size=10, parts=1, model=None, first=0):
         optimizer.zero_grad()
         task.begin_step(model, step, size)
         batch = data.batch(size, generator(step, "batch"))
-        losses = [
-            task.loss(model, tuple(each[begin : begin + size // parts] for each in batch))
-            for begin in range(0, size, size // parts)
-        ]
+        losses = [task.loss(model, tuple(each[begin : begin + size // parts] for each in batch)) for begin in range(0, size, size // parts)]
         losses = [loss for loss in losses if loss is not None]
         for loss in losses:
             (loss / parts).backward()
@@ -87,12 +84,7 @@ def measured(task, model, size=8):
 
 def real(module, *, validate=False, **settings):
     """A Trainer of Lightning's own after its run."""
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = lightning.Trainer(accelerator="cpu", num_sanity_val_steps=0, **quiet, **settings)
@@ -111,13 +103,9 @@ def recording(events, **own):
 
     def noting(name, then):
         def hook(self, *given, **named):
-            index = (
-                next((each for each in given[1:] if isinstance(each, int)), None) if "transfer" not in name else None
-            )
+            index = next((each for each in given[1:] if isinstance(each, int)), None) if "transfer" not in name else None
             trainer = self.trainer
-            events.append(
-                (name, trainer.global_step, trainer.current_epoch, index, trainer.training, trainer.validating)
-            )
+            events.append((name, trainer.global_step, trainer.current_epoch, index, trainer.training, trainer.validating))
             return then(self, *given, **named)
 
         return hook
@@ -176,10 +164,18 @@ def test_a_batch_in_parts_has_the_hooks_of_a_batch_for_each_and_one_step():
     names = [event[0] for event in events if event[0] in hooks.AROUND_STEPS]
     part = ["on_train_batch_start", "on_before_backward", "on_train_batch_end"]
     assert names == [
-        "on_fit_start", "on_train_start", "on_train_epoch_start",
-        "on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_train_batch_end",
-        *part[:2], "on_after_backward", "on_before_optimizer_step", "on_train_batch_end",
-    ]  # fmt: skip
+        "on_fit_start",
+        "on_train_start",
+        "on_train_epoch_start",
+        "on_train_batch_start",
+        "on_before_zero_grad",
+        "on_before_backward",
+        "on_train_batch_end",
+        *part[:2],
+        "on_after_backward",
+        "on_before_optimizer_step",
+        "on_train_batch_end",
+    ]
 
 
 def test_every_name_that_lightning_gives_a_module_is_called_or_harmless_or_refused():
@@ -222,11 +218,7 @@ def test_a_hook_of_an_instance_or_of_a_base_class_is_refused_as_well_but_not_an_
 
 @pytest.mark.parametrize("name", sorted({"teardown", *hooks.OF_DATA_MODULES}))
 def test_hooks_of_a_data_module_are_refused_by_name(name):
-    own = type(
-        "Own",
-        (lightning.LightningDataModule,),
-        {name: lambda self, *_: {"a": 1}, "train_dataloader": Net.train_dataloader},
-    )
+    own = type("Own", (lightning.LightningDataModule,), {name: lambda self, *_: {"a": 1}, "train_dataloader": Net.train_dataloader})
     with pytest.raises(ConfigError, match=f"Own.{name} is not called by a node"):
         starling.adapters.lightning(Net, own())
 
@@ -325,11 +317,7 @@ def test_a_weight_that_follows_the_epoch_is_the_same_in_training_and_evaluation(
     task = starling.adapters.lightning(Annealed)
     model = trained(task, 12)
     assert float(model.seen[0]) == 0.25
-    assert measured(task, model).others == {
-        "weight": 0.25,
-        "scale": 0.25,
-        "val_loss": pytest.approx(measured(task, model).loss),
-    }
+    assert measured(task, model).others == {"weight": 0.25, "scale": 0.25, "val_loss": pytest.approx(measured(task, model).loss)}
 
 
 def test_what_is_measured_outside_of_steps_leaves_no_trace():
@@ -493,9 +481,7 @@ class Logs(Net):
         super().__init__()
         self.acc = torchmetrics.Accuracy(task="multiclass", num_classes=2)
         self.auroc = torchmetrics.AUROC(task="binary")
-        self.several = torchmetrics.MetricCollection(
-            [torchmetrics.F1Score(task="multiclass", num_classes=2)], prefix="val_"
-        )
+        self.several = torchmetrics.MetricCollection([torchmetrics.F1Score(task="multiclass", num_classes=2)], prefix="val_")
         self.kept = []
 
     def training_step(self, batch, batch_idx):
@@ -599,7 +585,7 @@ def test_metrics_of_training_begin_anew_with_each_epoch():
         (lambda self, batch, i: [self.log("a", 1.0, on_epoch=i) for i in (True, False)], "is called twice with other arguments"),
         (lambda self, batch, i: self.log("acc", 1.0), "must return the loss, or log it as val_loss"),
     ],
-)  # fmt: skip
+)
 def test_unloggable_values_are_reported(step, said):
     task = starling.adapters.lightning(type("Wrong", (Net,), {"validation_step": step}))
     with pytest.raises(ConfigError, match=said):
@@ -614,9 +600,7 @@ def test_logging_where_lightning_forbids_it_is_refused():
 
 @pytest.mark.parametrize("name", ["val_loss", "loss", "val/loss"])
 def test_a_loss_that_is_only_logged_is_used(name):
-    task = starling.adapters.lightning(
-        type("Named", (Net,), {"validation_step": lambda self, batch, i: self.log(name, self.cost(batch))})
-    )
+    task = starling.adapters.lightning(type("Named", (Net,), {"validation_step": lambda self, batch, i: self.log(name, self.cost(batch))}))
     model = task.model(generator(1, "model"))
     with torch.no_grad():
         assert measured(task, model).loss == pytest.approx(float(model.cost(TEST)), rel=1e-5)

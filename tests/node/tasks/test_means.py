@@ -34,9 +34,7 @@ def shifted(batch):
 
 
 def each(batch, target):
-    return functional.cross_entropy(
-        batch["logits"].flatten(0, 1), target.clamp(min=0).flatten(), reduction="none"
-    ).view(len(target), -1)
+    return functional.cross_entropy(batch["logits"].flatten(0, 1), target.clamp(min=0).flatten(), reduction="none").view(len(target), -1)
 
 
 def masked(batch):
@@ -55,9 +53,7 @@ LOSSES = {
     "labels": entropy,
     "shifted labels": shifted,
     "a mask": masked,
-    "a padding token": lambda batch: functional.cross_entropy(
-        batch["logits"].flatten(0, 1), batch["ids"].flatten(), ignore_index=17
-    ),
+    "a padding token": lambda batch: functional.cross_entropy(batch["logits"].flatten(0, 1), batch["ids"].flatten(), ignore_index=17),
     "lengths": by_length,
     "a sum": lambda batch: each(batch, batch["ids"]).sum(),
 }
@@ -87,9 +83,7 @@ def test_a_text_without_one_target_has_no_weight_although_its_loss_is_no_number(
     "loss",
     [
         lambda batch: entropy(batch, weight=torch.linspace(1, 30, 20)),
-        lambda batch: functional.cross_entropy(
-            batch["logits"].mean(1) @ batch["logits"].mean(1).T, torch.arange(len(batch["ids"]))
-        ),
+        lambda batch: functional.cross_entropy(batch["logits"].mean(1) @ batch["logits"].mean(1).T, torch.arange(len(batch["ids"]))),
         lambda batch: entropy(batch).square(),
     ],
     ids=["weights of classes", "contrast within the batch", "no mean at all"],
@@ -156,9 +150,7 @@ def test_layers_that_draw_do_not_hide_what_a_loss_is_a_mean_of():
 
     class Task:
         def loss(self, model, batch):
-            return functional.cross_entropy(
-                model(batch["logits"]).flatten(0, 1), batch["labels"].flatten(), ignore_index=-100
-            )
+            return functional.cross_entropy(model(batch["logits"]).flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
 
     model, notes, batch = nn.Dropout(0.5).train(), [], tokens()
     parts, sizes = cut(batch, 4)

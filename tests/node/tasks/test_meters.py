@@ -69,9 +69,7 @@ def weighted(output, target):
 
 def measured(metrics, order=None, size=50, loss=weighted, model=None, **more):
     order = torch.arange(len(Y)) if order is None else order
-    task = starling.task(
-        model=lambda: nn.Linear(4, 2), train=(X, Y), test=(X[order], Y[order]), loss=loss, metrics=metrics, **more
-    )
+    task = starling.task(model=lambda: nn.Linear(4, 2), train=(X, Y), test=(X[order], Y[order]), loss=loss, metrics=metrics, **more)
     made = task.model(seeded(0)) if model is None else model
     *_, result = evaluate(task, made, task.data(built_in(), "cpu"), size)
     return task, made, result
@@ -162,9 +160,7 @@ def contrast(output, _target):
     return nn.functional.cross_entropy(output @ output.T, torch.arange(len(output)))
 
 
-@pytest.mark.parametrize(
-    "loss", [contrast, lambda output, target: nn.functional.cross_entropy(output, target, reduction="sum")]
-)
+@pytest.mark.parametrize("loss", [contrast, lambda output, target: nn.functional.cross_entropy(output, target, reduction="sum")])
 def test_a_summed_loss_is_reported_per_batch(loss):
     _, model, result = measured("accuracy", size=50, loss=loss)
     with torch.no_grad():
@@ -187,9 +183,7 @@ def test_a_batch_without_a_loss_is_measured_without_it():
 def test_what_would_take_too_much_memory_is_said_in_one_line_with_the_remedy():
     gathered = Gathered("metrics: f1", most_bytes=5 << 20)
     gathered.add(torch.zeros(1 << 20), torch.zeros(1))
-    with pytest.raises(
-        ConfigError, match=r"metrics: f1: is given all outputs .* more than 5 MiB; give an object with update"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"metrics: f1: is given all outputs .* more than 5 MiB; give an object with update") as caught:
         gathered.add(torch.zeros(1 << 20), torch.zeros(1))
     assert "\n" not in str(caught.value)
 
@@ -221,9 +215,7 @@ def spread(output, target):
 
 
 def focal(output, target):
-    return (
-        (1 - output.softmax(1).gather(1, target[:, None])) ** 2 * -output.log_softmax(1).gather(1, target[:, None])
-    ).mean()
+    return ((1 - output.softmax(1).gather(1, target[:, None])) ** 2 * -output.log_softmax(1).gather(1, target[:, None])).mean()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +232,7 @@ def focal(output, target):
         (3, None, Y, "accuracy"),
         (2, nn.functional.cross_entropy, (40 + 10 * X[:, 0]).long(), "loss"),
     ],
-)  # fmt: skip
+)
 def test_without_metrics_accuracy_is_measured_where_the_loss_is_surely_one_of_classes(width, loss, labels, metric):
     task = starling.task(model=lambda: nn.Linear(4, width), train=(X, labels), loss=loss)
     assert task.metric == metric
@@ -311,9 +303,7 @@ def enclosed():
 
 @pytest.mark.parametrize("loss", [Margin(), Margin().forward, enclosed()], ids=["module", "method", "closure"])
 def test_a_loss_with_trainable_weights_is_refused_in_one_line(loss):
-    with pytest.raises(
-        ConfigError, match=r"loss: Margin has trainable weights of its own \(weight\).*part of the model"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"loss: Margin has trainable weights of its own \(weight\).*part of the model") as caught:
         starling.task(model=lambda: nn.Linear(4, 4), train=(X, Y), loss=loss)
     assert "\n" not in str(caught.value)
 
@@ -335,9 +325,7 @@ def test_a_model_s_own_loss_over_shifted_labels_is_weighted_by_them(size):
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(vocab_size=9, n_positions=16, n_embd=8, n_layer=1, n_head=2)
     task = starling.task(
-        model=lambda: transformers.GPT2LMHeadModel(config),
-        train=DataLoader(Texts(), collate_fn=padded),
-        metrics="accuracy",
+        model=lambda: transformers.GPT2LMHeadModel(config), train=DataLoader(Texts(), collate_fn=padded), metrics="accuracy"
     )
     model, data = task.model(seeded(0)).eval(), task.data(built_in(), "cpu")
     model.forward = without_ids(model.forward)
@@ -367,9 +355,7 @@ def test_objects_of_torchmetrics_are_updated_and_computed_once(order):
     assert task.higher_is_better
     assert result.value == pytest.approx(float(classification.MulticlassF1Score(2, average="macro")(output, Y)))
     assert result.others["MulticlassAUROC"] == pytest.approx(float(classification.MulticlassAUROC(2)(output, Y)))
-    assert not starling.task(
-        model=lambda: nn.Linear(4, 1), train=(X, X.sum(1)), metrics=torchmetrics.MeanSquaredError()
-    ).higher_is_better
+    assert not starling.task(model=lambda: nn.Linear(4, 1), train=(X, X.sum(1)), metrics=torchmetrics.MeanSquaredError()).higher_is_better
 
 
 class Named(MeanError):

@@ -39,12 +39,7 @@ def test_libsvm_is_made_dense_and_its_signs_are_labels(tmp_path):
 
 
 def test_npz_with_a_test_split(tmp_path):
-    arrays = {
-        "x_train": np.ones((4, 2)),
-        "y_train": np.arange(4),
-        "x_test": np.zeros((1, 2)),
-        "y_test": np.zeros(1, int),
-    }
+    arrays = {"x_train": np.ones((4, 2)), "y_train": np.arange(4), "x_test": np.zeros((1, 2)), "y_test": np.zeros(1, int)}
     np.savez(tmp_path / "t.npz", **arrays)
     train, test = read(tmp_path / "t.npz")
     assert train[0].shape == (4, 2)
@@ -57,10 +52,7 @@ def test_parquet_is_read_by_column(tmp_path):
     parquet.write_table(pyarrow.table({"y": [1, 0], "a": [0.5, 1.5], "b": [2, 3]}), tmp_path / "t.parquet")
     (x, y), _ = read(tmp_path / "t.parquet")
     assert (x.tolist(), y.tolist()) == ([[0.5, 2], [1.5, 3]], [1, 0])
-    for bad, said in (
-        ({"a": ["x"], "y": [1]}, "column 'a' holds object"),
-        ({"a": [1.0, None], "y": [1, 0]}, "row 1, column 'a'"),
-    ):
+    for bad, said in (({"a": ["x"], "y": [1]}, "column 'a' holds object"), ({"a": [1.0, None], "y": [1, 0]}, "row 1, column 'a'")):
         parquet.write_table(pyarrow.table(bad), tmp_path / "bad.parquet")
         with pytest.raises(ConfigError, match=rf"bad.parquet: {said}"):
             read(tmp_path / "bad.parquet")

@@ -28,10 +28,7 @@ def recorded(tmp_path):
 
 def rows(path):
     with path.open(newline="") as file:
-        return [
-            Scalar(tag, int(at), float(time), float(value))
-            for tag, at, time, value in itertools.islice(csv.reader(file), 1, None)
-        ]
+        return [Scalar(tag, int(at), float(time), float(value)) for tag, at, time, value in itertools.islice(csv.reader(file), 1, None)]
 
 
 def test_a_record_becomes_a_file_with_every_point(recorded, tmp_path, capsys):
@@ -79,10 +76,7 @@ def test_a_tracker_of_one_s_own_is_named_by_its_class(recorded, tmp_path, monkey
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ["tensorbord", "x"],
-            "tracker: 'tensorbord' is unknown, choose one of csv, mlflow, tensorboard, wandb; did you mean tensorboard",
-        ),
+        (["tensorbord", "x"], "tracker: 'tensorbord' is unknown, choose one of csv, mlflow, tensorboard, wandb; did you mean tensorboard"),
         (["csv", "gone/x.csv"], "gone/x.csv cannot be made: No such file or directory"),
         (["nowhere:Tracker", "x"], "tracker: 'nowhere:Tracker' is not"),
     ],
@@ -99,10 +93,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(kind, recorded, tmp_p
     for name in ("tensorboard.compat.proto.event_pb2", "mlflow", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["track", kind, str(tmp_path / "x"), "--dir", str(recorded[0])]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"starling: tracker: {kind} is not installed; `pip install 'starling-swarm[{kind}]'`\n"
-    )
+    assert capsys.readouterr().err == f"starling: tracker: {kind} is not installed; `pip install 'starling-swarm[{kind}]'`\n"
 
 
 def test_points_are_an_iterator_in_python_too(recorded):

@@ -45,20 +45,36 @@ def test_an_attack_crafts_a_vector_for_every_receiver_from_its_generator_and_mod
 def test_an_attack_on_vectors_is_finite_even_when_it_knows_one_vector_that_is_zero(name: str) -> None:
     nothing = torch.zeros(1, 3, dtype=torch.float64)
     alone = scene(
-        own=nothing[0], before=nothing[0], start=nothing[0], honest=nothing, members=torch.tensor([4]), receivers=nothing,
-        index=torch.tensor([0]), gradient=nothing[0], tau=torch.tensor([1.0], dtype=torch.float64),
-    )  # fmt: skip
+        own=nothing[0],
+        before=nothing[0],
+        start=nothing[0],
+        honest=nothing,
+        members=torch.tensor([4]),
+        receivers=nothing,
+        index=torch.tensor([0]),
+        gradient=nothing[0],
+        tau=torch.tensor([1.0], dtype=torch.float64),
+    )
     assert bool(torch.isfinite(crafted(ATTACKS[name](), alone)).all())
 
 
 @pytest.mark.parametrize(
     ("name", "params"),
     [
-        ("alie", {"zz": 1}), ("ipm", {"epsilon": 0}), ("stale", {"lag": 16}), ("min_max", {"direction": "down"}),
-        ("sleeper", {"after": 2.0}), ("sleeper", {"attack": "nobody"}), ("backdoor", {"share": 0.0}), ("nobody", {}),
-        ("gaussian", {"scale": -1.0}), ("mimic", {"warmup": -1}), ("clones", {"source": -1}), ("label_flip", {"source": 1}),
+        ("alie", {"zz": 1}),
+        ("ipm", {"epsilon": 0}),
+        ("stale", {"lag": 16}),
+        ("min_max", {"direction": "down"}),
+        ("sleeper", {"after": 2.0}),
+        ("sleeper", {"attack": "nobody"}),
+        ("backdoor", {"share": 0.0}),
+        ("nobody", {}),
+        ("gaussian", {"scale": -1.0}),
+        ("mimic", {"warmup": -1}),
+        ("clones", {"source": -1}),
+        ("label_flip", {"source": 1}),
     ],
-)  # fmt: skip
+)
 def test_unknown_parameters_and_bounds_are_refused_in_one_line(name: str, params: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         ATTACKS.build("attack_params", name, params)
@@ -68,10 +84,15 @@ def test_unknown_parameters_and_bounds_are_refused_in_one_line(name: str, params
 @pytest.mark.parametrize(
     ("attack", "message"),
     [
-        (sign_flip(), [-3.0, -2.0]), (ipm(), [-0.3, -0.2]), (foe(), [-30.0, -20.0]), (zero(), [0.0, 0.0]),
-        (sign_flip(update=True), [4.0, 4.0]), (Stale(), [0.5, -0.5]), (free_rider(), [3.0, 3.0]),
+        (sign_flip(), [-3.0, -2.0]),
+        (ipm(), [-0.3, -0.2]),
+        (foe(), [-30.0, -20.0]),
+        (zero(), [0.0, 0.0]),
+        (sign_flip(update=True), [4.0, 4.0]),
+        (Stale(), [0.5, -0.5]),
+        (free_rider(), [3.0, 3.0]),
     ],
-)  # fmt: skip
+)
 def test_values_of_attacks_that_send_the_same_to_all(attack: Attack, message: list[float]) -> None:
     """The honest mean is (3, 2), own (2, 2), before (3, 3), start (0.5, −0.5)."""
     assert crafted(attack, scene()).tolist() == [pytest.approx(message)] * 2
@@ -133,9 +154,7 @@ def test_a_mimic_with_warm_up_finds_the_node_furthest_along_the_axis_of_most_dif
     ("nodes", "bad", "expected"),
     [(16, 1, -0.08), (16, 3, 0.10), (16, 4, 0.21), (16, 5, 0.35), (50, 12, 0.34), (100, 20, 0.29), (100, 40, 0.90)],
 )
-def test_alie_takes_its_quantile_from_how_many_honest_nodes_must_be_further_out(
-    nodes: int, bad: int, expected: float
-) -> None:
+def test_alie_takes_its_quantile_from_how_many_honest_nodes_must_be_further_out(nodes: int, bad: int, expected: float) -> None:
     assert quantile(nodes, bad) == pytest.approx(expected, abs=0.006)
 
 
@@ -156,9 +175,7 @@ def test_alie_is_one_and_a_half_deviations_below_the_mean_of_each_coordinate() -
 
 @pytest.mark.parametrize("attack", [min_max, min_sum])
 @examples(25)
-@given(
-    seed=st.integers(0, 10_000), nodes=st.integers(2, 9), dim=st.integers(1, 12), direction=st.sampled_from(DIRECTIONS)
-)
+@given(seed=st.integers(0, 10_000), nodes=st.integers(2, 9), dim=st.integers(1, 12), direction=st.sampled_from(DIRECTIONS))
 def test_min_max_and_min_sum_take_the_largest_step_that_stays_inconspicuous(attack, seed, nodes, dim, direction):
     """One step of the search further, and it would stand out (or γ is at its bound)."""
     seen = drawn(seed, nodes, dim)

@@ -18,14 +18,9 @@ TOLD = sorted(targeting("vector", "data", "wire"))
 def open_swarm(seed, *assignments):
     """A scenario with every key of the preset that a scenario has; the task, the rate and who is bad are those of the tables."""
     preset = toml.convert(presets.filled({}, "open", Scenario), Scenario)
-    of_tables = [
-        each
-        for each in tables.COMMON
-        if each.startswith(("simulate", "task", "partition", "optimizer", "pace.evaluate"))
-    ]
+    of_tables = [each for each in tables.COMMON if each.startswith(("simulate", "task", "partition", "optimizer", "pace.evaluate"))]
     made = toml.apply_set(
-        preset,
-        (*of_tables, f"pace.rounds={ROUNDS}", f"simulate.seed={seed}", f"attack.rows={tables.bad(seed)}", *assignments),
+        preset, (*of_tables, f"pace.rounds={ROUNDS}", f"simulate.seed={seed}", f"attack.rows={tables.bad(seed)}", *assignments)
     )
     rules.check(cells(made))
     check(made)

@@ -14,9 +14,7 @@ SOUND, NEAR, APART = 80.0, 2.0, 6.0
 TABLES = {"all to all": ALL_TO_ALL, "equal bytes": EQUAL_BYTES, "every round": EVERY_ROUND}
 DESIGNS = [(table, design) for table, designs in TABLES.items() for design in designs]
 IDS = [f"{table}, {design.name}" for table, design in DESIGNS]
-FEW = [
-    ("all to all", "cs+", "foe"),
-]  # fmt: skip
+FEW = [("all to all", "cs+", "foe")]
 
 
 def close(design, column):

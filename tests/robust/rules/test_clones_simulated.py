@@ -12,10 +12,23 @@ from starling.node.simulate.sweep import cells
 from tests.harness.robust_tables import COMMON, COMPLETE, NODES
 
 SMALL = (
-    "simulate.nodes=8", "simulate.sample=0", "task=digits", "optimizer.schedule=constant", "partition=dirichlet", "partition.alpha=100",
-    "mix=gather", "compress.select=full", "compress.response=fp16", "overlay=complete", "pace.rounds=16", "pace.local_steps=4",
-    "pace.evaluate_every=100000", "attack.kind=clones", "attack.rows=[4,5,6,7]", "simulate.seed=1",
-)  # fmt: skip
+    "simulate.nodes=8",
+    "simulate.sample=0",
+    "task=digits",
+    "optimizer.schedule=constant",
+    "partition=dirichlet",
+    "partition.alpha=100",
+    "mix=gather",
+    "compress.select=full",
+    "compress.response=fp16",
+    "overlay=complete",
+    "pace.rounds=16",
+    "pace.local_steps=4",
+    "pace.evaluate_every=100000",
+    "attack.kind=clones",
+    "attack.rows=[4,5,6,7]",
+    "simulate.seed=1",
+)
 
 
 def end(*assignments):

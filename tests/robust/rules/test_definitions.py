@@ -316,8 +316,7 @@ def test_parameters_out_of_bounds_are_refused_in_one_line(name, params, reason):
 
 
 @pytest.mark.parametrize(
-    ("name", "f", "k"),
-    [("trimmed_mean", 2, 3), ("meamed", 2, 3), ("krum", 2, 2), ("bulyan", 1, 3), ("mda", 2, 3), ("nna", 2, 2)],
+    ("name", "f", "k"), [("trimmed_mean", 2, 3), ("meamed", 2, 3), ("krum", 2, 2), ("bulyan", 1, 3), ("mda", 2, 3), ("nna", 2, 2)]
 )
 def test_too_few_vectors_are_an_error_and_not_a_weaker_defense(name, f, k):
     own, received, present, _ = example(1, k=k)

@@ -33,10 +33,7 @@ def test_the_facts_of_a_rule(name):
     [
         (("mean", 6, 2, 0.01), "mean tolerates at most 0 .one Byzantine member moves a mean anywhere., got 0.01"),
         (("cs_nnm", 6, 1, 0.25), "of k = 6 peers 1.5 are Byzantine on average at .* = 0.25, more than f = 1"),
-        (
-            ("foolsgold", 6, 2, 0.0, "nnm"),
-            "robust.before: foolsgold distinguishes peers, which nnm mixes; must be left out",
-        ),
+        (("foolsgold", 6, 2, 0.0, "nnm"), "robust.before: foolsgold distinguishes peers, which nnm mixes; must be left out"),
         (("foolsgold", 6, 2, 0.1), "byzantine_fraction: foolsgold tolerates at most 0 "),
         (("median", 3, 2, 0.0, "nnm"), "nnm needs k >= 4 for f = 2"),
         (("trimmed_mean", 6, 2, 0.1, "bucketing", 2), "needs k >= 4 for f = 2 .*, got 3 buckets of k = 6 peers"),
@@ -51,7 +48,4 @@ def test_settings_past_the_breakdown_point_are_refused_in_one_line(arguments, re
 
 def test_the_defaults_of_a_manifest_and_f_of_0_are_accepted_without_torch():
     program = "import sys, starling.robust.breakdown as b; b.check('cs_nnm', 6, 2, 0.2); b.check('krum', 1, 0, 0.0)"
-    assert (
-        subprocess.run([sys.executable, "-c", f"{program}; sys.exit('torch' in sys.modules)"], check=False).returncode
-        == 0
-    )
+    assert subprocess.run([sys.executable, "-c", f"{program}; sys.exit('torch' in sys.modules)"], check=False).returncode == 0

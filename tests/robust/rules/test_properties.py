@@ -117,21 +117,14 @@ def test_present_vectors_never_count_for_absent_ones(name):
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - {"mean", "foolsgold"}))
-@given(
-    seed=seeds,
-    far=st.sampled_from([30.0, 1e6, 1e30, 3e38]),
-    apart=st.booleans(),
-    dtype=st.sampled_from([torch.float32, torch.float64]),
-)
+@given(seed=seeds, far=st.sampled_from([30.0, 1e6, 1e30, 3e38]), apart=st.booleans(), dtype=st.sampled_from([torch.float32, torch.float64]))
 @examples(15)
 def test_as_many_liars_as_a_rule_tolerates_do_not_carry_it_away(name, seed, far, apart, dtype):
     own, received, present, before = example(seed, dtype=dtype)
     liars = tolerated(name)
     spread = max(float((vectors - own).norm()) for vectors in (*received, before))
     received[:liars] = (
-        far
-        if not apart
-        else far * torch.randn(received[:liars].shape, generator=generator(seed, 1), dtype=dtype).clamp(-1, 1)
+        far if not apart else far * torch.randn(received[:liars].shape, generator=generator(seed, 1), dtype=dtype).clamp(-1, 1)
     )
     combined = combine(EVERY[name], own, received, present, before)
     assert float((combined - own).norm()) <= 5 * spread
@@ -141,9 +134,7 @@ def test_as_many_liars_as_a_rule_tolerates_do_not_carry_it_away(name, seed, far,
         assert (combined >= honest.amin(dim=0) - 1e-5).all()
 
 
-@pytest.mark.parametrize(
-    "name", ["median", "trimmed_mean", "meamed", "geometric_median", "mda", "krum", "multi_krum", "flag"]
-)
+@pytest.mark.parametrize("name", ["median", "trimmed_mean", "meamed", "geometric_median", "mda", "krum", "multi_krum", "flag"])
 def test_one_majority_of_liars_carries_it_away(name):
     own, received, present, before = example(11)
     received[: K // 2 + 2] = 1e6
@@ -163,9 +154,7 @@ def test_one_message_moves_sac_by_two_thresholds_at_most(seed, exponent):
     tau = 3.0 * float((own - before).norm())
     first = combine(RULES["sac"], own, received, present, before)
     received[0] *= 10.0**exponent
-    assert float((combine(RULES["sac"], own, received, present, before) - first).norm()) <= 2 * tau / (K + 1) * (
-        1 + 1e-6
-    )
+    assert float((combine(RULES["sac"], own, received, present, before) - first).norm()) <= 2 * tau / (K + 1) * (1 + 1e-6)
 
 
 @pytest.mark.slow

@@ -47,9 +47,7 @@ def test_the_page_has_every_screen_of_the_terminal_ui():
 
 
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize(
-    "at", [NOTHING, View((Reading("node-0"),), now=NOW), view((Reading("node-0", bare()),)), view(swarm(8))], ids=str
-)
+@pytest.mark.parametrize("at", [NOTHING, View((Reading("node-0"),), now=NOW), view((Reading("node-0", bare()),)), view(swarm(8))], ids=str)
 def test_every_page_is_there_whatever_is_known(page, at):
     shown = told(page, at)
     assert shown["page"] == page
@@ -59,13 +57,7 @@ def test_every_page_is_there_whatever_is_known(page, at):
 
 def test_pages_say_what_the_terminal_ui_says():
     shown = {page: " ".join(texts(told(page, view(swarm(8), 1))["blocks"])) for page in PAGES}
-    for words in (
-        "● training",
-        "helping: 15 exchanges with 7 peers",
-        "pairwise edge tracking",
-        "▓▓▓▓▓▓▓▓▓░ 93 %",
-        "consensus distance",
-    ):
+    for words in ("● training", "helping: 15 exchanges with 7 peers", "pairwise edge tracking", "▓▓▓▓▓▓▓▓▓░ 93 %", "consensus distance"):
         assert words in shown["node"]
     assert "8 (0 gone), 8 attached" in shown["swarm"]
     assert "[node-1]" in shown["swarm"]
@@ -86,10 +78,7 @@ def test_peers_are_sorted_and_one_is_shown_whole():
 
 
 def test_events_pass_the_filter_and_the_newest_comes_first():
-    events = (
-        Event(time_s=NOW - 2, name="one", text="hello"),
-        Event(time_s=NOW, level="error", name="two", text="broken"),
-    )
+    events = (Event(time_s=NOW - 2, name="one", text="hello"), Event(time_s=NOW, level="error", name="two", text="broken"))
     at = view((Reading("node-0", snapshot(events=events)), Reading("node-1", snapshot(events=events[:1]))))
 
     def lines(**asked):
@@ -131,10 +120,15 @@ def test_unknown_values_in_an_address_get_the_default():
 def test_control_characters_of_others_do_not_reach_the_page():
     bad = "\x1b[2J\u202e<b>"
     hostile = snapshot(
-        name=bad, task=bad, problem=bad, overlay=bad, agreed=((bad, bad),), method=bad,
+        name=bad,
+        task=bad,
+        problem=bad,
+        overlay=bad,
+        agreed=((bad, bad),),
+        method=bad,
         events=(Event(time_s=NOW, name="x", text=bad),),
         peers=tuple(msgspec.structs.replace(each, why=bad, addresses=(bad,), inviter=bad) for each in snapshot().peers),
-    )  # fmt: skip
+    )
     at = view((Reading(bad, hostile, run_dir=Path()),))
     for page in PAGES:
         shown = told(page, at, [Check("a", "ok", bad, bad)], peer=hostile.peers[0].peer)
@@ -154,9 +148,11 @@ def test_a_curve_lies_in_its_box_with_ticks_at_both_ends():
 
 def test_a_pair_of_this_round_is_drawn_once_and_gone_members_not_at_all():
     members = [
-        Member(name, name, "alive", "●", "good", False, name == "b", 1, 2, 1) if name != "c" else
-        Member(name, name, "dead", "✗", "bad", False, False, 1, 2, 1) for name in "abcd"
-    ]  # fmt: skip
+        Member(name, name, "alive", "●", "good", False, name == "b", 1, 2, 1)
+        if name != "c"
+        else Member(name, name, "dead", "✗", "bad", False, False, 1, 2, 1)
+        for name in "abcd"
+    ]
     drawn = graph("overlay", "", Swarm(tuple(members), edges=(("a", "b"), ("a", "d"), ("c", "d")), links=(("a", "b"),)))
     assert [cell.text for cell in drawn.members] == ["● a", "● b", "● d"]
     assert (drawn.own, drawn.links, drawn.edges) == (1, [(0, 1)], [(0, 2)])

@@ -49,8 +49,12 @@ def test_the_page_its_files_and_its_figures_are_served_under_the_token():
     answers = served(*(get(f"/{TOKEN}/{name}") for name in FILES), get(f"/{TOKEN}/view.json?page=swarm&sort="))
     assert [status for status, _, _ in answers] == [200] * 5
     assert [headers["content-type"].split(";")[0] for _, headers, _ in answers] == [
-        "text/html", "text/javascript", "text/javascript", "text/css", "application/json",
-    ]  # fmt: skip
+        "text/html",
+        "text/javascript",
+        "text/javascript",
+        "text/css",
+        "application/json",
+    ]
     assert answers[-1][2].startswith(b'{"page":"swarm"')
     assert all(int(headers["content-length"]) == len(body) for _, headers, body in answers)
 
@@ -80,7 +84,7 @@ def test_the_page_its_files_and_its_figures_are_served_under_the_token():
         (b"\x16\x03\x01\x00nonsense\r\n\r\n", 400),
         (b"", None),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_and_what_is_not(request_bytes, status):
     ((found, headers, body),) = served(request_bytes)
     assert found == status
@@ -99,9 +103,7 @@ def test_head_has_no_body():
 def test_every_answer_forbids_other_origins_frames_caches_and_referrers():
     for _, headers, _ in served(get(f"/{TOKEN}/"), get("/"), get(f"/{TOKEN}/view.json")):
         policy = headers["content-security-policy"]
-        assert policy.startswith(
-            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"
-        )
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:")
         assert "unsafe" not in policy
         assert (headers["cache-control"], headers["referrer-policy"]) == ("no-store", "no-referrer")
         assert headers["x-content-type-options"] == "nosniff"

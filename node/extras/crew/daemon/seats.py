@@ -73,9 +73,7 @@ class StagePeers:
     def avoided(self) -> frozenset[str]:
         """Peers whose seats were freed a short time ago, and that were not restarted since."""
         now, incarnation = trio.current_time(), self.membership.incarnation_of
-        return frozenset(
-            peer for (peer, then), until in self._avoided.items() if until > now and then == incarnation(peer)
-        )
+        return frozenset(peer for (peer, then), until in self._avoided.items() if until > now and then == incarnation(peer))
 
     def avoid(self, peer: str) -> None:
         """Sit in no crew with a peer, for a while."""
@@ -99,17 +97,11 @@ class StagePeers:
         where = f"stage {self.stage} of {self.stages}"
         own = self.membership.table.get(self.membership.me)
         if own is not None and own.status == "left":  # a member no more, so it has no seat and wants none
-            return (
-                f"left crew {seats.place(own.record.seat, self.stages)[0]}, {where}"
-                if own.record.seat
-                else f"{where}, left"
-            )
+            return f"left crew {seats.place(own.record.seat, self.stages)[0]}, {where}" if own.record.seat else f"{where}, left"
         if not self.seat:
             return f"{where}, looking for a crew"
         lacking = ", ".join(map(str, self.lacking))
-        state = (
-            f"lacks stage {lacking}" if lacking else "whole" if self.peers is not None else "another node has this seat"
-        )
+        state = f"lacks stage {lacking}" if lacking else "whole" if self.peers is not None else "another node has this seat"
         return f"crew {self.crew}, {where}, {state}"
 
     def named(self, peers: tuple[str, ...]) -> bytes:
@@ -121,9 +113,7 @@ class StagePeers:
         now = trio.current_time()
         self._promised = {peer: it for peer, it in self._promised.items() if it[1] > now and peer not in self.claims}
         if asker not in self._promised:
-            claims = {
-                self.membership.me: seats.seat(0, self.stage, self.stages)
-            } | self.claims  # ours, also before it is claimed
+            claims = {self.membership.me: seats.seat(0, self.stage, self.stages)} | self.claims  # ours, also before it is claimed
             stage = seats.lacking(claims, self.stages, [it[0] for it in self._promised.values()])
             self._promised[asker] = (stage, now + PROMISED_S)
         return self._promised[asker][0]
@@ -136,9 +126,7 @@ class StagePeers:
         while True:
             self._note_left()
             going = set(self.last) - self.avoided
-            wanted = seats.chosen(
-                self.claims, self.stages, self.membership.me, self.stage, self.avoided or self._left.keys(), going
-            )
+            wanted = seats.chosen(self.claims, self.stages, self.membership.me, self.stage, self.avoided or self._left.keys(), going)
             if wanted != self.seat:
                 self._move(wanted)
             await trio.sleep(LOOK_S)
@@ -222,9 +210,7 @@ class CrewNeighbors:
     @property
     def _ours(self) -> OverlayNeighbors:
         named = self.named
-        return OverlayNeighbors(
-            named.overlay, lambda: self.stage_peers.roster, name_of(self.stage_peers.crew), named.salt
-        )
+        return OverlayNeighbors(named.overlay, lambda: self.stage_peers.roster, name_of(self.stage_peers.crew), named.salt)
 
     def _met(self, by_name: Mapping[str, T]) -> dict[str, T]:
         peers = {name_of(crew): peers[self.stage_peers.stage] for crew, peers in self.stage_peers.whole.items()}

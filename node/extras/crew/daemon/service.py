@@ -42,16 +42,14 @@ LOOK_S = 0.1  # at the clock, and at who is in the crew
 class CrewService:
     """The local steps and evaluations of one stage."""
 
-    def __init__(
-        self, context: NodeContext, stage_peers: StagePeers, opened: calls.Opened, seconds: SecondNodes | None = None
-    ) -> None:
+    def __init__(self, context: NodeContext, stage_peers: StagePeers, opened: calls.Opened, seconds: SecondNodes | None = None) -> None:
         manifest = context.manifest
         section, keep_after = manifest.crew, manifest.crew.keep_rounds * manifest.pace.local_steps
         plan = Plan(section.micro_batches, section.warm_up, keep_after, manifest.optimizer.clip_norm)
         self.context, self.stage_peers, self._seconds = context, stage_peers, seconds
         self.machine = Crew(
-            stage_peers.stage, stage_peers.stages, plan, Copies(opened.most_state_bytes), opened.figures.local_steps, opened.batches,
-        )  # fmt: skip
+            stage_peers.stage, stage_peers.stages, plan, Copies(opened.most_state_bytes), opened.figures.local_steps, opened.batches
+        )
         self._adoption = Adoption(context, stage_peers, seconds)
         self._lines = Lines(context.network, self._lost, lambda: self.machine.company.name)
         self._states = StateSender(self._lines, context.engine, self.machine.pushed)

@@ -19,9 +19,14 @@ class StageCalls:
     def handlers(self) -> Handlers:
         """Return what answers each call."""
         return {
-            calls.Advance: self.advance, calls.Retreat: self.retreat, calls.Summary: self.summary, calls.Finish: self.finish,
-            calls.Abandon: self.abandon, calls.Point: self.point, calls.ReadPoint: self.read_point,
-        }  # fmt: skip
+            calls.Advance: self.advance,
+            calls.Retreat: self.retreat,
+            calls.Summary: self.summary,
+            calls.Finish: self.finish,
+            calls.Abandon: self.abandon,
+            calls.Point: self.point,
+            calls.ReadPoint: self.read_point,
+        }
 
     def advance(self, call: calls.Advance) -> calls.Advanced:
         """Compute a forward of a micro-batch."""
@@ -61,9 +66,7 @@ class StageCalls:
             self._states.carry(call.crew)
         elif self._states.moved(call.crew):
             self._step.steps = 0
-        act = {"look": self._look, "carry": self._look, "keep": self._keep, "back": self._back, "take": self._take}[
-            call.action
-        ]
+        act = {"look": self._look, "carry": self._look, "keep": self._keep, "back": self._back, "take": self._take}[call.action]
         size = act(call)
         return calls.Pointed(self._step.steps, self._states.points, size)
 

@@ -49,11 +49,7 @@ def cut(task: Task, manifest: Manifest, stage: int, available: int) -> Cut:
         able = [str(number) for number, size in enumerate(sizes) if crews.HELD * size <= available]
         raise ConfigError(
             f"stage: {stage} needs at least {shown(needed)} of memory here, {shown(available)} are there; "
-            + (
-                f"try `--stage {able[0]}`"
-                if able
-                else "no stage fits this machine; take one with more, or create it with more crew.stages"
-            )
+            + (f"try `--stage {able[0]}`" if able else "no stage fits this machine; take one with more, or create it with more crew.stages")
         )
     return Cut(edges[stage], edges[stage + 1], max(sizes))
 

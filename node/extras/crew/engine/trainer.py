@@ -32,9 +32,7 @@ def trainer_of(opening: Open, _csprng: Csprng, _window: GradientWindow) -> TaskT
     Raises ConfigError: the task has no blocks, this machine cannot hold them, or the manifest does not fit them.
     """
     manifest = opening.manifest  # a gradient is shortened by what all stages have of it
-    opening = structs.replace(
-        opening, manifest=structs.replace(manifest, optimizer=manifest.optimizer.changed(clip_norm=None))
-    )
+    opening = structs.replace(opening, manifest=structs.replace(manifest, optimizer=manifest.optimizer.changed(clip_norm=None)))
     model, blocks = _model_of(opening)
     made = setup_of(opening, model)
     step = gradient_step(made, Batch(model, partial(made.gradients.compute, reset=made.guard.reset_buffers)))
@@ -42,9 +40,7 @@ def trainer_of(opening: Open, _csprng: Csprng, _window: GradientWindow) -> TaskT
     stage = stage_of(model, opening.stage)
     states = KeptStates(opening.stage, Path(opening.checkpoint) if opening.checkpoint else None)
     trainer.calls = StageCalls(trainer, step, stage, states).handlers()
-    trainer.facts = replace(
-        trainer.facts, crew=CrewFacts(by_calls=True, batches=stage.batches, most_state_bytes=blocks.most_state_bytes)
-    )
+    trainer.facts = replace(trainer.facts, crew=CrewFacts(by_calls=True, batches=stage.batches, most_state_bytes=blocks.most_state_bytes))
     return trainer
 
 
@@ -61,7 +57,5 @@ def _model_of(opening: Open) -> tuple[LocalModel, Cut]:
 
     model = local_model(opening, task, data, fresh, machine)
     if why := obstacle(model.module, model.layout):
-        raise ConfigError(
-            f"crew.stages: must be 1 for models that are not in float32 or have averaged buffers, {why}; try model.float()"
-        )
+        raise ConfigError(f"crew.stages: must be 1 for models that are not in float32 or have averaged buffers, {why}; try model.float()")
     return model, blocks

@@ -27,9 +27,19 @@ from starling.node.config.schema import Manifest
 from tests.harness.schemas import valid
 
 KEYS = {
-    "codec", "d", "encode_gb_s", "decode_gb_s", "round_trip_gb_s", "bytes_per_parameter", "index_bits_over_entropy",
-    "peak_extra_bytes", "memcpy_gb_s", "beside", "beside_gb_s", "beside_over_quiet",
-}  # fmt: skip
+    "codec",
+    "d",
+    "encode_gb_s",
+    "decode_gb_s",
+    "round_trip_gb_s",
+    "bytes_per_parameter",
+    "index_bits_over_entropy",
+    "peak_extra_bytes",
+    "memcpy_gb_s",
+    "beside",
+    "beside_gb_s",
+    "beside_over_quiet",
+}
 
 
 @pytest.fixture
@@ -42,10 +52,18 @@ def child(monkeypatch):
         started.append((name, int(d), *map(str, arguments)))
         if module.endswith("codec"):
             case = Case(
-                codec=name, d=int(d), encode_gb_s=2.0, decode_gb_s=1.0, round_trip_gb_s=1.5, bytes_per_parameter=0.5,
-                index_bits_over_entropy=None, peak_extra_bytes=None if arguments[0] == "9" else 4 * int(d), memcpy_gb_s=10.0,
-                beside=int(arguments[3]), beside_over_quiet=0.745 if int(arguments[3]) else None,
-            )  # fmt: skip
+                codec=name,
+                d=int(d),
+                encode_gb_s=2.0,
+                decode_gb_s=1.0,
+                round_trip_gb_s=1.5,
+                bytes_per_parameter=0.5,
+                index_bits_over_entropy=None,
+                peak_extra_bytes=None if arguments[0] == "9" else 4 * int(d),
+                memcpy_gb_s=10.0,
+                beside=int(arguments[3]),
+                beside_over_quiet=0.745 if int(arguments[3]) else None,
+            )
         else:
             count = int(arguments[0])
             case = RuleCase(rule=name, n=count, d=int(d), ours_cpu_s=0.5, peer_cpu_s=4.0, ratio=8.0, max_error=2e-7)
@@ -65,9 +83,7 @@ def test_a_codec_is_measured_in_a_process_of_its_own(capsys):
     assert (case["codec"], case["d"]) == ("top_k:0.01+int4", 200_000)
     times = 1 / case["encode_gb_s"] + 1 / case["decode_gb_s"]
     assert times == pytest.approx(1 / case["round_trip_gb_s"], rel=1e-6)
-    assert case["bytes_per_parameter"] == pytest.approx(
-        0.0153, abs=0.0005
-    )  # 8.1 bits of index and 4.25 of value, for 1 %
+    assert case["bytes_per_parameter"] == pytest.approx(0.0153, abs=0.0005)  # 8.1 bits of index and 4.25 of value, for 1 %
     assert 1.0 <= case["index_bits_over_entropy"] < 1.15
     assert case["memcpy_gb_s"] > 0
     assert err == ""
@@ -83,11 +99,19 @@ def test_the_child_refuses_what_it_does_not_know_in_one_line(capsys):
 @pytest.mark.parametrize(
     "arguments",
     [
-        "codec --d 0", "codec --d 99999999999", "codec --d many", "codec --repeat 0", "codec --threads -1", "codec --beside -1",
+        "codec --d 0",
+        "codec --d 99999999999",
+        "codec --d many",
+        "codec --repeat 0",
+        "codec --threads -1",
+        "codec --beside -1",
         "codec --beside 1025",
-        "rules --d 0", "rules --repeat 0", "rules --n 7", "rules --n 65",
+        "rules --d 0",
+        "rules --repeat 0",
+        "rules --n 7",
+        "rules --n 65",
     ],
-)  # fmt: skip
+)
 def test_impossible_numbers_are_refused_before_anything_starts(arguments, child):
     assert main(["bench", *arguments.split()]) == 2
     assert child == []
@@ -99,12 +123,16 @@ def test_impossible_numbers_are_refused_before_anything_starts(arguments, child)
         ("--message-bytes 0", "--message-bytes: must be in [1, 268435456], got 0"),
         ("--message-bytes 268435457", "--message-bytes: must be in"),
         ("--transport udp", "--transport: 'udp' is unknown, choose one of starling, tcp, tls"),
-        ("--seconds 0", "--seconds: must be in"), ("--seconds nan", "--seconds: must be in"),
-        ("--repeat 0", "--repeat: must be in"), ("--rate -1", "--rate: must be in"),
-        ("--listen 127.0.0.1", "--listen: must be HOST:PORT"), ("--connect :80", "--connect: must be HOST:PORT"),
-        ("--connect h:70000", "--connect: must be HOST:PORT"), ("--listen a:1 --connect b:1", "two ends of a link"),
+        ("--seconds 0", "--seconds: must be in"),
+        ("--seconds nan", "--seconds: must be in"),
+        ("--repeat 0", "--repeat: must be in"),
+        ("--rate -1", "--rate: must be in"),
+        ("--listen 127.0.0.1", "--listen: must be HOST:PORT"),
+        ("--connect :80", "--connect: must be HOST:PORT"),
+        ("--connect h:70000", "--connect: must be HOST:PORT"),
+        ("--listen a:1 --connect b:1", "two ends of a link"),
     ],
-)  # fmt: skip
+)
 def test_a_link_that_cannot_be_measured_is_refused_in_one_line(arguments, words, child, capsys):
     assert main(["bench", "link", *arguments.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -121,9 +149,7 @@ def test_messages_are_measured_between_two_processes(transport, capsys):
     assert main(["bench", "link", *options]) == 0
     out, err = capsys.readouterr()
     (case,) = valid("bench-link", out)["cases"]
-    assert list(case) == [
-        "message_bytes", "rtt_ms", "rate_mbit", "transport", "mb_s", "tx_cpu_s_per_gib", "rx_cpu_s_per_gib",
-    ]  # fmt: skip
+    assert list(case) == ["message_bytes", "rtt_ms", "rate_mbit", "transport", "mb_s", "tx_cpu_s_per_gib", "rx_cpu_s_per_gib"]
     assert (case["message_bytes"], case["transport"]) == (9_000_000, transport)
     assert case["mb_s"] > 1.0
     assert min(case["tx_cpu_s_per_gib"], case["rx_cpu_s_per_gib"]) > 0.0
@@ -137,10 +163,11 @@ def test_messages_are_measured_between_two_processes(transport, capsys):
         ("--pace free", "--pace: 'free' is unknown, choose one of steps, clock"),
         ("--driver crew", "--driver: 'crew' is unknown, choose one of task, script"),
         ("--d 9999", "--d: must be in [10000, 4294967295], got 9999"),
-        ("--mbit 0", "--mbit: must be in [0.1, 1e+06], got 0"), ("--seconds nan", "--seconds: must be in"),
+        ("--mbit 0", "--mbit: must be in [0.1, 1e+06], got 0"),
+        ("--seconds nan", "--seconds: must be in"),
         ("--repeat 0", "--repeat: must be in"),
     ],
-)  # fmt: skip
+)
 def test_an_overlap_that_cannot_be_measured_is_refused_in_one_line(arguments, words, child, capsys):
     assert main(["bench", "overlap", *arguments.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -153,10 +180,24 @@ def test_every_model_pace_driver_and_link_is_a_case_of_the_overlap(monkeypatch, 
 
     def measured(what, kind, module, model, d, mbit, pace, driver, *_):
         return kind(
-            model=model, d=d, link=mbit, pace=pace, driver=driver, plain_steps_s=5.0, alone_steps_s=4.0, swarm_steps_s=3.9, kept=0.78,
-            kept_undisturbed=0.8, ratio=0.975, undisturbed=None, peak_bytes_per_parameter=41.25,
-            cores=0, exchanges=7, payload_bytes=1000, load=(0.5, 2.5),
-        )  # fmt: skip
+            model=model,
+            d=d,
+            link=mbit,
+            pace=pace,
+            driver=driver,
+            plain_steps_s=5.0,
+            alone_steps_s=4.0,
+            swarm_steps_s=3.9,
+            kept=0.78,
+            kept_undisturbed=0.8,
+            ratio=0.975,
+            undisturbed=None,
+            peak_bytes_per_parameter=41.25,
+            cores=0,
+            exchanges=7,
+            payload_bytes=1000,
+            load=(0.5, 2.5),
+        )
 
     monkeypatch.setattr(bench, "_child", measured)
     assert main(["bench", "overlap", "--json"]) == 0
@@ -167,9 +208,7 @@ def test_every_model_pace_driver_and_link_is_a_case_of_the_overlap(monkeypatch, 
     one = "--model cnn --d 50000 --pace clock --driver script --mbit 20"
     assert main(["bench", "overlap", *one.split()]) == 0
     row = capsys.readouterr().out.splitlines()[-1].split()
-    assert row == [
-        "cnn", "50,000", "20", "clock", "script", "5.00", "4.00", "3.90", "0.780", "0.800", "0.975", "–", "41.2", "–", "0.5–2.5",
-    ]  # fmt: skip
+    assert row == ["cnn", "50,000", "20", "clock", "script", "5.00", "4.00", "3.90", "0.780", "0.800", "0.975", "–", "41.2", "–", "0.5–2.5"]
 
 
 @pytest.mark.parametrize("model", ["cnn", "gpt"])
@@ -205,18 +244,7 @@ def test_the_two_ends_of_a_link_may_be_two_commands(capsys):
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as listening:
         try:
             address = listening.stderr.readline().split()[-1]
-            options = [
-                "--transport",
-                "tcp",
-                "--message-bytes",
-                "1000",
-                "--seconds",
-                "0.1",
-                "--repeat",
-                "1",
-                "--rate",
-                "100",
-            ]
+            options = ["--transport", "tcp", "--message-bytes", "1000", "--seconds", "0.1", "--repeat", "1", "--rate", "100"]
             assert main(["bench", "link", "--connect", address, *options]) == 0
             row = capsys.readouterr().out.splitlines()[1].split()
             assert (row[:2], row[3]) == (["1,000", "tcp"], "100")
@@ -265,9 +293,7 @@ def test_a_table_has_a_row_for_each_case_and_a_dash_for_what_is_not_known(argume
 
 
 def test_a_child_that_dies_is_an_error_that_says_so(monkeypatch):
-    monkeypatch.setattr(
-        subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, -9, stdout="", stderr="")
-    )
+    monkeypatch.setattr(subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, -9, stdout="", stderr=""))
     with pytest.raises(GossipError, match=r"full.int4 at d = 10: its process ended with -9; it may need"):
         bench._measure("codec", Case, ["full+int4"], [10], 10, 1)
 
@@ -418,9 +444,7 @@ def test_a_slow_peer_is_not_repeated_for_long():
 
 def test_without_the_other_library_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigError, match=r"^bench rules compares with byzfl, which is not installed; try `pip install 'starling"
-    ):
+    with pytest.raises(ConfigError, match=r"^bench rules compares with byzfl, which is not installed; try `pip install 'starling"):
         combining.byzfl()
 
 

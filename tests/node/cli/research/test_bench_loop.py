@@ -111,9 +111,7 @@ def measured(monkeypatch):
 
     def measure(model, optimizer, mix, driver, repeat, seconds):
         asked.append((model, optimizer, mix, driver, repeat, seconds))
-        return LoopCase(
-            model=model, d=4810, optimizer=optimizer, mix=mix, driver=driver, plain_ms=0.3, ours_ms=0.4, kept=0.75
-        )
+        return LoopCase(model=model, d=4810, optimizer=optimizer, mix=mix, driver=driver, plain_ms=0.3, ours_ms=0.4, kept=0.75)
 
     monkeypatch.setattr(loop, "measure", measure)
     return asked
@@ -128,9 +126,7 @@ def test_every_model_optimiser_and_mix_is_a_case(measured, capsys):
 
 
 def test_a_table_has_a_row_for_each_case_of_a_pattern(measured, capsys):
-    assert (
-        main(["bench", "loop", "--cases", "mlp/*/dsgd/task", "--cases", "cnn/sgd/default/task", "--repeat", "3"]) == 0
-    )
+    assert main(["bench", "loop", "--cases", "mlp/*/dsgd/task", "--cases", "cnn/sgd/default/task", "--repeat", "3"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[1] == ["mlp", "4,810", "sgd", "dsgd", "task", "0.300", "0.400", "0.75"]
     assert [row[:4:2] for row in rows[1:]] == [["mlp", "sgd"], ["mlp", "adamw"], ["mlp", "muon"], ["cnn", "sgd"]]
@@ -146,7 +142,7 @@ def test_a_table_has_a_row_for_each_case_of_a_pattern(measured, capsys):
         ("--repeat 0", "--repeat: must be in [1, 1000], got 0"),
         ("--seconds nan", "--seconds: must be in [0.001, 3600], got nan"),
     ],
-)  # fmt: skip
+)
 def test_unmeasurable_cases_are_refused_in_one_line(arguments, words, measured, capsys):
     assert main(["bench", "loop", *arguments.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -156,10 +152,7 @@ def test_unmeasurable_cases_are_refused_in_one_line(arguments, words, measured, 
 
 @pytest.mark.acceptance
 def test_a_process_that_cannot_do_it_says_why_and_leaves_nothing(tmp_path):
-    with (
-        pytest.raises(ConfigError, match=r"task.kind: 'nothing' is unknown"),
-        slices.children("plain", keys={"task": "nothing"}),
-    ):
+    with pytest.raises(ConfigError, match=r"task.kind: 'nothing' is unknown"), slices.children("plain", keys={"task": "nothing"}):
         pytest.fail("it is not ready")
     with slices.children("plain", keys=loop.keys("mlp", "sgd", "dsgd", tmp_path)) as (child,):
         assert child.run("seconds 0.001").steps > 0
@@ -172,20 +165,8 @@ def test_a_process_that_cannot_do_it_says_why_and_leaves_nothing(tmp_path):
 @pytest.mark.real
 @pytest.mark.slow
 def test_ctrl_c_ends_the_command_and_both_processes():
-    words = [
-        sys.executable,
-        "-m",
-        "starling.node.cli.main",
-        "bench",
-        "loop",
-        "--cases",
-        "mlp/sgd/dsgd",
-        "--seconds",
-        "600",
-    ]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as run:
+    words = [sys.executable, "-m", "starling.node.cli.main", "bench", "loop", "--cases", "mlp/sgd/dsgd", "--seconds", "600"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
         try:
             run.stderr.readline()
             children = []

@@ -40,17 +40,8 @@ def of_seed(seed=1, default=(0.5, 0.8), plain=(0.5, 0.7), **over):
 
 
 def outcome(*means, **over):
-    same = {
-        "seconds": 0.0,
-        "bytes_per_node": 0.0,
-        "exchanges_per_node": 0.0,
-        "alive": 2,
-        "loss": None,
-        "consensus_distance": 0.0,
-    }
-    rows = tuple(
-        Row(round=2 * at, mean=mean, mean_model=mean, min=mean, max=mean, **same) for at, mean in enumerate(means)
-    )
+    same = {"seconds": 0.0, "bytes_per_node": 0.0, "exchanges_per_node": 0.0, "alive": 2, "loss": None, "consensus_distance": 0.0}
+    rows = tuple(Row(round=2 * at, mean=mean, mean_model=mean, min=mean, max=mean, **same) for at, mean in enumerate(means))
     given = {"metric": "accuracy", "higher_is_better": True, "counts": {"meetings": 10, "dead": 2, "committed": 6}}
     return Outcome(parameters=1, rows=rows, undone=0, target=None, wall_s=0.0, **({"diverged": None} | given | over))
 
@@ -69,9 +60,7 @@ class Canned(Executor):
         scenario = args[1]
         key = (scenario.optimizer.kind, scenario.simulate.seed, scenario.mix.kind)
         self.ran.append(key)
-        happens = self.then.get(
-            key, outcome(0.1, 0.5, 0.7 + 0.1 * (scenario.mix.kind == "pet") * scenario.simulate.seed)
-        )
+        happens = self.then.get(key, outcome(0.1, 0.5, 0.7 + 0.1 * (scenario.mix.kind == "pet") * scenario.simulate.seed))
         (future.set_exception if isinstance(happens, BaseException) else future.set_result)(happens)
         return future
 
@@ -85,9 +74,11 @@ invoke = partial(invoked, command.never_worse)
 def test_every_combination_is_a_cell_and_patterns_choose():
     assert len(cells()) == math.prod(map(len, NEVER_WORSE_AXES)) == 120
     assert [cell.name for cell in cells(["iid/sgd/*/normal/calm", "by_author/muon/cosine/*/faults"])] == [
-        "iid/sgd/cosine/normal/calm", "iid/sgd/constant/normal/calm", "by_author/muon/cosine/normal/faults",
+        "iid/sgd/cosine/normal/calm",
+        "iid/sgd/constant/normal/calm",
+        "by_author/muon/cosine/normal/faults",
         "by_author/muon/cosine/twentyfold/faults",
-    ]  # fmt: skip
+    ]
     assert len({cell.file for cell in cells()}) == 120
 
 
@@ -175,24 +166,12 @@ def test_evaluations_end_where_a_run_diverged_and_to_diverge_is_worse():
         assert len(case.difference) == len(case.rounds) == (1 if diverged[0] else 2)
         assert (case.diverged, case.worse) == (diverged, worse)
     nothing = compare("a", "digits", [of_seed(1, (), (0.5,), diverged=(True, False))])
-    assert (nothing.worst, nothing.end, nothing.worst_round, nothing.default_end, nothing.worse) == (
-        None,
-        None,
-        None,
-        None,
-        True,
-    )
+    assert (nothing.worst, nothing.end, nothing.worst_round, nothing.default_end, nothing.worse) == (None, None, None, None, True)
 
 
 def test_of_two_runs_the_beginning_is_left_out_and_exchanges_with_the_dead_are_not_counted():
     one = pair(7, outcome(0.1, 0.5, diverged=3), outcome(0.1, 0.4, 0.6))
-    assert (one.seed, one.rounds, one.default, one.plain, one.diverged) == (
-        7,
-        (2, 4),
-        (0.5,),
-        (0.4, 0.6),
-        (True, False),
-    )
+    assert (one.seed, one.rounds, one.default, one.plain, one.diverged) == (7, (2, 4), (0.5,), (0.4, 0.6), (True, False))
     assert one.committed == (0.75, 0.75)
 
 
@@ -204,9 +183,7 @@ def test_results_are_read_as_they_were_and_only_with_equal_settings(tmp_path):
     assert results.read("cell", asked) == {}
     results.write("cell", asked, {2: of_seed(2), 1: of_seed(1)})
     assert results.read("cell", asked) == {1: of_seed(1), 2: of_seed(2)}
-    with pytest.raises(
-        ConfigError, match=r"^--keep: \S+cell\.json was measured with pace\.rounds = 4, now it is 5; name another"
-    ):
+    with pytest.raises(ConfigError, match=r"^--keep: \S+cell\.json was measured with pace\.rounds = 4, now it is 5; name another"):
         results.read("cell", {**asked, "pace.rounds": "5"})
     with pytest.raises(ConfigError, match=r"measured with pace\.more = nothing, now it is 1"):
         results.read("cell", {**asked, "pace.more": "1"})
@@ -242,11 +219,7 @@ def test_ctrl_c_keeps_pairs_that_are_finished_and_the_same_command_goes_on(tmp_p
     assert err.splitlines()[-1] == f"starling: interrupted, 1 of 3 cells are in {tmp_path}; the same command goes on"
     rest = Canned()
     assert invoke(rest, *SEVERAL, "--keep", tmp_path)[0] == 0
-    assert rest.ran == [
-        ("adamw", 2, "pet"),
-        ("adamw", 2, "dsgd"),
-        *(("muon", seed, mix) for seed in (1, 2) for mix in ("pet", "dsgd")),
-    ]
+    assert rest.ran == [("adamw", 2, "pet"), ("adamw", 2, "dsgd"), *(("muon", seed, mix) for seed in (1, 2) for mix in ("pet", "dsgd"))]
 
 
 @pytest.mark.parametrize(("config", "code"), [(False, 1), (True, 2)])
@@ -255,13 +228,8 @@ def test_a_cell_that_fails_is_said_and_the_others_go_on(config, code, tmp_path):
     got, out, err = invoke(failing, *SEVERAL, "--keep", tmp_path, "--json")
     assert got == code
     assert len(json.loads(out)["cases"]) == 2
-    assert (
-        err.splitlines()[-1]
-        == "starling: bench never-worse: by_label/adamw/cosine/normal/calm, seed 1, plain: no memory"
-    )
-    assert set(
-        Results(tmp_path).read("by_label-adamw-cosine-normal-calm", _asked("by_label/adamw/cosine/normal/calm"))
-    ) == {2}
+    assert err.splitlines()[-1] == "starling: bench never-worse: by_label/adamw/cosine/normal/calm, seed 1, plain: no memory"
+    assert set(Results(tmp_path).read("by_label-adamw-cosine-normal-calm", _asked("by_label/adamw/cosine/normal/calm"))) == {2}
 
 
 def _asked(name):
@@ -275,21 +243,7 @@ def test_a_table_has_a_row_for_each_cell_and_counts_the_worse(tmp_path):
     heading, first, *others, last = out.splitlines()
     assert code == 0
     assert heading.split()[:4] == ["cell", "metric", "default", "plain"]
-    assert first.split() == [
-        DIGITS.name,
-        "accuracy",
-        "0.9",
-        "0.7",
-        "0.2",
-        "0",
-        "-0.2",
-        "0",
-        "2",
-        "1/2",
-        "1/2",
-        "75%",
-        "worse",
-    ]
+    assert first.split() == [DIGITS.name, "accuracy", "0.9", "0.7", "0.2", "0", "-0.2", "0", "2", "1/2", "1/2", "75%", "worse"]
     assert not any(line.endswith("worse") for line in others)
     assert last == "At some evaluation 1 of 3 cells are worse than plain averages by more than three standard errors."
     assert re.match(r" +0%  1/3  by_label/sgd/cosine/normal/calm", err)
@@ -307,7 +261,7 @@ def test_a_table_has_a_row_for_each_cell_and_counts_the_worse(tmp_path):
         ("--data nowhere", "--data: nowhere is no folder"),
         ("--data . --cells by_language/sgd/*", "must hold 4 files *.txt, got 0"),
     ],
-)  # fmt: skip
+)
 def test_unmeasurable_cases_are_refused_in_one_line(arguments, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "never-worse", *arguments.split()]) == 2
@@ -366,16 +320,7 @@ def test_a_tiny_run_measures_and_is_the_same_again(tmp_path, monkeypatch, capsys
     """Digits and made-up texts, in a worker process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STARLING_DATA", raising=False)
-    arguments = [
-        "--cells",
-        DIGITS.name,
-        "--cells",
-        "by_language/adamw/cosine/normal/calm",
-        "--seeds",
-        "1",
-        "--rounds",
-        "4",
-    ]
+    arguments = ["--cells", DIGITS.name, "--cells", "by_language/adamw/cosine/normal/calm", "--seeds", "1", "--rounds", "4"]
     assert main(["bench", "never-worse", *arguments, "--json"]) == 0
     digits, text = valid("bench-never-worse", capsys.readouterr().out)["cases"]
     assert digits["cell"] == DIGITS.name
@@ -388,8 +333,9 @@ def test_a_tiny_run_measures_and_is_the_same_again(tmp_path, monkeypatch, capsys
     assert main(["bench", "never-worse", *arguments, "--json"]) == 0
     assert valid("bench-never-worse", capsys.readouterr().out)["cases"] == [digits, text]
     assert sorted(path.name for path in (tmp_path / "starling-never-worse").iterdir()) == [
-        "by_label-sgd-cosine-normal-calm.json", "by_language-adamw-cosine-normal-calm.json",
-    ]  # fmt: skip
+        "by_label-sgd-cosine-normal-calm.json",
+        "by_language-adamw-cosine-normal-calm.json",
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

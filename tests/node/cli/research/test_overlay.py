@@ -25,9 +25,7 @@ def said(capsys, *arguments):
 
 def test_a_comparison_has_errors_and_messages_of_every_round(capsys):
     """The shape that plots and other programs read: three lists of equal length for each kind."""
-    out = json.loads(
-        said(capsys, "compare", "-n", "33", "--kinds", "ring,one_peer_exponential,base_k", "--rounds", "20", "--json")
-    )
+    out = json.loads(said(capsys, "compare", "-n", "33", "--kinds", "ring,one_peer_exponential,base_k", "--rounds", "20", "--json"))
     assert list(out) == ["version", "n", "kinds"]
     assert out["n"] == 33
     assert list(out["kinds"]) == ["ring", "one_peer_exponential", "base_k"]
@@ -89,9 +87,7 @@ def test_show_takes_the_parameters_of_a_kind(capsys):
     lazy = json.loads(said(capsys, "show", "complete", "-n", "8", "--json", "--set", "weights=lazy"))
     assert lazy["spectral_gap"] == pytest.approx(0.5)
     assert lazy["finite_time_rounds"] is None
-    both = json.loads(
-        said(capsys, "show", "ring", "-n", "8", "--json", "--set", "average_every=5", "--set", "overlap=true")
-    )
+    both = json.loads(said(capsys, "show", "ring", "-n", "8", "--json", "--set", "average_every=5", "--set", "overlap=true"))
     assert both["finite_time_rounds"] == 5
 
 
@@ -141,20 +137,14 @@ WRONG = [
     (["show", "complete", "-n", "9000"], ["complete has some 80,991,000 edges", "`-n 2250`"]),
     (["show", "ring", "-n", "1"], ["-n", "2<=x<=10000", "`starling overlay show --help`"]),
     (["show", "ring", "--set", "colour=red"], ["overlay.colour: no such key", "average_every"]),
-    (
-        ["show", "ring", "--set", "average_every=often"],
-        ["overlay.average_every: must be a whole number >= 0", "'often'"],
-    ),
+    (["show", "ring", "--set", "average_every=often"], ["overlay.average_every: must be a whole number >= 0", "'often'"]),
     (["show", "ring", "--set", "overlap=perhaps"], ["overlay.overlap: must be true or false", "'perhaps'"]),
     (["show", "ring", "--set", "eta=0.5"], ["overlay.eta: ring has no such key"]),
     (["show", "ring", "-n", "5", "--png", "no/such/folder/ring.png"], ["no/such/folder/ring.png", "cannot be written"]),
     (["show", "ring", "-n", "5", "--png", "ring.sketch"], ["ring.sketch", "cannot be written", "`plot.png`"]),
     (["compare", "-n", "12", "--kinds", "ring,hypercube"], ["power of two of members, got 12: the next one is 16"]),
     (["compare", "--kinds", "ring,mobius"], ["'mobius' is unknown"]),
-    (
-        ["compare", "--kinds", " , "],
-        ["--kinds", "must name at least one", "`--kinds ring,one_peer_exponential,base_k`"],
-    ),
+    (["compare", "--kinds", " , "], ["--kinds", "must name at least one", "`--kinds ring,one_peer_exponential,base_k`"]),
     (["compare"], ["--kinds", "`starling overlay compare --help`"]),
 ]
 
@@ -215,18 +205,11 @@ def test_sampling_counts_the_byzantine_peers_met(capsys):
     assert out["more_than_b"] == [overflow(64, 13, 6, b) for b in range(6)]
     assert (out["most"], out["never_half"]) == (6, 27)
     shown = said(capsys, "sampling", "-n", "64", "--bad", "13")
-    for words in (
-        "6 of 63 others sampled, 13 of 64 members Byzantine",
-        "9.64 %",
-        "at worst 6 of 6 in 1000 rounds",
-        "sample 27",
-    ):
+    for words in ("6 of 63 others sampled, 13 of 64 members Byzantine", "9.64 %", "at worst 6 of 6 in 1000 rounds", "sample 27"):
         assert words in shown
     assert "– (counted up to 40% Byzantine members)" in said(capsys, "sampling", "-n", "9", "--bad", "6", "--k", "3")
 
 
 @pytest.mark.parametrize(("option", "value"), [("--bad", "16"), ("--k", "16")])
 def test_no_more_than_all_members_are_sampled(capsys, option, value):
-    refused(
-        capsys, ["overlay", "sampling", "-n", 16, "--bad", 3, option, value], f"{option}: must be < n = 16, got 16; try"
-    )
+    refused(capsys, ["overlay", "sampling", "-n", 16, "--bad", 3, option, value], f"{option}: must be < n = 16, got 16; try")

@@ -49,9 +49,7 @@ def supervised(*replies, places=("",), refuses=False):
 
 @virtual
 async def test_a_task_that_the_engine_refuses_is_a_config_error_at_the_first_start():
-    supervisor, notes, started = supervised(
-        calls.Refused("config", "my_task.py:7: NameError: name 'nn' is not defined")
-    )
+    supervisor, notes, started = supervised(calls.Refused("config", "my_task.py:7: NameError: name 'nn' is not defined"))
     with pytest.raises(ConfigError, match=r"my_task\.py:7: NameError"):
         await supervisor.serve()
     assert len(started) == 1
@@ -110,14 +108,7 @@ async def served_until_given_up(supervisor):
     ("places", "engines"),
     [
         (("local step 7, my_task.py, line 3",), 2),
-        (
-            (
-                "local step 7, my_task.py, line 3",
-                "local step 9, my_task.py, line 3",
-                "local step 9, my_task.py, line 4",
-            ),
-            4,
-        ),
+        (("local step 7, my_task.py, line 3", "local step 9, my_task.py, line 3", "local step 9, my_task.py, line 4"), 4),
         (("",), MAX_RESTARTS + 1),
         (("local step 7, my_task.py, line 3", "", "local step 7, my_task.py, line 3"), 4),
     ],

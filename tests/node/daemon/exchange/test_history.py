@@ -8,14 +8,7 @@ from starling.node.daemon.exchange.history import MAX_ENDED, MAX_UNDER_WAY, SHOW
 from starling.node.net.faults import loss
 from starling.node.status.snapshot import Transaction, Transfer
 from tests.harness.exchange_swarm import PairwiseSwarm
-from tests.harness.facts import (
-    queued_pull,
-    queued_request,
-    received_request,
-    received_response,
-    received_vector,
-    sent_ack,
-)
+from tests.harness.facts import queued_pull, queued_request, received_request, received_response, received_vector, sent_ack
 from tests.harness.pull_swarm import PullSwarm
 from tests.harness.virtual import virtual
 

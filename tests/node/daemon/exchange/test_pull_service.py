@@ -21,9 +21,7 @@ from tests.harness.virtual import virtual
 def forged(sender: str, nonce: int, number: int, payload: bytes) -> bytes:
     """A frame with an answer that `sender` signed."""
     told = digest(payload)
-    return encode(
-        Pulled(nonce, number, INCARNATION, told, sign(sender, body("swarm", sender, INCARNATION, number, told)), payload)
-    )  # fmt: skip
+    return encode(Pulled(nonce, number, INCARNATION, told, sign(sender, body("swarm", sender, INCARNATION, number, told)), payload))
 
 
 @virtual
@@ -70,12 +68,15 @@ async def test_thousands_of_requests_cost_two_vectors_and_one_signature():
 
 
 LIES = {
-    "bad_vector": lambda nonce: forged("z", nonce, 0, b"bad"), "bad_signature": lambda nonce: forged("b", nonce, 0, b"z 0"),
+    "bad_vector": lambda nonce: forged("z", nonce, 0, b"bad"),
+    "bad_signature": lambda nonce: forged("b", nonce, 0, b"z 0"),
     "wrong_round": lambda nonce: forged("z", nonce, 2**40, b"z 0"),
-    "frame_too_long": lambda nonce: forged("z", nonce, 0, bytes(FRAME_BYTES + 99)), "frame_not_msgpack": lambda _: b"\xc1",
-    "frame_not_a_message": lambda _: b"\x91\xa3pul", "wrong_kind_of_exchange": lambda _: encode(Ack(1, 1)),
+    "frame_too_long": lambda nonce: forged("z", nonce, 0, bytes(FRAME_BYTES + 99)),
+    "frame_not_msgpack": lambda _: b"\xc1",
+    "frame_not_a_message": lambda _: b"\x91\xa3pul",
+    "wrong_kind_of_exchange": lambda _: encode(Ack(1, 1)),
     "answer_unasked": lambda nonce: forged("z", nonce + 1, 0, b"z 0"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("reason", LIES)
@@ -134,9 +135,7 @@ async def test_a_round_that_is_done_again_is_not_published_again():
 async def test_a_node_without_records_says_so_and_requests_none():
     swarm = PullSwarm("ab")
     a, b = swarm["a"], swarm["b"]
-    a.engine.refuse = lambda call: (
-        calls.Refused("state", "it would rather not") if isinstance(call, calls.Publish) else None
-    )
+    a.engine.refuse = lambda call: calls.Refused("state", "it would rather not") if isinstance(call, calls.Publish) else None
     async with swarm.serving() as nursery:
         nursery.start_soon(b.round, 0, "a")
         await trio.sleep(0.1)

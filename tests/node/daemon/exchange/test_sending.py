@@ -65,9 +65,7 @@ async def test_long_requests_go_out_one_after_the_other_and_all_else_at_once():
 @virtual
 async def test_no_node_waits_for_a_slow_peer_longer_than_a_usual_transfer():
     line = Line(slow=4.0, b=1.0, c=1.0)
-    assert await sent(line, dict.fromkeys(("slow", "b", "c"), request()), usual_s=1.5) == {
-        "slow": 0.0, "b": 1.5, "c": 1.5,
-    }  # fmt: skip
+    assert await sent(line, dict.fromkeys(("slow", "b", "c"), request()), usual_s=1.5) == {"slow": 0.0, "b": 1.5, "c": 1.5}
 
 
 @virtual

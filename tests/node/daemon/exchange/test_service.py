@@ -42,9 +42,7 @@ async def test_the_engine_is_told_how_many_the_members_are_that_links_are_comput
         for member in swarm.members.values():
             member.roster = tuple("abcdefg")
         await swarm.all(lambda member: member.rounds(1, lambda _: {"ab".replace(member.name, ""): 0.5}, lambda: 0.0))
-    offers = [
-        call for member in swarm.members.values() for call in member.engine.calls if isinstance(call, calls.Offer)
-    ]
+    offers = [call for member in swarm.members.values() for call in member.engine.calls if isinstance(call, calls.Offer)]
     assert [offer.members for offer in offers] == [7]
 
 
@@ -77,9 +75,7 @@ def test_rosters_must_be_the_same_where_a_link_is_not_all_that_ends_have_in_comm
     assert rounds_of(Manifest(overlay=overlay), knowing()).same_roster == same_roster
 
 
-@pytest.mark.parametrize(
-    "pace", [rounds_of, lambda agreed, members: slots_of(agreed, "swarm", StickyEdges(1, b"salt"), members)]
-)
+@pytest.mark.parametrize("pace", [rounds_of, lambda agreed, members: slots_of(agreed, "swarm", StickyEdges(1, b"salt"), members)])
 def test_silent_or_recently_returned_peers_get_the_usual_deadline_in_both_paces(pace):
     patience = pace(Manifest(), knowing(silent={"gone"}, lately_gone={"back"})).patience
     assert [patience.hurried(peer) for peer in ("gone", "back", "there")] == [True, True, False]
@@ -114,10 +110,7 @@ async def test_a_refusing_engine_ends_that_exchange_only(which):
         for member in swarm.members.values():
             member.engine.refuse = lambda _call: None
             assert member.exchange.stats.committed == 0
-        assert any(
-            ("a", "not_finite") in m.facts.faults or ("b", "not_finite") in m.facts.faults
-            for m in swarm.members.values()
-        )
+        assert any(("a", "not_finite") in m.facts.faults or ("b", "not_finite") in m.facts.faults for m in swarm.members.values())
 
         async def again(member):
             await member.exchange.round(1, {"ab".replace(member.name, ""): 0.5}, VIEW)
@@ -131,9 +124,7 @@ async def test_a_refusing_engine_ends_that_exchange_only(which):
 async def test_a_commit_the_engine_cannot_do_resets_the_edge_at_both_ends():
     swarm = PairwiseSwarm(2)
     async with swarm.serving():
-        swarm["b"].engine.refuse = lambda call: (
-            calls.Refused("state", "lost") if isinstance(call, calls.Commit) else None
-        )
+        swarm["b"].engine.refuse = lambda call: calls.Refused("state", "lost") if isinstance(call, calls.Commit) else None
         await swarm.all(lambda member: member.rounds(1, lambda _: {"ab".replace(member.name, ""): 0.5}, lambda: 0.0))
         swarm["b"].engine.refuse = lambda _call: None
         assert swarm["a"].engine.flows
@@ -186,8 +177,11 @@ async def test_faults_of_peers_are_reported_and_change_nothing():
         await swarm["b"].network.send("a", "exchange", encode(Solicit(2**62, 0, VIEW)))
         await trio.sleep(0.1)
         assert sorted(a.facts.faults) == [
-            ("b", "frame_not_msgpack"), ("b", "incarnation_too_large"), ("b", "wrong_role"), ("c", "not_a_member"),
-        ]  # fmt: skip
+            ("b", "frame_not_msgpack"),
+            ("b", "incarnation_too_large"),
+            ("b", "wrong_role"),
+            ("c", "not_a_member"),
+        ]
         assert not a.engine.flows
         await swarm.all(lambda m: m.exchange.round(0, {"a": {"b": 0.5}, "b": {"a": 0.5}, "c": {}}[m.name], VIEW))
         assert a.exchange.stats.committed == 1

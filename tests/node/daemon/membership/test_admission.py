@@ -71,10 +71,7 @@ async def test_a_stranger_is_refused_without_information(autojump_clock, admissi
     async with swarm.running(swarm.invited(1) if admission is INVITE else ()):
         stranger = Stranger(swarm)
         record = stranger.record(credential)
-        await stranger.say(
-            swarm.nodes[0], Hello(record, b"other-digest", 0.0), Sync(()), Sync((record,)),
-            Probe(1, b"other-digest", 0.0),
-        )  # fmt: skip
+        await stranger.say(swarm.nodes[0], Hello(record, b"other-digest", 0.0), Sync(()), Sync((record,)), Probe(1, b"other-digest", 0.0))
         assert stranger.peer not in swarm.nodes[0].membership.table
         assert stranger.records == []
         assert {type(message).__name__ for message in stranger.heard} == {"Acknowledge"}
@@ -122,11 +119,15 @@ async def test_a_leaked_invite_is_voided_by_its_number_before_or_after_it_is_use
 @pytest.mark.parametrize(
     ("who", "whom", "says"),
     [
-        (1, PEOPLE[0].peer_id, "only the creator"), (1, PEOPLE[2].peer_id, "only the creator"), (1, PEOPLE[9].peer_id, "no member"),
-        (2, "5", "no invitation 5"), (2, "9" * 5000, "no invitation"), (1, "", "no member"),
+        (1, PEOPLE[0].peer_id, "only the creator"),
+        (1, PEOPLE[2].peer_id, "only the creator"),
+        (1, PEOPLE[9].peer_id, "no member"),
+        (2, "5", "no invitation 5"),
+        (2, "9" * 5000, "no invitation"),
+        (1, "", "no member"),
     ],
     ids=["creator", "cousin", "unknown", "number", "large", "empty"],
-)  # fmt: skip
+)
 async def test_revoking_a_foreign_invitation_gives_one_line(autojump_clock, who, whom, says):
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1), swarm.invited(2)):
@@ -143,9 +144,8 @@ async def test_an_invitation_used_twice_admits_neither_and_both_get_the_reason(a
         chain = swarm.invited(1)
         bearer = b"b" * 32
         leaked = invite(
-            PEOPLE[1], chain, swarm.terms, invitee=Identity.from_seed(bearer).peer_id, number=0,
-            not_after_ms=int(START_S * 1000) + 10**9,
-        )  # fmt: skip
+            PEOPLE[1], chain, swarm.terms, invitee=Identity.from_seed(bearer).peer_id, number=0, not_after_ms=int(START_S * 1000) + 10**9
+        )
         one, other = [await swarm.start(at, bind(leaked, bearer, PEOPLE[at].peer_id, swarm.id)) for at in (5, 6)]
         await until(lambda: one.error and other.error, 20.0)
         assert all("another node uses the same invitation" in node.error for node in (one, other))
@@ -161,9 +161,8 @@ async def test_signing_one_invitation_twice_is_blamed(autojump_clock):
     async with swarm.running(swarm.invited(1)):
         for at in (5, 6):
             given = invite(
-                PEOPLE[1], swarm.invited(1), swarm.terms, invitee=PEOPLE[at].peer_id, number=0,
-                not_after_ms=int(START_S * 1000) + 10**9,
-            )  # fmt: skip
+                PEOPLE[1], swarm.invited(1), swarm.terms, invitee=PEOPLE[at].peer_id, number=0, not_after_ms=int(START_S * 1000) + 10**9
+            )
             await swarm.start(at, given)
         await until(lambda: swarm.nodes[0].told.faults, 20.0)
         assert swarm.nodes[0].told.faults == [(PEOPLE[1].peer_id, "invitation_signed_twice")]

@@ -53,9 +53,7 @@ class Here:
 @asynccontextmanager
 async def serving(identity=ME, members=PEERS):
     wire = Wire(identity.peer_id)
-    manifest = Manifest(
-        founder=CREATOR.peer_id, overlay=OverlaySection(rerank_every=EVERY), membership=MembershipSection(sync_s=SYNC_S)
-    )
+    manifest = Manifest(founder=CREATOR.peer_id, overlay=OverlaySection(rerank_every=EVERY), membership=MembershipSection(sync_s=SYNC_S))
     service = BeaconService(context(network=wire, report=wire, identity=identity, manifest=manifest), Here(members))
     async with trio.open_nursery() as nursery:
         await nursery.start(service.serve)

@@ -103,11 +103,7 @@ async def test_a_member_discovered_meanwhile_is_requested_at_once(autojump_clock
 def test_addresses_that_lead_nowhere_make_room_and_those_of_members_do_not():
     """Thirty-two announcements denied others the local network until a restart."""
     bootstrap = invited(Reports(), CREATOR)
-    flood, honest, late = (
-        [address_of(f"flood {number}") for number in range(MAX_ADDED - 1)],
-        address_of("honest"),
-        address_of("late"),
-    )
+    flood, honest, late = ([address_of(f"flood {number}") for number in range(MAX_ADDED - 1)], address_of("honest"), address_of("late"))
     for address in (*flood, honest):
         bootstrap.add(address)
     bootstrap.add(late)
@@ -165,9 +161,7 @@ addresses = st.lists(st.integers(0, 99).map("/ip4/10.0.0.{}/tcp/1".format), max_
 def test_an_invite_has_few_addresses_its_maker_first_then_those_that_answered(own, members, data):
     answered = data.draw(st.sets(st.sampled_from(members))) if members else set()
     met = data.draw(st.sets(st.sampled_from(members))) if members else set()
-    shared = to_share(
-        own, members, lambda peer: peer if peer in answered else None, lambda peer: (peer,) * (peer in met)
-    )
+    shared = to_share(own, members, lambda peer: peer if peer in answered else None, lambda peer: (peer,) * (peer in met))
     assert len(shared) <= MAX_ADDRESSES
     assert len(set(shared)) == len(shared)
     assert shared[: min(len(own), OWN_SHARED)] == tuple(own[:OWN_SHARED])

@@ -4,15 +4,7 @@ import pytest
 
 from starling.gossip.overlay import catalogue
 from starling.gossip.overlay.sticky import StickyEdges
-from starling.node.daemon.membership.neighbors import (
-    MAX_DRAWN,
-    Caps,
-    LinkMap,
-    OverlayNeighbors,
-    RandomNeighbors,
-    own_links,
-    secret_draws,
-)
+from starling.node.daemon.membership.neighbors import MAX_DRAWN, Caps, LinkMap, OverlayNeighbors, RandomNeighbors, own_links, secret_draws
 
 
 def members(n):
@@ -33,9 +25,7 @@ def met(picture, me):
     return {peer for pair in pairs if me in pair for peer in pair - {me}}
 
 
-@pytest.mark.parametrize(
-    "kind", ["base_k", "ring", "one_peer_exponential", "sticky", "static_exponential", "ou_equi_dyn", "complete"]
-)
+@pytest.mark.parametrize("kind", ["base_k", "ring", "one_peer_exponential", "sticky", "static_exponential", "ou_equi_dyn", "complete"])
 @pytest.mark.parametrize("n", [1, 6, 13])
 def test_every_link_of_the_round_is_drawn_and_nothing_else(kind, n):
     overlay, everybody = catalogue.overlay(kind, 2, 5), members(n)

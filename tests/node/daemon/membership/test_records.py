@@ -142,12 +142,7 @@ async def test_honest_probes_are_answered_while_frames_of_fresh_records_pour_in(
 
 async def test_a_member_that_raises_the_versions_of_others_costs_no_more_than_its_budget(autojump_clock, processor):
     """Fresh records of members that are there: no tokens of introductions, but signatures."""
-    async with victim_and(MemoryHub(), "asker", "mallory", *(f"m{each}" for each in range(20))) as (
-        victim,
-        asker,
-        noisy,
-        *many,
-    ):
+    async with victim_and(MemoryHub(), "asker", "mallory", *(f"m{each}" for each in range(20))) as (victim, asker, noisy, *many):
         before, began = (processor.on_loop, processor.in_thread), trio.current_time()
 
         async def versions():
@@ -165,16 +160,9 @@ async def test_a_member_that_raises_the_versions_of_others_costs_no_more_than_it
             nursery.cancel_scope.cancel()
 
 
-async def test_while_a_flood_waits_the_next_member_s_records_are_read_in_its_turn(
-    autojump_clock, processor, monkeypatch
-):
+async def test_while_a_flood_waits_the_next_member_s_records_are_read_in_its_turn(autojump_clock, processor, monkeypatch):
     monkeypatch.setattr(records, "THREAD_PER_S", 20.0)
-    async with victim_and(MemoryHub(), "asker", "mallory", *(f"m{each}" for each in range(12))) as (
-        victim,
-        asker,
-        noisy,
-        *many,
-    ):
+    async with victim_and(MemoryHub(), "asker", "mallory", *(f"m{each}" for each in range(12))) as (victim, asker, noisy, *many):
         for version in range(1, 40):
             await noisy.say(victim, Spread(tuple(record_of(each.name, version) for each in many)))
         await trio.sleep(0.1)
@@ -194,9 +182,7 @@ async def test_a_record_is_verified_once_however_often_it_is_sent_also_a_forged_
         assert processor.on_loop - before == 1
 
 
-async def test_records_that_wait_for_the_thread_are_verified_once_however_often_they_are_sent(
-    autojump_clock, processor
-):
+async def test_records_that_wait_for_the_thread_are_verified_once_however_often_they_are_sent(autojump_clock, processor):
     """The search found it: a frame sent forty times before its records had their turn cost forty times as much."""
     many = [f"m{each}" for each in range(2 * records.FEW)]
     async with victim_and(MemoryHub(), "asker", *many) as (victim, asker, *_):

@@ -299,12 +299,7 @@ async def test_peers_with_host_names_are_limited_by_the_address_they_are_connect
         me, *others = nodes
         await until(lambda: all(me.network.origin(node.peer) is not None for node in others), 60.0)
         drawn = RandomNeighbors(
-            lambda: me.membership.members,
-            me.peer,
-            6,
-            Caps(1, me.membership.origins.prefixes),
-            lambda _: True,
-            secret_draws(b"secret", 1),
+            lambda: me.membership.members, me.peer, 6, Caps(1, me.membership.origins.prefixes), lambda _: True, secret_draws(b"secret", 1)
         )
         assert len(drawn.weights(0)) == 6
         for node in others[:2]:
@@ -314,12 +309,7 @@ async def test_peers_with_host_names_are_limited_by_the_address_they_are_connect
 
 @pytest.mark.parametrize(
     ("addresses", "per_prefix", "said"),
-    [
-        (("/dns4/a/tcp/1",), 1, ["named_only"]),
-        (("/dns4/a/tcp/1", "/ip4/8.8.8.8/tcp/1"), 1, []),
-        (("/dns4/a/tcp/1",), 0, []),
-        ((), 1, []),
-    ],
+    [(("/dns4/a/tcp/1",), 1, ["named_only"]), (("/dns4/a/tcp/1", "/ip4/8.8.8.8/tcp/1"), 1, []), (("/dns4/a/tcp/1",), 0, []), ((), 1, [])],
 )
 async def test_announcing_host_names_only_warns_of_their_limits(addresses, per_prefix, said, monkeypatch):
     hub = MemoryHub()

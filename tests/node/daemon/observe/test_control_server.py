@@ -27,7 +27,7 @@ class Node:
     def __init__(self, padding=0):
         self.snapshot = StatusSnapshot(
             version=VERSION, peer="12D3a", swarm="s", name="n" + "x" * padding, time_s=1.0, uptime_s=1.0, state="training"
-        )  # fmt: skip
+        )
         self.commands = []
         self.ended = trio.Event()
 
@@ -173,12 +173,16 @@ async def test_a_failed_command_is_an_answer_and_not_the_end_of_the_node(tmp_pat
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"\n", "one JSON object"), (b"[1]\n", "one JSON object"), (b'{"op": "\xff"}\n', "one JSON object"),
-        (b'{"a":' + b"[" * 60_000 + b"\n", "one JSON object"), (b'{"op": 7}\n', "must be one of status, watch, leave"),
-        (b'{"op": "restart"}\n', "must be one of status, watch, leave"), (b'{"op": "export", "path": 3}\n', "needs path"),
+        (b"\n", "one JSON object"),
+        (b"[1]\n", "one JSON object"),
+        (b'{"op": "\xff"}\n', "one JSON object"),
+        (b'{"a":' + b"[" * 60_000 + b"\n", "one JSON object"),
+        (b'{"op": 7}\n', "must be one of status, watch, leave"),
+        (b'{"op": "restart"}\n', "must be one of status, watch, leave"),
+        (b'{"op": "export", "path": 3}\n', "needs path"),
         (b"x" * (control.MAX_REQUEST_BYTES + 10), "at most"),
     ],
-)  # fmt: skip
+)
 async def test_nonsense_is_answered_in_one_line_and_harms_nobody(tmp_path, line, error):
     node = Node()
     async with published(tmp_path, node):

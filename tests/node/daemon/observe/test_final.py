@@ -18,8 +18,8 @@ def written(path):
     changes = Changes()
     place, progress = RunDir.create(path / "n"), Progress(changes.notify)
     writer = FinalWriter(
-        place, progress, lambda: StatusSnapshot(VERSION, "me", "s", "name", 1.0, 2.0, progress.state, value=0.956), changes,
-    )  # fmt: skip
+        place, progress, lambda: StatusSnapshot(VERSION, "me", "s", "name", 1.0, 2.0, progress.state, value=0.956), changes
+    )
     return place, progress, writer
 
 
@@ -58,9 +58,7 @@ def test_a_failed_run_keeps_its_reason(tmp_path, error, reason):
     with pytest.raises(type(error)), writer:
         raise error
     final = load(place.path)
-    assert (final.ended, final.reason, final.snapshot.state, final.snapshot.problem) == (
-        "failed", reason, "failed", reason,
-    )  # fmt: skip
+    assert (final.ended, final.reason, final.snapshot.state, final.snapshot.problem) == ("failed", reason, "failed", reason)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -103,8 +101,6 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage):
 
 
 def test_the_most_useful_of_several_errors_is_reported():
-    group = BaseExceptionGroup(
-        "", [ValueError("bug"), BaseExceptionGroup("", [GossipError("net"), ConfigError("key")])]
-    )
+    group = BaseExceptionGroup("", [ValueError("bug"), BaseExceptionGroup("", [GossipError("net"), ConfigError("key")])])
     assert str(first_error(group)) == "key"
     assert isinstance(first_error(BaseExceptionGroup("", [ValueError("bug"), KeyboardInterrupt()])), KeyboardInterrupt)

@@ -76,9 +76,7 @@ async def test_a_scrape_parses_in_both_formats(autojump_clock):
     assert status == 200
     assert headers[b"content-type"].startswith(b"text/plain; version=0.0.4")
     assert any(family.name == "starling_round" for family in text_string_to_metric_families(body.decode()))
-    _, headers, body = await ask(
-        served, more=b"Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n"
-    )
+    _, headers, body = await ask(served, more=b"Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n")
     assert headers[b"content-type"].startswith(b"application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
 
@@ -94,7 +92,7 @@ async def test_health_is_503_with_the_problem(autojump_clock):
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [("GET", "/", 404), ("GET", "/../etc/passwd", 404), ("DELETE", "/metrics", 405), ("POST", "/healthz", 405), ("GET", "*", 404)],
-)  # fmt: skip
+)
 async def test_anything_else_is_refused_in_a_line(autojump_clock, method, target, status):
     told = await ask(service()[0], target, method)
     assert told[0] == status
@@ -104,11 +102,15 @@ async def test_anything_else_is_refused_in_a_line(autojump_clock, method, target
 @pytest.mark.parametrize(
     "sent",
     [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"nonsense\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"nonsense\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\n\r\n",
         b"GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-        b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 50_000, b"GET /" + b"x" * 50_000, b"\r\n" * 100,
+        b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 50_000,
+        b"GET /" + b"x" * 50_000,
+        b"\r\n" * 100,
     ],
-)  # fmt: skip
+)
 async def test_an_invalid_request_costs_one_line_and_no_snapshot(autojump_clock, sent):
     node = Node()
     served, _ = service(node=node)
@@ -120,9 +122,7 @@ async def test_an_invalid_request_costs_one_line_and_no_snapshot(autojump_clock,
     assert node.asked == 0
 
 
-@pytest.mark.parametrize(
-    "sent", [b"", b"G", b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: 1\r\n", "a byte now and then", "no reading"]
-)
+@pytest.mark.parametrize("sent", [b"", b"G", b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: 1\r\n", "a byte now and then", "no reading"])
 async def test_an_unfinished_http_request_is_dropped(autojump_clock, sent):
     served, _ = service()
     began = trio.current_time()
@@ -213,17 +213,19 @@ async def test_a_new_scrape_sees_new_figures(autojump_clock):
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("127.0.0.1:9464", ("127.0.0.1", 9464)), (":9464", (None, 9464)), ("[::1]:9464", ("::1", 9464)), ("localhost:0", ("localhost", 0)),
-        ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)), ("0.0.0.0:65535", ("0.0.0.0", 65535)),
+        ("127.0.0.1:9464", ("127.0.0.1", 9464)),
+        (":9464", (None, 9464)),
+        ("[::1]:9464", ("::1", 9464)),
+        ("localhost:0", ("localhost", 0)),
+        ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)),
+        ("0.0.0.0:65535", ("0.0.0.0", 65535)),
     ],
-)  # fmt: skip
+)
 async def test_an_address_is_host_and_port(text, address):
     assert parse_address(text) == address
 
 
-@pytest.mark.parametrize(
-    "text", ["9464", "localhost", "::1:9464", "a:b", "a:65536", "a:-1", "http://a:1", "a:1/x", "a b:1", "a:٣"]
-)
+@pytest.mark.parametrize("text", ["9464", "localhost", "::1:9464", "a:b", "a:65536", "a:-1", "http://a:1", "a:1/x", "a b:1", "a:٣"])
 async def test_an_invalid_address_is_reported_once_and_the_node_goes_on(text):
     with pytest.raises(ValueError, match="HOST:PORT"):
         parse_address(text)
@@ -294,11 +296,7 @@ async def test_the_last_exchange_of_each_outcome_is_an_exemplar_where_the_format
     families = parse_open(metrics.exposition(one, "application/openmetrics-text")[0].decode())
     found = {s.labels["outcome"]: s.exemplar for f in families if f.name == "starling_exchanges" for s in f.samples}
     last = found.pop("committed")
-    assert (last.labels, last.value, float(last.timestamp)) == (
-        {"peer": "12D3KooWb", "round": "8", "number": "4"},
-        0.25,
-        6,
-    )
+    assert (last.labels, last.value, float(last.timestamp)) == ({"peer": "12D3KooWb", "round": "8", "number": "4"}, 0.25, 6)
     assert found == dict.fromkeys(("aborted", "busy", "timeout"))
     plain = {family.name: family for family in text_string_to_metric_families(metrics.exposition(one)[0].decode())}
     assert [sample.exemplar for sample in plain["starling_exchanges"].samples] == [None] * 4

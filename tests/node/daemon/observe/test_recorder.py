@@ -144,19 +144,33 @@ def seen(at_s, rounds, steps=0, seconds=0.0, **changes):
 async def test_a_line_sums_up_what_was_done_since_the_line_before():
     before = seen(10.0, 4, 80, 3.0, exchanges=Exchanges(committed=6), traffic=Traffic(100, 0))
     now = seen(
-        11.5, 7, 140, 4.0, figures=EngineFigures(loss=0.5, distance=0.01), exchanges=Exchanges(committed=8, timeout=1),
+        11.5,
+        7,
+        140,
+        4.0,
+        figures=EngineFigures(loss=0.5, distance=0.01),
+        exchanges=Exchanges(committed=8, timeout=1),
         traffic=Traffic(150, 40),
-    )  # fmt: skip
+    )
     assert round_fields(before, now) == {
-        "round": 107, "rounds": 3, "loss": 0.5, "distance": 0.01, "steps": 60, "computing_s": 1.0, "waiting_s": 0.5, "committed": 2,
-        "aborted": 0, "busy": 0, "timeout": 1, "bytes_sent": 50, "bytes_received": 40,
-    }  # fmt: skip
+        "round": 107,
+        "rounds": 3,
+        "loss": 0.5,
+        "distance": 0.01,
+        "steps": 60,
+        "computing_s": 1.0,
+        "waiting_s": 0.5,
+        "committed": 2,
+        "aborted": 0,
+        "busy": 0,
+        "timeout": 1,
+        "bytes_sent": 50,
+        "bytes_received": 40,
+    }
 
 
 @pytest.mark.parametrize(("rounds_per_s", "lines"), [(50.0, 10), (1.0, 10), (0.25, 2), (0.0, 0)])
-async def test_however_fast_rounds_are_there_is_a_line_a_second_and_no_round_is_left_out(
-    autojump_clock, rounds_per_s, lines
-):
+async def test_however_fast_rounds_are_there_is_a_line_a_second_and_no_round_is_left_out(autojump_clock, rounds_per_s, lines):
     told = []
     began = trio.current_time()
     look = RoundLog(lambda: seen(trio.current_time(), int((trio.current_time() - began) * rounds_per_s)), told.append)

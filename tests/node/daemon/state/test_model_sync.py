@@ -71,9 +71,7 @@ def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg", 
 
     async def story():
         joining = ModelSync(transfer=peers, engine=engine, report=report)
-        taken = await joining.fetch(
-            [peer for peer in order if peer in peers.offered], newer_than, live=live, abreast=abreast
-        )
+        taken = await joining.fetch([peer for peer in order if peer in peers.offered], newer_than, live=live, abreast=abreast)
         return taken, report, trio.current_time(), joining.contradicted
 
     return trio.run(story, clock=MockClock(autojump_threshold=0))
@@ -83,46 +81,80 @@ SIX = {peer: at(5 + i) for i, peer in enumerate("abcdef")}
 POISONED, OUTLIER, GONE, NONE = ("a", "state_poisoned"), ("a", "state_outlier"), None, at(0, size=0)
 CASES = {
     "three are asked, no more where they agree": (SIX, {}, Engine(), 5, {"asked": [("a", "b", "c")], "downloaded": ["a", "b", "c"]}),
-    "equal models are downloaded once": (
-        {"a": at(9), "b": at(5, "same"), "c": at(5, "same")}, {}, Engine(), 5, {"downloaded": ["b"]}
-    ),
+    "equal models are downloaded once": ({"a": at(9), "b": at(5, "same"), "c": at(5, "same")}, {}, Engine(), 5, {"downloaded": ["b"]}),
     "a copied digest with another round is another model": (
-        {"a": at(2**62, "same"), "b": at(5, "same"), "c": at(6)}, {}, Engine(), 5, {"downloaded": ["a", "b", "c"]}
+        {"a": at(2**62, "same"), "b": at(5, "same"), "c": at(6)},
+        {},
+        Engine(),
+        5,
+        {"downloaded": ["a", "b", "c"]},
     ),
     "two liars with one digest do not silence a third": (
-        {"a": at(5, "same"), "b": at(5, "same"), "c": at(6)}, {},
-        Engine(refused={"a": "state_unusable", "b": "state_unusable"}), 6, {"faults": {POISONED}},
+        {"a": at(5, "same"), "b": at(5, "same"), "c": at(6)},
+        {},
+        Engine(refused={"a": "state_unusable", "b": "state_unusable"}),
+        6,
+        {"faults": {POISONED}},
     ),
     "an outlier is counted and does not set the round": (
-        {"a": at(2**62), "b": at(5), "c": at(6)}, {}, Engine(liars="a"), 5, {"faults": {OUTLIER}}
+        {"a": at(2**62), "b": at(5), "c": at(6)},
+        {},
+        Engine(liars="a"),
+        5,
+        {"faults": {OUTLIER}},
     ),
     "the next are asked where three contradict each other": (
-        SIX, {}, Engine(liars="ab"), 8, {"asked": [("a", "b", "c"), ("d", "e", "f")], "events": {"state_contradicted", "state_fetched"}}
+        SIX,
+        {},
+        Engine(liars="ab"),
+        8,
+        {"asked": [("a", "b", "c"), ("d", "e", "f")], "events": {"state_contradicted", "state_fetched"}},
     ),
     "nothing is taken where all contradict each other": (
-        {"a": at(5), "b": at(6)}, {}, Engine(liars="a"), None, {"contradicted": True, "faults": set()}
+        {"a": at(5), "b": at(6)},
+        {},
+        Engine(liars="a"),
+        None,
+        {"contradicted": True, "faults": set()},
     ),
     "no honest node trains with values that are not finite; other damage may be a bug": (
-        {peer: SIX[peer] for peer in "abcd"}, {}, Engine(refused={"a": "state_unusable", "b": "state_damaged"}), 7,
+        {peer: SIX[peer] for peer in "abcd"},
+        {},
+        Engine(refused={"a": "state_unusable", "b": "state_damaged"}),
+        7,
         {"faults": {POISONED, ("b", "state_refused")}},
     ),
     "a peer without an answer or a model is replaced": (
-        {"a": GONE, "b": NONE, "c": at(5), "d": at(6), "e": at(7), "f": at(8)}, {}, Engine(), 5, {"asked": [("a", "b", "c"), ("d", "e")]}
+        {"a": GONE, "b": NONE, "c": at(5), "d": at(6), "e": at(7), "f": at(8)},
+        {},
+        Engine(),
+        5,
+        {"asked": [("a", "b", "c"), ("d", "e")]},
     ),
     "one that claims to be far ahead is not followed against more": (
-        {"a": at(500), "b": at(0), "c": at(0)}, {}, Engine(), None, {"downloaded": []}
+        {"a": at(500), "b": at(0), "c": at(0)},
+        {},
+        Engine(),
+        None,
+        {"downloaded": []},
     ),
-    "nor against more that are asked later": (
-        {"a": GONE, "b": at(500), "c": GONE, "d": at(0), "e": at(0)}, {}, Engine(), None, {}
-    ),
+    "nor against more that are asked later": ({"a": GONE, "b": at(500), "c": GONE, "d": at(0), "e": at(0)}, {}, Engine(), None, {}),
     "but it is where nobody else can be asked": ({"a": at(500), "b": at(0)}, {}, Engine(), 500, {}),
     "a slow download is given up once there are two models": (
-        {peer: SIX[peer] for peer in "abc"}, {"a": 20.0, "b": 30.0, "c": 5000.0}, Engine(), 5, {"took_s": 60.0 + GRACE_S}
+        {peer: SIX[peer] for peer in "abc"},
+        {"a": 20.0, "b": 30.0, "c": 5000.0},
+        Engine(),
+        5,
+        {"took_s": 60.0 + GRACE_S},
     ),
     "a download that fails leaves the others": (
-        {peer: SIX[peer] for peer in "abcd"}, {"a": 7.0}, Engine(), 6, {"asked": [("a", "b", "c"), ("d",)], "faults": set()}
+        {peer: SIX[peer] for peer in "abcd"},
+        {"a": 7.0},
+        Engine(),
+        6,
+        {"asked": [("a", "b", "c"), ("d",)], "faults": set()},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -131,9 +163,13 @@ def test_models_on_which_members_agree_are_taken(case):
     peers = Peers(offers, seconds)
     taken, report, took_s, contradicted = fetched(peers, engine)
     seen = {
-        "asked": peers.asked, "downloaded": sorted(peers.downloaded), "faults": set(report.faults), "events": set(report.names),
-        "contradicted": contradicted, "took_s": pytest.approx(took_s, abs=1.0),
-    }  # fmt: skip
+        "asked": peers.asked,
+        "downloaded": sorted(peers.downloaded),
+        "faults": set(report.faults),
+        "events": set(report.names),
+        "contradicted": contradicted,
+        "took_s": pytest.approx(took_s, abs=1.0),
+    }
     assert taken == agreed
     assert expected.items() <= seen.items() if "took_s" not in expected else expected["took_s"] == seen["took_s"]
 

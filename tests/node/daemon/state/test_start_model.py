@@ -124,9 +124,7 @@ async def test_the_status_shows_how_far_it_is(tmp_path):
         await trio.sleep(5.0)
         (shown,) = newcomer.transfer.downloads.incoming
         assert isinstance(shown, status.Transfer)
-        assert (shown.peer, shown.kind, shown.done_bytes, shown.total_bytes) == (
-            "slow", "model", MAX_CHUNK_BYTES, len(DATA),
-        )  # fmt: skip
+        assert (shown.peer, shown.kind, shown.done_bytes, shown.total_bytes) == ("slow", "model", MAX_CHUNK_BYTES, len(DATA))
         assert slow.asked
 
 
@@ -152,11 +150,9 @@ async def test_a_start_comes_from_the_honest_peer_where_another_lies(tmp_path, l
 
 @pytest.mark.parametrize(
     ("digests", "faults"),
-    [
-        (chunks.digests(b"x" + DATA[1:]), 1), (LISTED[:-32], 1), (LISTED + bytes(32), 1), (LISTED[:-1], 1), (b"", 0),
-    ],
+    [(chunks.digests(b"x" + DATA[1:]), 1), (LISTED[:-32], 1), (LISTED + bytes(32), 1), (LISTED[:-1], 1), (b"", 0)],
     ids=["another root", "too short", "too long", "cut off", "none"],
-)  # fmt: skip
+)
 @virtual
 async def test_a_peer_with_wrong_digests_is_blamed_and_not_requested_again(tmp_path, digests, faults):
     async with swarm(tmp_path) as (peer, liar, _):
@@ -267,9 +263,7 @@ async def test_a_disk_that_does_not_take_it_ends_the_node_in_one_line(tmp_path):
         await liar("giver", right)
         newcomer = await peer("newcomer")
         newcomer.path.parent.rmdir()
-        with pytest.raises(
-            GossipError, match=r"cannot be written to .*: No such file or directory; free disk space"
-        ) as raised:
+        with pytest.raises(GossipError, match=r"cannot be written to .*: No such file or directory; free disk space") as raised:
             await newcomer.obtain("giver")
         assert "\n" not in str(raised.value)
 

@@ -9,15 +9,7 @@ from trio.testing import MockClock
 
 from starling.gossip import chunks
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import (
-    MAX_CHUNK_BYTES,
-    Chunk,
-    ChunkQuery,
-    Digests,
-    DigestsQuery,
-    StateOffer,
-    StateQuery,
-)
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Digests, DigestsQuery, StateOffer, StateQuery
 from starling.node.daemon.state import asking, fetching
 from starling.node.daemon.state import transfer as lanes
 from starling.node.daemon.state.asking import SLOW_BYTES_PER_S
@@ -146,9 +138,7 @@ def test_lost_requests_are_repeated_soon_and_busy_peers_are_not_flooded():
     found, lane = told(lambda *_: None, story)
     assert found == []
     pauses = [later - earlier for earlier, later in itertools.pairwise(lane.asked["silent"])]
-    assert pauses[:4] == pytest.approx(
-        [asking.FIRST_ASK_S, 2 * asking.FIRST_ASK_S, 4 * asking.FIRST_ASK_S, asking.ASK_AGAIN_S]
-    )
+    assert pauses[:4] == pytest.approx([asking.FIRST_ASK_S, 2 * asking.FIRST_ASK_S, 4 * asking.FIRST_ASK_S, asking.ASK_AGAIN_S])
     assert set(pauses[3:]) == {asking.ASK_AGAIN_S}
     assert asking.FIRST_ASK_S <= 0.25
     assert len(pauses) <= asking.REPLY_S / asking.ASK_AGAIN_S + 3
@@ -186,9 +176,7 @@ def test_an_offer_of_another_model_is_a_fault(changes):
     assert result == ([], [("liar", "state_of_another_model")])
 
 
-@pytest.mark.parametrize(
-    ("sent", "faults"), [(b"x" * 40, [("liar", "state_digest_mismatch")]), (b"", []), (b"short", [])]
-)
+@pytest.mark.parametrize(("sent", "faults"), [(b"x" * 40, [("liar", "state_digest_mismatch")]), (b"", []), (b"short", [])])
 def test_a_model_with_another_digest_is_a_fault_and_one_that_does_not_come_is_none(sent, faults):
     async def story(transfer, lane):
         return await transfer.downloads.download(Offered("liar", offer(StateQuery(1)))), lane.report.faults
@@ -223,8 +211,9 @@ def test_requests_during_a_snapshot_share_it():
     assert first == 1
     assert len(made) == 2
     assert [(peer, reply.nonce, reply.snapshot) for peer, reply in lane.said] == [
-        *((f"p{number % 2}", number, 1) for number in range(4)), ("p0", 9, 2),
-    ]  # fmt: skip
+        *((f"p{number % 2}", number, 1) for number in range(4)),
+        ("p0", 9, 2),
+    ]
 
 
 def test_a_large_model_is_waited_for_as_long_as_a_busy_engine_may_take_to_pack_it():
@@ -371,9 +360,7 @@ def test_a_wrong_chunk_names_its_peer_and_the_others_go_on():
 
 
 def test_wrong_digests_are_a_fault_of_their_sender():
-    state, faults, _, _, asked = fetch(
-        lambda peer, _n, query: (0.0, giving(query, bytes(len(STATE)) if peer == "a" else STATE)), "a", "b"
-    )
+    state, faults, _, _, asked = fetch(lambda peer, _n, query: (0.0, giving(query, bytes(len(STATE)) if peer == "a" else STATE)), "a", "b")
     assert state == STATE
     assert faults == [("a", "state_digest_mismatch")]
     assert {peer for peer, _ in asked} == {"b"}
@@ -403,18 +390,12 @@ def test_partial_downloads_are_deleted(tmp_path):
     (tmp_path / "model-old.part").write_bytes(b"left")
     state, *_ = fetch(lambda *_: None, "a", partial=tmp_path / "state.part")
     assert state is None
-    fetch(
-        lambda _peer, _n, query: (0.0, giving(query)) if query.offset < MAX_CHUNK_BYTES else None,
-        "a",
-        partial=tmp_path / "state.part",
-    )
+    fetch(lambda _peer, _n, query: (0.0, giving(query)) if query.offset < MAX_CHUNK_BYTES else None, "a", partial=tmp_path / "state.part")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_does_not_stop_the_download(tmp_path):
-    state, _, texts, _, _ = fetch(
-        lambda _peer, _n, query: (1.0, giving(query)), "b", "c", partial=tmp_path / "none" / "state.part"
-    )
+    state, _, texts, _, _ = fetch(lambda _peer, _n, query: (1.0, giving(query)), "b", "c", partial=tmp_path / "none" / "state.part")
     assert state == STATE
     assert [text for text in texts if "is not kept for a restart: No such file" in text]
 

@@ -9,13 +9,7 @@ from starling.node.config.schema import PaceSection
 from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.snapshots import SNAPSHOT_FRESH_S
-from starling.node.daemon.training.catch_up import (
-    FETCH_PAUSE_S,
-    LONGEST_FETCH_PAUSE_S,
-    PARTED_ROUNDS,
-    CatchUp,
-    Jumps,
-)
+from starling.node.daemon.training.catch_up import FETCH_PAUSE_S, LONGEST_FETCH_PAUSE_S, PARTED_ROUNDS, CatchUp, Jumps
 from tests.harness.daemons import Reports
 from tests.harness.virtual import virtual
 

@@ -58,12 +58,7 @@ async def test_every_value_is_a_vote_on_stopping():
 async def test_where_there_is_no_value_the_round_counts_as_evaluated_unless_it_may_be_tried_again(reply, round, events):
     made, votes = evaluation(reply)
     await made.evaluate()
-    assert (made.progress.evaluated.round, made.progress.evaluated.value, made.report.names, votes) == (
-        round,
-        None,
-        events,
-        [],
-    )
+    assert (made.progress.evaluated.round, made.progress.evaluated.value, made.report.names, votes) == (round, None, events, [])
 
 
 @virtual

@@ -30,7 +30,7 @@ ALL = {"overlay": OverlaySection(kind="complete"), "robust": RobustSection(rule=
         ({"pace": "clock"}, {}, False, "SlotsLoop LastingContacts LateJoin LastingNeighbors VisitExchange"),
         ({"pace": "clock"}, RING, False, "SlotsLoop ScheduledContacts LateJoin OverlayNeighbors VisitExchange"),
     ],
-)  # fmt: skip
+)
 @virtual
 async def test_a_manifest_names_the_parts_once(pace, sections, alone, names):
     config = NodeConfig(linger_s=1e6, threads=1, trust=True, evaluate_alone=alone)

@@ -31,16 +31,12 @@ class Told:
         self.recorded = Events(None, clock=lambda: 0.0)
         self.keep_error = keep_error
         self._inviters = inviters or {}
-        self.policy = PeerPolicy(
-            ME, self.recorded, lambda: UNIX_S + trio.current_time(), self.keep
-        )  # fmt: skip
+        self.policy = PeerPolicy(ME, self.recorded, lambda: UNIX_S + trio.current_time(), self.keep)
         if enforced:
             self.enforce()
 
     def enforce(self):
-        self.policy.enforce(
-            Enforcement(self.refuse, self.deleted.append, lambda it: self._inviters.get(it, ()), lambda: {A, B})
-        )
+        self.policy.enforce(Enforcement(self.refuse, self.deleted.append, lambda it: self._inviters.get(it, ()), lambda: {A, B}))
 
     @property
     def events(self):
@@ -213,12 +209,7 @@ def test_a_peer_is_named_by_its_id_its_beginning_or_its_end():
     for part in (A, A[-7:], f"…{A[-7:]}", A[:40]):
         assert named(part, known) == A
     assert named(C, known) == C  # a whole id need not be known
-    for part, problem in (
-        (A[:8], "may be any of 2"),
-        ("nobody", "no known peer is"),
-        ("", "no known peer is"),
-        ("…", "no known peer is"),
-    ):
+    for part, problem in ((A[:8], "may be any of 2"), ("nobody", "no known peer is"), ("", "no known peer is"), ("…", "no known peer is")):
         with pytest.raises(ConfigError, match=problem) as caught:
             named(part, known)
         assert "\n" not in str(caught.value)
@@ -227,20 +218,23 @@ def test_a_peer_is_named_by_its_id_its_beginning_or_its_end():
 @given(
     decisions=st.lists(
         st.builds(
-            Decision, st.text(min_size=1, max_size=50), st.just("ban"), st.floats(0, 1e12) | st.just(math.inf),
-            st.integers(0, 1000), st.text(max_size=100),
-        ) | st.builds(Decision, st.text(min_size=1, max_size=50), st.just("trust")),
+            Decision,
+            st.text(min_size=1, max_size=50),
+            st.just("ban"),
+            st.floats(0, 1e12) | st.just(math.inf),
+            st.integers(0, 1000),
+            st.text(max_size=100),
+        )
+        | st.builds(Decision, st.text(min_size=1, max_size=50), st.just("trust")),
         max_size=5,
     )
-)  # fmt: skip
+)
 @examples(50)
 def test_decisions_are_read_as_they_were_written(decisions):
     assert decode(encode(decisions)) == tuple(decisions)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '[{"peer":"a","kind":"adore"}]', '[{"peer":"","kind":"ban"}]', "[" * 9999]
-)
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"peer":"a","kind":"adore"}]', '[{"peer":"","kind":"ban"}]', "[" * 9999])
 def test_a_damaged_file_of_bans_is_an_error_and_not_an_amnesty(text, tmp_path):
     with pytest.raises(ValueError, match=r"[a-z]"):
         decode(text)

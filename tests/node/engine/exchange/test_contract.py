@@ -119,11 +119,7 @@ def test_a_refused_payload_changes_nothing(kind):
             nodes["a"].call(calls.VerifyUpdate("b", b"", b""))
     else:
         offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
-        for theta, gain, payload in (
-            (0.5, offered.gain, b"\0" * 40),
-            (1.0, offered.gain, offered.payload),
-            (0.5, 1e9, offered.payload),
-        ):
+        for theta, gain, payload in ((0.5, offered.gain, b"\0" * 40), (1.0, offered.gain, offered.payload), (0.5, 1e9, offered.payload)):
             with pytest.raises(RemoteProtocolError):
                 nodes["b"].call(calls.Answer("a", 0, 0, 0, theta, gain, payload))
         with pytest.raises(RemoteProtocolError):
@@ -371,9 +367,7 @@ def test_noise_is_refused_where_messages_add_up(kind):
         Node(agreed(kind), "a", privacy=privacy)
     else:
         named = f"mix.kind = '{MIXES[kind].kind}'"
-        with pytest.raises(
-            ConfigError, match=f"^privacy.exchange_noise: must be 0 with {named}, whose messages add up, got 0.1;"
-        ):
+        with pytest.raises(ConfigError, match=f"^privacy.exchange_noise: must be 0 with {named}, whose messages add up, got 0.1;"):
             Node(agreed(kind), "a", privacy=privacy)
 
 
@@ -462,9 +456,7 @@ def test_every_peer_is_offered_and_answered_the_same_bytes(select):
     """Whoever asks, in whatever transaction, and whatever it may cost on that line; another sender and another round draw others."""
     compress = CompressSection(select=select, response="int4")
     nodes = trained(agreed(EdgeKind.COMMON, compress=compress), "abc")
-    offered = [
-        nodes["b"].call(calls.Offer("c", 0, seq, 5, 1 / 3, budget)).payload for seq, budget in ((0, 40), (7, 900))
-    ]
+    offered = [nodes["b"].call(calls.Offer("c", 0, seq, 5, 1 / 3, budget)).payload for seq, budget in ((0, 40), (7, 900))]
     answer = calls.Answer("a", 0, 3, 5, 1 / 3, 0.0, nodes["a"].call(calls.Offer("b", 0, 3, 5, 1 / 3)).payload)
     assert offered[0] == offered[1] == nodes["b"].call(answer).payload
     assert nodes["b"].call(calls.Offer("c", 0, 8, 6, 1 / 3)).payload != offered[0]

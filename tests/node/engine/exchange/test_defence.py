@@ -21,9 +21,7 @@ FAR = 1000.0
 
 
 def acquainted(mix="pet", compress=EXACT, **keys):
-    nodes = trained(
-        manifest(mix=MixSection(kind=mix, **{"clip_norm": 0.0, "defended": True} | keys), compress=compress), "abcdf"
-    )
+    nodes = trained(manifest(mix=MixSection(kind=mix, **{"clip_norm": 0.0, "defended": True} | keys), compress=compress), "abcdf")
     for peer in "bcd":
         transact(nodes, "a", peer)
     far = nodes["f"].vectors
@@ -34,8 +32,7 @@ def acquainted(mix="pet", compress=EXACT, **keys):
 def effects(nodes, one, other):
     """What a transaction does to each end."""
     return [
-        next(done for done in map(decoded, nodes[me].vectors.committed) if done.peer == peer)
-        for me, peer in ((one, other), (other, one))
+        next(done for done in map(decoded, nodes[me].vectors.committed) if done.peer == peer) for me, peer in ((one, other), (other, one))
     ]
 
 

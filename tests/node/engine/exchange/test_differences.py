@@ -76,9 +76,8 @@ def test_a_second_answer_under_way_counts_what_the_first_will_change(share):
     """In clock pace, or two of them would overshoot."""
     chosen = {"select": "full"} if share is None else {"select": "mask", "ratio": share}
     agreed = manifest(
-        mix=MixSection(clip_norm=0.0), pace="clock",
-        compress=CompressSection(request="identity", response="identity", **chosen),
-    )  # fmt: skip
+        mix=MixSection(clip_norm=0.0), pace="clock", compress=CompressSection(request="identity", response="identity", **chosen)
+    )
     nodes = trained(agreed, "abc", dim=642)
     x_b, x_c = (nodes[peer].replica.x.clone() for peer in "bc")
     for peer in "ab":

@@ -14,9 +14,15 @@ from starling.node.simulate.virtual.swarm import VirtualSwarm
 from tests.harness.engines import manifest
 
 TABLE = (  # q, σ, T, ε at δ = 1e-5: Rényi accounting at integer orders
-    (0.01, 0.6, 1_000, 9.10), (0.01, 1.0, 1_000, 2.11), (0.01, 1.0, 10_000, 6.72), (0.01, 2.0, 10_000, 2.35),
-    (0.001, 0.6, 10_000, 3.50), (0.001, 1.0, 100_000, 1.79), (0.02, 1.1, 3_000, 6.41), (1.0, 10.0, 100, 4.75),
-)  # fmt: skip
+    (0.01, 0.6, 1_000, 9.10),
+    (0.01, 1.0, 1_000, 2.11),
+    (0.01, 1.0, 10_000, 6.72),
+    (0.01, 2.0, 10_000, 2.35),
+    (0.001, 0.6, 10_000, 3.50),
+    (0.001, 1.0, 100_000, 1.79),
+    (0.02, 1.1, 3_000, 6.41),
+    (1.0, 10.0, 100, 4.75),
+)
 
 
 DOCUMENTED = Path(__file__).parents[4] / "docs" / "privacy.md"
@@ -99,16 +105,12 @@ def test_steps_are_refused_if_the_account_cannot_be_written(tmp_path):
     assert now.problem == ""
 
 
-@pytest.mark.parametrize(
-    "damage", [b"", b"{", b'{"lots": [[1.0, 2.0, 3]]}', b'{"lots": [], "x": 1}', b"\xff\xfe", b"[" * 100_000]
-)
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"lots": [[1.0, 2.0, 3]]}', b'{"lots": [], "x": 1}', b"\xff\xfe", b"[" * 100_000])
 def test_a_damaged_file_stops_the_node_and_says_what_to_do(tmp_path, damage):
     """To begin at 0 again is for a person to decide: it is a claim about the data."""
     path = tmp_path / "p.json"
     path.write_bytes(damage)
-    with pytest.raises(
-        ConfigError, match=r"p\.json records what your data have cost and cannot be read: it is damaged; .* mv "
-    ) as error:
+    with pytest.raises(ConfigError, match=r"p\.json records what your data have cost and cannot be read: it is damaged; .* mv ") as error:
         spent(path)
     assert "\n" not in str(error.value)
     assert path.read_bytes() == damage

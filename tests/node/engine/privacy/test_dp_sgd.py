@@ -31,9 +31,7 @@ ZEROS = bytes
 
 
 def counted(label):
-    return lambda count: (
-        torch.randint(256, (count,), dtype=torch.uint8, generator=generator(0, label)).numpy().tobytes()
-    )
+    return lambda count: torch.randint(256, (count,), dtype=torch.uint8, generator=generator(0, label)).numpy().tobytes()
 
 
 def private_engine(section, agreed=None, *, node="a", shard=0, checkpoint="", entropy=ZEROS):
@@ -45,9 +43,7 @@ def private_engine(section, agreed=None, *, node="a", shard=0, checkpoint="", en
 def digits(mix="dsgd", *, shards=1, batch=64, **pace):
     agreed = manifest(mix=mix, optimizer=schema.OptimizerSection(lr=0.1), **{"rounds": 1, "local_steps": 5} | pace)
     return msgspec.structs.replace(
-        agreed,
-        task=schema.TaskSection(kind="digits", batch_size=batch),
-        partition=schema.PartitionSection(kind="iid", shards=shards),
+        agreed, task=schema.TaskSection(kind="digits", batch_size=batch), partition=schema.PartitionSection(kind="iid", shards=shards)
     )
 
 
@@ -60,10 +56,7 @@ def mechanism(section=PRIVATE, task=None, *, shard=0, shards=4, batch=32, path=N
     return PrivateGradients(section, model, Csprng(ZEROS), path), model.module, data
 
 
-@given(
-    rows=st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3), min_size=1, max_size=6),
-    norm=st.floats(0.01, 100.0),
-)
+@given(rows=st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3), min_size=1, max_size=6), norm=st.floats(0.01, 100.0))
 @examples(100)
 def test_one_sample_more_or_less_moves_the_sum_by_at_most_the_clip_norm(rows, norm):
     """The sensitivity that the noise is measured against, for every set of gradients: C if a sample is added or removed, so 2C if it is
@@ -99,9 +92,7 @@ def test_the_sum_is_that_of_each_samples_own_clipped_gradient(monkeypatch, chunk
     torch.testing.assert_close(losses, torch.tensor(alone))
 
 
-@pytest.mark.parametrize(
-    "task", [Digits(model="cnn"), Text(context=16, width=16, layers=1, heads=2)], ids=["cnn", "text"]
-)
+@pytest.mark.parametrize("task", [Digits(model="cnn"), Text(context=16, width=16, layers=1, heads=2)], ids=["cnn", "text"])
 def test_convolutions_and_attention_are_learned_sample_by_sample(task, tmp_path):
     (tmp_path / "a.txt").write_bytes(bytes(range(256)) * 4)
     source = tmp_path if isinstance(task, Text) else None
@@ -179,10 +170,7 @@ def test_the_same_node_never_draws_the_same_noise_again():
 
 
 def test_without_noise_training_is_what_it_was(tmp_path):
-    engines = (
-        opened(digits()),
-        private_engine(schema.PrivacySection(clip_norm=1e-3, max_epsilon=1.0), checkpoint=tmp_path / "c")[0],
-    )
+    engines = (opened(digits()), private_engine(schema.PrivacySection(clip_norm=1e-3, max_epsilon=1.0), checkpoint=tmp_path / "c")[0])
     replies = [done(engine, calls.Train(0, 5)) for engine in engines]
     assert torch.equal(engines[0].vector, engines[1].vector)
     assert replies[0] == replies[1]
@@ -203,19 +191,17 @@ def test_digits_are_learned_under_moderate_noise():
 
 @pytest.mark.parametrize(
     ("mix", "more"),
-    [
-        *((mix, {}) for mix in sorted(set(MIXERS) - {"gather", "sparse_outer", "seeds"})),
-        ("dsgd", {"turns": ("0.*", "2.*")}),
-    ],
+    [*((mix, {}) for mix in sorted(set(MIXERS) - {"gather", "sparse_outer", "seeds"})), ("dsgd", {"turns": ("0.*", "2.*")})],
 )
 def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix, more):
     """If every noised gradient is the same, two nodes with other data send the same requests, answers and models, to the byte. So
     optimisers, trackers and corrections cost no more privacy, and nothing goes around the noise."""
     monkeypatch.setattr(Csprng, "noised", lambda _csprng, x, deviation: torch.linspace(-1.0, 1.0, x.numel()))
     agreed = msgspec.structs.replace(
-        digits(taken(schema.MixSection, kind=mix, gamma=0.3, **more), shards=4), compress=schema.CompressSection(select="full"),
+        digits(taken(schema.MixSection, kind=mix, gamma=0.3, **more), shards=4),
+        compress=schema.CompressSection(select="full"),
         optimizer=schema.OptimizerSection(lr=0.05, momentum=0.0),
-    )  # fmt: skip
+    )
     sent, losses = [], set()
     for shard in (0, 1):
         engines = {"a": private_engine(PRIVATE, agreed, shard=shard)[0], "b": opened(agreed, 2, "b")}
@@ -235,9 +221,10 @@ def test_alternating_adapters_cost_the_privacy_of_the_whole_model():
     for turns in ((), ("lora_b", "lora_a")):
         agreed = msgspec.structs.replace(
             manifest("tests.harness.adapters:Adapters", mix=schema.MixSection(kind="dsgd", turns=turns), rounds=2, local_steps=5),
-            partition=schema.PartitionSection(kind="iid", shards=8), compress=schema.CompressSection(select="full"),
+            partition=schema.PartitionSection(kind="iid", shards=8),
+            compress=schema.CompressSection(select="full"),
             optimizer=schema.OptimizerSection(lr=0.02, momentum=0.0),
-        )  # fmt: skip
+        )
         engine, _ = private_engine(PRIVATE, agreed)
         done(engine, calls.Train(0, 5))
         done(engine, calls.Mix(0))
@@ -251,9 +238,11 @@ def test_alternating_adapters_cost_the_privacy_of_the_whole_model():
 
 def gathering(rule):
     return msgspec.structs.replace(
-        digits("gather", shards=4), compress=schema.CompressSection(select="full", response="fp16"),
-        overlay=schema.OverlaySection(kind="pull", k=3), robust=taken(schema.RobustSection, rule=rule, f=1)
-    )  # fmt: skip
+        digits("gather", shards=4),
+        compress=schema.CompressSection(select="full", response="fp16"),
+        overlay=schema.OverlaySection(kind="pull", k=3),
+        robust=taken(schema.RobustSection, rule=rule, f=1),
+    )
 
 
 def test_what_is_published_is_made_of_noised_gradients(monkeypatch):
@@ -324,11 +313,11 @@ def test_a_restart_keeps_what_was_spent(tmp_path, way):
 @pytest.mark.parametrize("pace", ["steps", "clock"])
 def test_noise_on_vectors_sent_leaves_exchanges_antisymmetric(pace):
     """What both ends apply is made of the noised numbers, so it is the same at both: the mean stays, flows stay opposite."""
-    agreed = manifest(
-        mix="pet", pace=pace, compress=schema.CompressSection(select="full", request="identity", response="identity")
-    )
-    engines = {name: private_engine(schema.PrivacySection(exchange_noise=0.01), agreed, node=name, shard=shard, entropy=counted(name))[0]
-               for shard, name in enumerate("ab")}  # fmt: skip
+    agreed = manifest(mix="pet", pace=pace, compress=schema.CompressSection(select="full", request="identity", response="identity"))
+    engines = {
+        name: private_engine(schema.PrivacySection(exchange_noise=0.01), agreed, node=name, shard=shard, entropy=counted(name))[0]
+        for shard, name in enumerate("ab")
+    }
     for engine in engines.values():
         if pace == "steps":
             done(engine, calls.Train(0, 5))
@@ -350,9 +339,7 @@ def test_noise_on_vectors_sent_leaves_exchanges_antisymmetric(pace):
 def test_all_vectors_sent_are_noised():
     from starling.node.engine import tensor_file
 
-    agreed = manifest(
-        mix="dsgd", compress=schema.CompressSection(select="full", request="identity", response="identity")
-    )
+    agreed = manifest(mix="dsgd", compress=schema.CompressSection(select="full", request="identity", response="identity"))
     engine, _ = private_engine(schema.PrivacySection(exchange_noise=0.01), agreed)
     done(engine, calls.Train(0, 2))
     asked = done(engine, calls.Offer("b", 0, 1, 0, 0.5, 0)).payload
@@ -386,7 +373,7 @@ class Normed(Digits):
         (digits("push_sum"), schema.PrivacySection(exchange_noise=0.1), "privacy.exchange_noise: must be 0 with mix.kind = 'push_sum'"),
     ],
     ids=["no_samples", "batch_norm", "unruly", "losses", "swaps"],
-)  # fmt: skip
+)
 def test_impossible_requests_are_refused_in_one_line(agreed, section, words):
     _, reply = private_engine(section, agreed)
     refused_as("config", reply, words)

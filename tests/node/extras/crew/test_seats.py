@@ -34,7 +34,4 @@ def test_a_node_that_leaves_says_what_it_left_and_not_that_it_looks_for_a_crew()
 def test_leaving_before_a_stage_was_assigned_leaves_no_crew():
     node = detector("p0")
     node.leave(now=1.0)
-    assert (
-        StagePeers(SimpleNamespace(me="p0", members=(), table=node.member_list.members), 2, 1).words
-        == "stage 1 of 2, left"
-    )
+    assert StagePeers(SimpleNamespace(me="p0", members=(), table=node.member_list.members), 2, 1).words == "stage 1 of 2, left"

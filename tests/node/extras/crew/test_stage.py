@@ -34,10 +34,12 @@ def text(tmp_path_factory):
 
 def agreed(text, stages=3, optimizer=None, **crew):
     return Manifest(
-        seed=3, partition=PartitionSection(kind="iid", shards=1), optimizer=optimizer or OptimizerSection(schedule="constant"),
+        seed=3,
+        partition=PartitionSection(kind="iid", shards=1),
+        optimizer=optimizer or OptimizerSection(schedule="constant"),
         task=TaskSection(kind="text", path=text, batch_size=8, context=16, width=24, layers=2, heads=2, tied=False),
         crew=CrewSection(stages=stages, **(PLAIN | crew)),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("stages", [3])
@@ -67,9 +69,7 @@ def test_with_fewer_bits_it_learns_nearly_the_same(text):
     optimizer = OptimizerSection(kind="adamw", lr=1e-2, schedule="constant")
     final = {}
     for name in ("float32", "bfloat16", "int8", "delta4"):
-        crew = InlineCrew(
-            agreed(text, 3, optimizer, activation=name, gradient="float32" if name == "float32" else "int8")
-        )
+        crew = InlineCrew(agreed(text, 3, optimizer, activation=name, gradient="float32" if name == "float32" else "int8"))
         first, *_, final[name] = (crew.step() for _ in range(4))
     assert final["float32"] < first - 0.1
     assert final["bfloat16"] == pytest.approx(final["float32"], abs=5e-3)
@@ -142,7 +142,7 @@ def nan(payload):
         ("B", lambda it: replace(it, payload=it.payload[:-4]), "gradient_bad_length"),
         ("B", turned, "gradient_bad_shape"),
     ],
-)  # fmt: skip
+)
 def test_mismatched_payloads_are_refused_with_a_reason_and_not_applied(text, way, forged, reason):
     crew = InlineCrew(agreed(text), on_the_way=lambda it: forged(it) if it.way == way and it.micro == 1 else it)
     before = crew.vector
@@ -195,7 +195,7 @@ def test_blocks_are_cut_by_speed_and_memory_or_refused():
         ({"task": TaskSection(kind="digits", batch_size=3)}, r"crew.micro_batches: must be <= task.batch_size = 3, got 4"),
         ({"crew": CrewSection(stages=3, speeds=(1.0,))}, r"crew.speeds: must be one number for each of 3 stages, got 1"),
     ],
-)  # fmt: skip
+)
 def test_what_a_crew_cannot_do_is_refused_in_one_line(text, change, line):
     manifests.check(agreed(text))
     with pytest.raises(ConfigError, match=line):
@@ -210,7 +210,7 @@ def test_what_a_crew_cannot_do_is_refused_in_one_line(text, change, line):
         ({"ranks": 2}, r"ranks: not in a crew"),
         ({"numerics": NumericsSection(micro_batch=2)}, r"numerics: not in a crew"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_do_not_fit_a_crew_are_refused(text, settings, line):
     check_node(NodeConfig(stage=2), agreed(text))
     with pytest.raises(ConfigError, match=line):
@@ -222,17 +222,13 @@ def test_settings_that_do_not_fit_a_crew_are_refused(text, settings, line):
 def test_a_crew_s_model_that_is_not_in_float32_is_refused(text, monkeypatch):
     made = Text.blocks
     monkeypatch.setattr(Text, "blocks", lambda self, chance: (each.bfloat16() for each in made(self, chance)))
-    with pytest.raises(
-        ConfigError, match=r"crew\.stages: must be 1 for models .*, parameter \S+ is in less than float32"
-    ):
+    with pytest.raises(ConfigError, match=r"crew\.stages: must be 1 for models .*, parameter \S+ is in less than float32"):
         InlineCrew(agreed(text))
 
 
 def test_a_stage_that_this_machine_cannot_hold_is_refused_with_those_it_can(text, monkeypatch):
     monkeypatch.setattr("starling.node.engine.local.placing.memory.there", lambda: 260_000)
-    with pytest.raises(
-        ConfigError, match=r"stage: \d needs at least .* of memory here, .* are there; try `--stage \d`"
-    ):
+    with pytest.raises(ConfigError, match=r"stage: \d needs at least .* of memory here, .* are there; try `--stage \d`"):
         InlineCrew(agreed(text))
     monkeypatch.setattr("starling.node.engine.local.placing.memory.there", lambda: 1000)
     with pytest.raises(ConfigError, match=r"no stage fits this machine"):

@@ -37,9 +37,7 @@ async def connected(bytes_per_s=inf):
     """Both ends of a connection, the streams that reach the second, and a nursery."""
     sockets = trio.testing.memory_stream_pair()
     one, other = (
-        Connection(
-            ConnectionInfo("p", "", inbound, 0, 0), socket, PlainChannel(socket, bytes_per_s), b"", Pacer(0), Pacer(0)
-        )
+        Connection(ConnectionInfo("p", "", inbound, 0, 0), socket, PlainChannel(socket, bytes_per_s), b"", Pacer(0), Pacer(0))
         for socket, inbound in zip(sockets, (False, True), strict=True)
     )
     send, accepted = trio.open_memory_channel(100)
@@ -328,9 +326,7 @@ async def test_frames_for_which_there_is_no_room_wait_at_their_sender():
         nursery.start_soon(send)
         await trio.sleep(1000 * STALL_S)
         assert len(frames) == 3
-        assert unfinished.held == far.window <= 8 * INITIAL_WINDOW, (
-            "it doubles with every half of the first that is read"
-        )
+        assert unfinished.held == far.window <= 8 * INITIAL_WINDOW, "it doubles with every half of the first that is read"
         taken.set()
         await trio.sleep(1.0)
         assert [frame[0] for frame in frames] == list(range(10))

@@ -16,15 +16,34 @@ def rumored(host, port=4001):
 @pytest.mark.parametrize(
     ("host", "kind"),
     [
-        ("8.8.8.8", "public"), ("2a00:1450::1", "public"), ("10.0.0.1", "private"), ("192.168.1.1", "private"),
-        ("172.17.0.2", "private"), ("100.64.0.1", "private"), ("fd12::1", "private"), ("127.0.0.1", "loopback"),
-        ("127.9.9.9", "loopback"), ("::1", "loopback"), ("169.254.1.1", "link-local"), ("fe80::1%eth0", "link-local"),
-        ("169.254.169.254", "never"), ("fd00:ec2::254", "never"), ("100.100.100.200", "never"), ("224.0.0.1", "never"),
-        ("ff02::1", "never"), ("255.255.255.255", "never"), ("0.0.0.0", "never"), ("::", "never"), ("240.0.0.1", "never"),
-        ("::ffff:127.0.0.1", "loopback"), ("64:ff9b::a9fe:a9fe", "never"), ("64:ff9b::a00:1", "private"), ("2002:7f00:1::", "loopback"),
+        ("8.8.8.8", "public"),
+        ("2a00:1450::1", "public"),
+        ("10.0.0.1", "private"),
+        ("192.168.1.1", "private"),
+        ("172.17.0.2", "private"),
+        ("100.64.0.1", "private"),
+        ("fd12::1", "private"),
+        ("127.0.0.1", "loopback"),
+        ("127.9.9.9", "loopback"),
+        ("::1", "loopback"),
+        ("169.254.1.1", "link-local"),
+        ("fe80::1%eth0", "link-local"),
+        ("169.254.169.254", "never"),
+        ("fd00:ec2::254", "never"),
+        ("100.100.100.200", "never"),
+        ("224.0.0.1", "never"),
+        ("ff02::1", "never"),
+        ("255.255.255.255", "never"),
+        ("0.0.0.0", "never"),
+        ("::", "never"),
+        ("240.0.0.1", "never"),
+        ("::ffff:127.0.0.1", "loopback"),
+        ("64:ff9b::a9fe:a9fe", "never"),
+        ("64:ff9b::a00:1", "private"),
+        ("2002:7f00:1::", "loopback"),
         ("2001:db8:1:2::/64", "private"),
     ],
-)  # fmt: skip
+)
 def test_each_address_has_a_kind_also_inside_another(host, kind):
     assert kind_of(host) == kind
 

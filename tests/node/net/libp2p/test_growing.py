@@ -49,9 +49,7 @@ print(most() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system counts in other units")
 def test_announced_lengths_allocate_nothing_and_received_bytes_are_stored_once():
     """In a process of its own, whose peak it is."""
-    said = subprocess.run(
-        [sys.executable, "-c", ANNOUNCED], check=True, capture_output=True, text=True, timeout=60
-    ).stdout
+    said = subprocess.run([sys.executable, "-c", ANNOUNCED], check=True, capture_output=True, text=True, timeout=60).stdout
     announced, whole = map(int, said.split())
     assert announced < 8 * RESERVED_BYTES, "64 frames"
     assert whole < (64 << 20) + 16 * RESERVED_BYTES, "never the old and the new memory in full"

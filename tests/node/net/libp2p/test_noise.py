@@ -26,9 +26,10 @@ class Wire:
         return taken
 
 
-@pytest.mark.parametrize("sizes", [
-    (1,), (MAX_PLAIN_BYTES,), (MAX_PLAIN_BYTES + 1,), (12, MAX_PLAIN_BYTES - 12, 12, 500), (1, 900_000, 1), (10, 300_000, 5, 70_000),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "sizes",
+    [(1,), (MAX_PLAIN_BYTES,), (MAX_PLAIN_BYTES + 1,), (12, MAX_PLAIN_BYTES - 12, 12, 500), (1, 900_000, 1), (10, 300_000, 5, 70_000)],
+)
 @virtual
 async def test_pieces_of_any_length_are_sealed_in_full_records_that_another_implementation_opens(sizes):
     mine, theirs = noise_ends()
@@ -58,9 +59,7 @@ async def test_records_of_another_implementation_are_opened_wherever_they_are_cu
     assert opened == [each for each in plain if each]
 
 
-@pytest.mark.parametrize(
-    "record", [b"\0\0", b"\0\x01x", (MAX_RECORD_BYTES).to_bytes(2, "big") + bytes(MAX_RECORD_BYTES)]
-)
+@pytest.mark.parametrize("record", [b"\0\0", b"\0\x01x", (MAX_RECORD_BYTES).to_bytes(2, "big") + bytes(MAX_RECORD_BYTES)])
 @virtual
 async def test_an_invalid_noise_record_ends_the_channel(record):
     mine, _ = noise_ends()

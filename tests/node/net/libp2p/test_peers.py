@@ -61,15 +61,16 @@ def test_a_rejecting_peer_is_dialled_ever_more_rarely_but_at_least_once_a_minute
         waits.append(max(0.0, peer.redial_at - now) if not peer.may_dial(now) else 0.0)
         now += waits[-1]
         assert peer.may_dial(now)
-    assert (
-        waits
-        == [0.0] * peers.REJECTED_DIALS_TOLERATED + [1.0, 2.0, 4.0, 8.0, 16.0, 32.0] + [peers.MAX_REDIAL_DELAY_S] * 3
-    )
+    assert waits == [0.0] * peers.REJECTED_DIALS_TOLERATED + [1.0, 2.0, 4.0, 8.0, 16.0, 32.0] + [peers.MAX_REDIAL_DELAY_S] * 3
 
 
 def test_addresses_of_other_peers_and_invalid_ones_are_not_dialled():
     other = P[:-1] + "X"
     known = [
-        "nonsense", "/ip4/192.0.2.1/tcp/0", f"/ip4/192.0.2.2/tcp/1/p2p/{other}", f"/ip4/192.0.2.3/tcp/2/p2p/{P}", "/ip4/192.0.2.4/tcp/3",
-    ]  # fmt: skip
+        "nonsense",
+        "/ip4/192.0.2.1/tcp/0",
+        f"/ip4/192.0.2.2/tcp/1/p2p/{other}",
+        f"/ip4/192.0.2.3/tcp/2/p2p/{P}",
+        "/ip4/192.0.2.4/tcp/3",
+    ]
     assert [endpoint.host for endpoint in dialable(P, known)] == ["192.0.2.3", "192.0.2.4"]

@@ -18,9 +18,7 @@ from starling.node.net.libp2p.punch import (
     SaySync,
 )
 
-EVENTS = st.lists(
-    st.tuples(st.sampled_from(["begin", "connect", "sync"]), st.integers(0, 2 * MAX_ADDRESSES)), max_size=8
-)
+EVENTS = st.lists(st.tuples(st.sampled_from(["begin", "connect", "sync"]), st.integers(0, 2 * MAX_ADDRESSES)), max_size=8)
 
 
 @given(st.floats(0.0, MOST_DELAY_S))

@@ -105,22 +105,13 @@ def test_identities_of_one_prefix_leave_all_others_their_circuits():
         assert slots.reserve(f"target {number}", f"192.0.{number}.0/24", True, 0.0) > 0.0
     for number in range(8):
         for target in range(8):
-            assert isinstance(
-                slots.begin(f"identity {number}", "198.51.100.0/24", f"target {target}", True, 0.0), Circuit
-            )
+            assert isinstance(slots.begin(f"identity {number}", "198.51.100.0/24", f"target {target}", True, 0.0), Circuit)
     assert len(slots.circuits) == 64
-    begun = [
-        slots.begin(f"honest {number}", f"203.0.{number}.0/24", f"target {number % 16}", True, 10.0)
-        for number in range(30)
-    ]
+    begun = [slots.begin(f"honest {number}", f"203.0.{number}.0/24", f"target {number % 16}", True, 10.0) for number in range(30)]
     assert all(isinstance(it, Circuit) and slots.is_open(it) for it in begun)
     assert len(slots.circuits) == 64
-    one_target = [
-        slots.begin(f"honest {number}", f"203.0.{number}.0/24", "target 0", True, 20.0) for number in range(8)
-    ]
-    assert sum(isinstance(it, Circuit) for it in one_target) == 6, (
-        "of those to one target, where each prefix has one at last"
-    )
+    one_target = [slots.begin(f"honest {number}", f"203.0.{number}.0/24", "target 0", True, 20.0) for number in range(8)]
+    assert sum(isinstance(it, Circuit) for it in one_target) == 6, "of those to one target, where each prefix has one at last"
 
 
 def test_identities_of_one_prefix_leave_half_of_the_questions_at_a_target_to_others():
@@ -129,9 +120,7 @@ def test_identities_of_one_prefix_leave_half_of_the_questions_at_a_target_to_oth
     for second in range(60):
         for number in range(8):
             slots.begin(f"identity {number}", "198.51.100.0/24", "target", True, float(second))
-        begun += isinstance(
-            slots.begin(f"honest {second % 4}", "203.0.113.0/24", "target", True, float(second)), Circuit
-        )
+        begun += isinstance(slots.begin(f"honest {second % 4}", "203.0.113.0/24", "target", True, float(second)), Circuit)
     assert begun == 60
 
 

@@ -9,12 +9,7 @@ PEERS = ("a", "b", "c", "d", "e")
 
 
 @settings(max_examples=60)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["grant", "refuse", "lose", "wait"]), st.sampled_from(PEERS), st.floats(-1e9, 1e9)),
-        max_size=40,
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from(["grant", "refuse", "lose", "wait"]), st.sampled_from(PEERS), st.floats(-1e9, 1e9)), max_size=40))
 def test_reservations_and_requests_never_exceed_the_wanted_number(steps):
     core, now, asked = Reservations(), 0.0, set()
     for kind, peer, seconds in steps:

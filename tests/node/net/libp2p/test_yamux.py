@@ -177,9 +177,9 @@ def test_a_peer_that_asks_and_never_reads_the_answers_is_cut_off():
     assert other.outgoing_bytes < 2 << 20
 
 
-@pytest.mark.parametrize("small", [
-    frame(PING, SYN, 0, 7), frame(PING, ACK, 0, 7), frame(DATA, 0, 1, 1, b"x"), frame(UPDATE, 0, 1, 1), frame(UPDATE, 0, 99, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "small", [frame(PING, SYN, 0, 7), frame(PING, ACK, 0, 7), frame(DATA, 0, 1, 1, b"x"), frame(UPDATE, 0, 1, 1), frame(UPDATE, 0, 99, 1)]
+)
 def test_frames_that_carry_next_to_nothing_are_few(small):
     """A record of them is 5,000 frames and 20 ms of our processor; 64 connections that send nothing else would take all of it."""
     _, other = pair()

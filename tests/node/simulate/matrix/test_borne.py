@@ -70,8 +70,9 @@ def walked(claim, monkeypatch):
         made.round(
             Phase(number, float(STEPS), LR, members=NODES),
             lambda rows, _round, _number, x, corrected: x - LR * corrected(slopes[rows] * (x - targets[rows])),
-            STEPS, meetings.at(number, np.ones(NODES, bool)),
-        )  # fmt: skip
+            STEPS,
+            meetings.at(number, np.ones(NODES, bool)),
+        )
         errors.append(float((made.x - optimum).norm() / optimum.norm()))
     assert max(seen) <= 1e-9, "τ‖c‖ is at most four times ⟨g, c⟩/‖c‖, of the mean of the last steps"
     totals = made.flows.totals

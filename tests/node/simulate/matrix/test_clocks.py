@@ -76,10 +76,7 @@ def test_a_lost_exchange_costs_both_ends_their_deadline_and_a_lost_proof_the_res
 
 
 def story(step_s, rounds, **more):
-    made, schedule = (
-        clocks(step_s, latency_s=0.02, **more),
-        Schedule(Sticky(1), [str(k) for k in range(len(step_s))], b""),
-    )
+    made, schedule = (clocks(step_s, latency_s=0.02, **more), Schedule(Sticky(1), [str(k) for k in range(len(step_s))], b""))
     steps, late = [], []
     for number in range(rounds):
         met = schedule.at(number, all_alive(len(step_s)))

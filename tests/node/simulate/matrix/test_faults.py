@@ -35,9 +35,7 @@ quick = examples(12)
 
 def bowls(dtype=torch.float64):
     chance = torch.Generator().manual_seed(3)
-    return torch.rand(ROWS, DIM, generator=chance).add(0.2).to(dtype), torch.randn(ROWS, DIM, generator=chance).to(
-        dtype
-    )
+    return torch.rand(ROWS, DIM, generator=chance).add(0.2).to(dtype), torch.randn(ROWS, DIM, generator=chance).to(dtype)
 
 
 def exchanges(chance, living, *, repeated=False):
@@ -113,12 +111,7 @@ def stories(seed, swarm, other, rounds=12):
 
 
 @pytest.mark.slow
-@given(
-    seed=seeds,
-    codec=st.sampled_from([CODED, EXACT]),
-    leak=st.sampled_from([0.0, 0.2]),
-    kappa=st.sampled_from([0.3, None]),
-)
+@given(seed=seeds, codec=st.sampled_from([CODED, EXACT]), leak=st.sampled_from([0.0, 0.2]), kappa=st.sampled_from([0.3, None]))
 @quick
 def test_with_faults_too_the_matrix_walks_the_loops_trajectory(seed, codec, leak, kappa):
     """Flows that live once for both ends, totals that move with them, answers of earlier rounds: bookkeeping, but for the order of sums."""
@@ -187,9 +180,7 @@ def test_exchanges_conserve_the_sum_of_models(seed, name):
     """What one end gains the other loses, at once or when it hears of it: the mean is moved by gradients alone."""
     params = {"pet": {"kappa": 0.3, "flow_limit": 1.0}, "choco": {"gamma": 0.3}, "beer": {"gamma": 0.3}}
     averages = name not in ("choco", "beer")  # late swaps are whole ones at a time: see the next test
-    swarm = made(
-        MIXERS[name](**params.get(name, {})), ExchangeCodec(Fp16(), Int4(), 1.0, clip), 4, torch.float64, range(ROWS)
-    )
+    swarm = made(MIXERS[name](**params.get(name, {})), ExchangeCodec(Fp16(), Int4(), 1.0, clip), 4, torch.float64, range(ROWS))
     chance, (a, b) = np.random.default_rng(seed), bowls(torch.float64)
 
     def step(rows, round, number, x, correct):
@@ -224,9 +215,7 @@ def test_running_sums_lose_nothing_over_swaps_that_are_lost_or_late(seed, name):
             held = held + (given - seen)
         return held
 
-    swarm.round(
-        Phase(0, 1.0, LR), lambda rows, _r, _n, x, correct: x - LR * correct(a[rows] * (x - b[rows])), 1, NO_EXCHANGES
-    )
+    swarm.round(Phase(0, 1.0, LR), lambda rows, _r, _n, x, correct: x - LR * correct(a[rows] * (x - b[rows])), 1, NO_EXCHANGES)
     begun = everything()
     for number in range(8):
         met = exchanges(chance, range(ROWS))
@@ -265,9 +254,12 @@ def walk(seed):
         swarm.change(churn(faults, seed, number, swarm.alive, swarm.used, 4))
         met = exchanges(np.random.default_rng(number), np.flatnonzero(swarm.alive.numpy()).tolist())
         swarm.round(
-            Phase(number, 1.0, LR), lambda rows, _r, _n, x, correct: x - LR * correct(a[rows] * (x - b[rows])), 1,
-            met, exchange_faults(faults, seed, number, len(met)),
-        )  # fmt: skip
+            Phase(number, 1.0, LR),
+            lambda rows, _r, _n, x, correct: x - LR * correct(a[rows] * (x - b[rows])),
+            1,
+            met,
+            exchange_faults(faults, seed, number, len(met)),
+        )
         yield swarm.x.clone()
 
 

@@ -46,9 +46,7 @@ def own_gradient(agreed, row, step, x):
     data = made.data(Source(None, agreed.partition, row, agreed.seed), "cpu")
     nn.utils.vector_to_parameters(x, model.parameters())
     batch = data.batch(agreed.task.batch_size, generator(agreed.seed, "batch", LABELS[row], step))
-    return torch.cat(
-        [part.reshape(-1) for part in torch.autograd.grad(made.loss(model, batch), list(model.parameters()))]
-    )
+    return torch.cat([part.reshape(-1) for part in torch.autograd.grad(made.loss(model, batch), list(model.parameters()))])
 
 
 @kinds

@@ -24,9 +24,16 @@ from tests.strategies import examples, seeds
 
 PEERS = tuple(f"peer {(7 * number) % 23:02d}" for number in range(23))
 OVERLAYS = (
-    Ring(), StaticExponential(), OnePeerExponential(), RandomMatching(3), Sticky(3), BaseK(2), Periodic(Ring(), 4),
-    DirectedEquiDyn(3), UndirectedEquiStatic(3),
-)  # fmt: skip
+    Ring(),
+    StaticExponential(),
+    OnePeerExponential(),
+    RandomMatching(3),
+    Sticky(3),
+    BaseK(2),
+    Periodic(Ring(), 4),
+    DirectedEquiDyn(3),
+    UndirectedEquiStatic(3),
+)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda overlay: type(overlay).__name__)
@@ -118,9 +125,7 @@ def test_lasting_edges_are_those_that_nodes_come_to(degree, seed, size):
             assert tuple(sorted(peers[other] for other in rings.edges[rows[peer]])) == node.peers
             assert tuple(peers[other] for other in rings.targets(rows[peer])) == node.targets
         after = {(rows[peer], other) for peer in nodes for other in rings.edges[rows[peer]]}
-        both_ways = [
-            {pair for one in moves for pair in (one, one[::-1])} for moves in (moved.void, moved.closed, moved.opened)
-        ]
+        both_ways = [{pair for one in moves for pair in (one, one[::-1])} for moves in (moved.void, moved.closed, moved.opened)]
         assert (before - both_ways[0] | both_ways[2]) - both_ways[1] == after
 
 
@@ -167,10 +172,7 @@ def test_a_node_makes_one_visit_a_slot_and_answers_few():
         met = made.at(slot)
         assert max(Counter(met.ends[0].tolist()).values()) == 1
         assert max(Counter(met.ends[1].tolist()).values()) <= MAX_SERVED
-        assert all(
-            other in made.rings.edges[row]
-            for row, other in zip(met.ends[0].tolist(), met.ends[1].tolist(), strict=True)
-        )
+        assert all(other in made.rings.edges[row] for row, other in zip(met.ends[0].tolist(), met.ends[1].tolist(), strict=True))
 
 
 def test_two_who_visit_each_other_meet_once():

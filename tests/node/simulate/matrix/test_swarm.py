@@ -23,15 +23,16 @@ from tests.harness.two_engines import DIM, LR, NODES, PEERS, STEPS, Both, exchan
 
 PARAMS = {
     "pet": {"kappa": 0.3, "flow_limit": 0.5},
-    "choco": {"gamma": 0.3}, "beer": {"gamma": 0.3},
-    "a2cid2": {"chi1": 9.0, "chi2": 2.0}, "outer": {"pull": 0.3}, "gather": {"rule": Wary()},
-}  # fmt: skip
+    "choco": {"gamma": 0.3},
+    "beer": {"gamma": 0.3},
+    "a2cid2": {"chi1": 9.0, "chi2": 2.0},
+    "outer": {"pull": 0.3},
+    "gather": {"rule": Wary()},
+}
 OVERLAYS = {"ring": Ring(), "sticky": Sticky(3), "base_k": BaseK(2), "one_peer": OnePeerExponential()}
 SELECTORS = {"full": Everything(), "mask": Mask(0.3), "top_k": TopK(0.2)}
 CODECS = {"exact": ("identity", "identity"), "four_bits": ("fp16", "int4"), "eight_bits": ("int8", "int8")}
-LOOPED = sorted(
-    set(MIXERS) - {"sparse_outer", "seeds"}
-)  # the reference loop has edges; test_engines.py compares the messages to all
+LOOPED = sorted(set(MIXERS) - {"sparse_outer", "seeds"})  # the reference loop has edges; test_engines.py compares the messages to all
 CASES = list(product(LOOPED, SELECTORS, CODECS, OVERLAYS))
 
 
@@ -42,9 +43,11 @@ def mixer(name):
 def walk(name, select, codecs, overlay, rounds=4):
     """An exact codec returns what was clipped as it is, a little longer or shorter than the clip by the last bit: so it goes unclipped."""
     both = Both(
-        mixer(name), exchange_codec(*CODECS[codecs], clip_norm=0.0 if codecs == "exact" else 1.0), SELECTORS[select],
+        mixer(name),
+        exchange_codec(*CODECS[codecs], clip_norm=0.0 if codecs == "exact" else 1.0),
+        SELECTORS[select],
         compares=select == "top_k",
-    )  # fmt: skip
+    )
     for number in range(rounds):
         before = both.matrix.x.clone()
         both.round(number, OVERLAYS[overlay])
@@ -63,9 +66,7 @@ def test_the_matrix_walks_the_loops_trajectory(name, select, codecs, overlay):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["pet", *(pytest.param(name, marks=pytest.mark.acceptance) for name in ("choco", "push_sum", "gather"))]
-)
+@pytest.mark.parametrize("name", ["pet", *(pytest.param(name, marks=pytest.mark.acceptance) for name in ("choco", "push_sum", "gather"))])
 def test_two_hundred_rounds_stay_within_the_tolerance(name):
     two_hundred(name, "exact")
 
@@ -102,9 +103,11 @@ def test_supports_of_any_kind_move_the_same_bits(name, selector):
     """Scattered coordinates, blocks that fit no table, waves and low-rank factors: a support is what it says of itself."""
     low_rank = selector if isinstance(selector, LowRank) else None
     both = Both(
-        mixer(name), exchange_codec("fp16", "int4", low_rank=low_rank, chunk=getattr(selector, "chunk", 0)), selector,
+        mixer(name),
+        exchange_codec("fp16", "int4", low_rank=low_rank, chunk=getattr(selector, "chunk", 0)),
+        selector,
         compares=isinstance(selector, DctTopK | LowRank),
-    )  # fmt: skip
+    )
     for number in range(3):
         both.round(number, Ring())
         both.check()
