@@ -14,8 +14,9 @@ REAL = "tests/real/"
 
 
 def pytest_configure() -> None:
-    """A shell starts what it puts in the background deaf to Ctrl-C, and that is inherited: the processes of tests must hear it."""
+    """A shell starts what it puts in the background deaf to Ctrl-C, and nohup to a hang-up, which is inherited: tests must hear both."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     hypothesis.settings.register_profile("starling", examples(100))
     hypothesis.settings.load_profile("starling")
 

@@ -122,7 +122,7 @@ class Values:
     def lost(self, _kind: object) -> list[bool]:
         return [True, False]
 
-    stop = yours = lost
+    stop = yours = lacks = lost
 
     def turn(self, kind: object) -> list[int]:
         return self.round(kind)
@@ -147,6 +147,11 @@ class Values:
 
     def share(self, _kind: object) -> list[float]:
         return [1.0, 0.0, 0.5]
+
+    clip = share
+
+    def reference(self, _kind: object) -> list[float]:
+        return [*(it.reference for it in self.known.of(self.victim.peer_id, wire.Request)[:1]), 0.0, 1e-9, 1.0, 1e30]
 
     def gain(self, _kind: object) -> list[float]:
         return [*(it.gain for it in self.known.of(self.victim.peer_id, wire.Request)[:1]), 0.0, 1e-3, 1.0, 1e9]
@@ -177,6 +182,11 @@ class Values:
     def peer(self, kind: type[Message]) -> list[str]:
         none = [""] if kind is wire.Acknowledge else []
         return [*none, *self.known.members, STRANGERS[0].peer_id]
+
+    author = peer
+
+    def heard(self, _kind: object) -> list[bytes]:
+        return [b"", *self._last("heard", 2), bytes(8)]
 
     def reply(self, _kind: object) -> list[bool]:
         return [True, False]
@@ -243,6 +253,9 @@ class Values:
         own = tuple(claim_of(self.attested(self._version()[0], self.round(None)[0], bytes([each]) * 32)) for each in (1, 2))
         return [heard, own[:1], own, tuple(msgspec.structs.replace(it, digest=bytes(32)) for it in heard)]
 
+    def claim(self, kind: object) -> list[wire.Claim]:
+        return [each for claims in self.claims(kind) for each in claims]
+
     def kind(self, _kind: object) -> list[str]:
         return ["equivocation", "gossip", ""]
 
@@ -303,6 +316,9 @@ class Values:
 
     def stage(self, _kind: object) -> list[int]:
         return [0, 1, 2, 15]
+
+    def freed(self, _kind: object) -> list[tuple[int, ...]]:
+        return [(), (0,), (1, 2), tuple(range(16))]
 
     def labels(self, _kind: object) -> list[bytes]:
         return [b"", bytes(100)]

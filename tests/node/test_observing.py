@@ -25,7 +25,7 @@ def rows(heading):
 
 
 def events():
-    """{name: fields} of every event that the source names: in a call of `event`, or in an `Event` that a core hands to its shell."""
+    """{name: fields} of every event that the source names: in a call of `event`, or in an `Event` or `Note` of a core."""
     found = {}
     for path in (*(ROOT / "node").rglob("*.py"), *(ROOT / "gossip").rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):
@@ -33,7 +33,7 @@ def events():
                 continue
             if isinstance(call.func, ast.Attribute) and call.func.attr == "event":
                 fields = {keyword.arg for keyword in call.keywords} - COMMON
-            elif isinstance(call.func, ast.Name) and call.func.id == "Event":
+            elif isinstance(call.func, ast.Name) and call.func.id in {"Event", "Note"}:
                 given = [*call.args, *(keyword.value for keyword in call.keywords)]
                 fields = {key.value for each in given if isinstance(each, ast.Dict) for key in each.keys}
             else:

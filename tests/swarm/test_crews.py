@@ -9,7 +9,7 @@ from starling.node.config.schema import CrewSection, OptimizerSection, Partition
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.net.faults import delay, loss
 from tests.harness.crews import PLAIN, one_machine, text_in
-from tests.harness.swarms import assert_flows_cancel, digits, drain, faults, flows_with, rounds_done, story, until, values
+from tests.harness.swarms import assert_flows_cancel, digits, drain, events, faults, flows_with, rounds_done, story, until, values
 from tests.harness.virtual import virtual
 
 ROUNDS, STEPS = 6, 3
@@ -98,6 +98,7 @@ async def test_two_crews_of_two_gossip_and_beat_each_alone():
     swarm = story(agreed, 0, delay(0.002))
     async with swarm.running(4):
         await swarm.finished()
+        assert all("crew_whole" in events(virtual) for virtual in swarm.nodes.values())
         together = values(swarm)
         committed = [virtual.node.running.exchange.stats.committed for virtual in swarm.nodes.values()]
         assert min(committed) >= 6

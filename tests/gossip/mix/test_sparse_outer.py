@@ -138,8 +138,10 @@ def signs_of_kept(e):
 def formula():
     """(left side, right side) of each line of the round as docs/algorithms.md has it, as numpy reads it."""
     section = PAGE.read_text().split("### Sparse outer steps")[1].split("\n###")[0]
-    lines = re.findall(r"^    ([a-zφ]) = (.+?)(?: {3,}.*)?$", section, re.MULTILINE)
-    return [(left, right.replace("·", "*").replace("−", "-")) for left, right in lines]
+    rows = re.search(r"\\begin\{array\}\{ll\}\n(.+?)\n\\end", section, re.DOTALL)[1].splitlines()
+    plain = [re.sub(r"\\(?:text|operatorname)\{([^}]*)\}", lambda it: it[1].replace(" ", "_"), row.split("&")[0]) for row in rows]
+    read = [row.replace(r"\varphi", "φ").replace(r"\cdot", "*").replace(r"\leftarrow", "=") for row in plain]
+    return [tuple(side.strip() for side in row.split("=")) for row in read]
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,9 @@ class CrewService:
                 self._do(self.machine.parted(at.elsewhere(self.machine.company.peers), now))
             else:
                 at.last = peers
-                self._do(self.machine.joined(at.crew, at.named(peers), peers, now, carried=at.carried))
+                if (name := at.named(peers)) != self.machine.company.name:
+                    self.context.report.event("crew_whole", f"this node is in {at.words}", crew=at.crew, stage=at.stage)
+                self._do(self.machine.joined(at.crew, name, peers, now, carried=at.carried))
             lacking = self.machine.phase == "lacking"
             self._adoption.look(self.machine.states.copies.steps if lacking else (), self.machine.company.peers, now)
 
