@@ -50,6 +50,16 @@ def defended(manifest: Manifest) -> bool:
     return manifest.mix.defended and MIXERS.facts(manifest.mix.kind, trusted=True).defended
 
 
+def unprotected(manifest: Manifest) -> tuple[str, ...]:
+    """Return the bounds on what one peer's message moves that a manifest turns off, each as "key = value"."""
+    mix, off = manifest.mix, []
+    if not mix.clip_norm and mix.kind not in {"gather", "sparse_outer", "seeds"}:  # which have a rule, or mix.norm_bound
+        off.append("mix.clip_norm = 0")
+    if getattr(mix, "norm_bound", None) == 0.0:
+        off.append("mix.norm_bound = 0")
+    return tuple(off)
+
+
 def warnings(manifest: Manifest) -> list[str]:
     """What is allowed among members that trust each other."""
     mix, admission = manifest.mix, manifest.admission
@@ -58,8 +68,8 @@ def warnings(manifest: Manifest) -> list[str]:
             return [f"admission.memory_kib: {admission.memory_kib} makes new identities cheap on a GPU; `--set admission.memory_kib=8192`"]
         return []
     found = []
-    if not mix.clip_norm and mix.kind not in {"sparse_outer", "seeds"}:  # which have mix.norm_bound
-        found.append("mix.clip_norm: 0 is off, so one Byzantine peer can ruin the model; for members you trust only")
+    for key, _, _ in (each.partition(" ") for each in unprotected(manifest)):
+        found.append(f"{key}: 0 is off, so one Byzantine peer can ruin the model; for members you trust only")
     if manifest.robust != RobustSection():
         found.append(f"robust: has no effect with mix={mix.kind}; `--set preset=open` shows the keys that take effect together")
     return found

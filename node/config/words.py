@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from starling.gossip.mix.moments import averages_memories
-from starling.node.config import maturity, script
+from starling.node.config import maturity, robustness, script
 from starling.node.config.overlay import inexact
 from starling.node.config.schema import Manifest
 from starling.node.status import format as show
@@ -182,7 +182,7 @@ def method(manifest: Manifest) -> str:
 
 def sections(manifest: Manifest) -> tuple[tuple[str, str], ...]:
     """(name, words) of what all members agreed on, in the order in which a newcomer asks."""
-    untried = ", ".join(maturity.experimental(manifest))
+    untried, open_to = ", ".join(maturity.experimental(manifest)), ", ".join(robustness.unprotected(manifest))
     return (
         ("learns", _learns(manifest)),
         ("method", method(manifest)),
@@ -191,6 +191,7 @@ def sections(manifest: Manifest) -> tuple[tuple[str, str], ...]:
         ("sends", _sends(manifest)),
         ("members", _members(manifest)),
         ("tolerates", _tolerates(manifest)),
+        *((("unprotected", f"{open_to}: one false message can ruin the model"),) if open_to else ()),
         *((("experimental", untried),) if untried else ()),
     )
 

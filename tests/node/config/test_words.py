@@ -70,3 +70,21 @@ def test_the_manifest_is_said_row_by_row():
 def test_parts_of_other_packages_are_called_by_their_names():
     """A plug-in has no words here, and its code is not imported to be described."""
     assert words.method(manifest("mix.kind=my_mix:Mine")).startswith("my_mix:Mine over sticky edges")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("mix.clip_norm=0",), "mix.clip_norm = 0: one false message can ruin the model"),
+        (
+            ("mix=sparse_outer", "overlay=complete", "compress.select=chunk_top_k", "compress.response=spread1", "mix.norm_bound=0"),
+            "mix.norm_bound",
+        ),
+        (("mix.clip_norm=1",), None),
+        (("preset=open",), None),
+        (("preset=vouched",), None),
+    ],
+)
+def test_members_read_which_protection_a_manifest_turns_off(given, said):
+    found = dict(words.sections(manifest(*given))).get("unprotected")
+    assert found is None if said is None else found.startswith(said)
