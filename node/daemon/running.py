@@ -35,6 +35,7 @@ from starling.node.daemon.trust.peer_policy import PeerPolicy
 from starling.node.rpc import calls
 
 FAREWELL_S = 0.7  # for the farewell to all members
+ON_THE_WAY_S = 0.05  # for its last frames: a connection that is closed while the peer still sends may be reset, and lose them
 LAST_SAVE_S = 1.2  # for the last checkpoint
 PAYLOAD_BYTES_PER_PARAMETER = 32  # upper bound: two vectors of doubles, and an index for each coordinate …
 PAYLOAD_BYTES = 64 << 10  # … with their headers
@@ -125,6 +126,7 @@ class RunningNode:
         with trio.CancelScope(shield=True):
             with trio.move_on_after(FAREWELL_S):
                 await self.membership.leave()
+                await trio.sleep(ON_THE_WAY_S)
             with trio.move_on_after(LAST_SAVE_S):
                 await (self.training.house.save() if self.last is None else self.last.save_again())
 

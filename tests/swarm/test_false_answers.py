@@ -104,7 +104,7 @@ def test_a_silent_peer_costs_no_steps_and_no_other_exchanges(deterministic_sched
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "seed", "met"), [(4, 2, 16), (8, 1, 26)])
+@pytest.mark.parametrize(("nodes", "seed", "met"), [(4, 2, 16), (8, 1, 24)])
 def test_a_wait_ends_when_two_other_peers_are_rounds_ahead(deterministic_scheduler, nodes, seed, met):
     """With the ten seconds that are the default, fifty rounds of these: 42 and 30 % of the local steps, 3 and 4 exchanges."""
     [lied] = stories(deterministic_scheduler, (seed,), silent, "custom", nodes, max_wait_s=10.0)
