@@ -6,7 +6,7 @@ Shapes: amounts are bytes, frames or whatever is counted, times are seconds on o
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import inf
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -69,3 +69,26 @@ class TokenBucket:
         self._refill(now)
         self._tokens -= amount
         return max(0.0, -self._tokens / self.rate)
+
+
+@dataclass(slots=True)
+class Rates(Generic[K]):
+    """Token buckets of one rate and burst, for the `most` keys used last; a key that was forgotten begins with a full bucket."""
+
+    per_s: float
+    burst: float
+    most: int
+    _buckets: dict[K, TokenBucket] = field(default_factory=dict)  # that used last at the end
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def of(self, key: K) -> TokenBucket:
+        """Return the bucket of a key."""
+        bucket = self._buckets.get(key) or TokenBucket(self.per_s, self.burst)
+        keep(self._buckets, key, bucket, self.most)
+        return bucket
+
+    def take(self, key: K, now: float) -> bool:
+        """Take one token of a key's bucket -> whether there was one."""
+        return self.of(key).take(1.0, now)

@@ -424,4 +424,4 @@ class Sampled:
         if self.me in claims and self.me in order[window:]:
             found.append(self.me)
         first = found[:size]
-        return tuple(sorted(found, key=lambda peer: (peer != self.me, peer not in first, peer not in woke, found.index(peer))))
+        return tuple(sorted(found, key=lambda peer: (peer != self.me, peer not in first, peer not in woke)))

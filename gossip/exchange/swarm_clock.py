@@ -51,7 +51,7 @@ class SwarmClock:
         self._offsets.pop(peer, None)
 
     def is_informed(self, others: int) -> bool:
-        """Return whether as many of the other members have told the time as one liar among them does not matter to, or all."""
+        """Return whether LEAST of the other members have told the time, among whom one liar is no half, or all have."""
         return len(self._offsets) >= min(LEAST, others)
 
     def begin(self, own_s: float, now: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from starling.gossip.limits import TokenBucket, keep
+from starling.gossip.limits import Rates, TokenBucket
 from starling.gossip.membership.events import Send
 from starling.gossip.membership.member_list import MemberList, order_of
 from starling.gossip.membership.sampler import Sampler
@@ -29,7 +29,7 @@ class AntiEntropy:
     member_list: MemberList
     sampler: Sampler
     tellable: Callable[[wire.Record], bool]  # whether a record may be passed on
-    _allowances: dict[str, TokenBucket] = field(default_factory=dict)
+    _allowances: Rates[str] = field(default_factory=lambda: Rates(PER_S, AT_ONCE, MAX_PEERS))
 
     def open(self, peer: str, *, differs: bool) -> Send:
         """Begin to compare, at our own pace; `differs`: it is known already that the tables do."""
@@ -74,10 +74,7 @@ class AntiEntropy:
         return [Send(peer, wire.Sync(tuple(told[at : at + wire.MAX_RECORDS]))) for at in parts]
 
     def _allowance(self, peer: str, now: float) -> TokenBucket:
-        whose = peer if peer in self.member_list.members else _STRANGERS
-        allowance = self._allowances.pop(whose, None) or TokenBucket(PER_S, AT_ONCE)
-        keep(self._allowances, whose, allowance, MAX_PEERS)
-        return allowance
+        return self._allowances.of(peer if peer in self.member_list.members else _STRANGERS)
 
     def _start(self) -> int:
         return int(self.sampler.draw() * 2**32)

@@ -51,12 +51,12 @@ def defended(manifest: Manifest) -> bool:
 
 
 def unprotected(manifest: Manifest) -> tuple[str, ...]:
-    """Return the bounds on what one peer's message moves that a manifest turns off, each as "key = value"."""
+    """Return the keys of bounds on what one peer's message moves that a manifest turns off: they are 0."""
     mix, off = manifest.mix, []
     if not mix.clip_norm and mix.kind not in {"gather", "sparse_outer", "seeds"}:  # which have a rule, or mix.norm_bound
-        off.append("mix.clip_norm = 0")
+        off.append("mix.clip_norm")
     if getattr(mix, "norm_bound", None) == 0.0:
-        off.append("mix.norm_bound = 0")
+        off.append("mix.norm_bound")
     return tuple(off)
 
 
@@ -67,9 +67,7 @@ def warnings(manifest: Manifest) -> list[str]:
         if manifest.preset == "open" and admission.kind == "open" and admission.memory_kib < _EXPENSIVE_KIB:
             return [f"admission.memory_kib: {admission.memory_kib} makes new identities cheap on a GPU; `--set admission.memory_kib=8192`"]
         return []
-    found = []
-    for key, _, _ in (each.partition(" ") for each in unprotected(manifest)):
-        found.append(f"{key}: 0 is off, so one Byzantine peer can ruin the model; for members you trust only")
+    found = [f"{key}: 0 is off, so one Byzantine peer can ruin the model; for members you trust only" for key in unprotected(manifest)]
     if manifest.robust != RobustSection():
         found.append(f"robust: has no effect with mix={mix.kind}; `--set preset=open` shows the keys that take effect together")
     return found

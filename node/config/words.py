@@ -182,7 +182,7 @@ def method(manifest: Manifest) -> str:
 
 def sections(manifest: Manifest) -> tuple[tuple[str, str], ...]:
     """(name, words) of what all members agreed on, in the order in which a newcomer asks."""
-    untried, open_to = ", ".join(maturity.experimental(manifest)), ", ".join(robustness.unprotected(manifest))
+    untried, open_to = ", ".join(maturity.experimental(manifest)), ", ".join(f"{key} = 0" for key in robustness.unprotected(manifest))
     return (
         ("learns", _learns(manifest)),
         ("method", method(manifest)),

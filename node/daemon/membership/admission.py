@@ -16,7 +16,7 @@ from functools import partial
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.gossip.limits import TokenBucket, keep
+from starling.gossip.limits import Rates, TokenBucket
 from starling.gossip.membership.member_list import Member
 from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Record, Revocation
@@ -63,7 +63,7 @@ class Admission:
         self._shown = Credential(operator, None, chain if manifest.admission.kind == "invite" else ())
         self._waiting, self._examined = trio.open_memory_channel[tuple[Record, str, TokenBucket]](MAX_WAITING)
         self._under_way: set[tuple[str, bytes]] = set()
-        self._sources: dict[str, TokenBucket] = {}
+        self._sources: Rates[str] = Rates(WASTED_PER_S, WASTED_AT_ONCE, MAX_SOURCES)
         for revocation in store.known_revoked():
             with suppress(ValueError):  # a damaged file, or another swarm's
                 self.gate.revoke([revocation])
@@ -175,7 +175,7 @@ class Admission:
         """Queue the records of the sender's last message whose proof of work must be evaluated; `source`: address prefix or peer."""
         records, self.gate.unproven = self.gate.unproven, []
         for record in records:
-            key, bucket = (record.peer, record.credential), self._bucket(source)
+            key, bucket = (record.peer, record.credential), self._sources.of(source)
             if key in self._under_way or not bucket.take(1.0, now):
                 continue
             try:
@@ -204,11 +204,6 @@ class Admission:
     def _is_solved(self, record: Record) -> bool:
         ticket = self.gate.credential(record).ticket
         return self._puzzle is not None and ticket is not None and self._puzzle.is_solved(record.peer, ticket)
-
-    def _bucket(self, source: str) -> TokenBucket:
-        bucket = self._sources.pop(source, None) or TokenBucket(WASTED_PER_S, WASTED_AT_ONCE)
-        keep(self._sources, source, bucket, MAX_SOURCES)
-        return bucket
 
     def revocation(self, chain: Chain) -> Revocation:
         """A revocation of the last invitation of a chain, signed by us. Raises GossipError: it is not ours to revoke."""

@@ -25,7 +25,7 @@ from functools import partial
 import msgspec
 import trio
 
-from starling.gossip.limits import TokenBucket, keep
+from starling.gossip.limits import Rates, TokenBucket, keep
 from starling.gossip.membership.member_list import MemberList
 from starling.gossip.wire import schema as wire
 from starling.gossip.wire.schema import Record
@@ -71,7 +71,7 @@ class RecordVerifier:
     _found: dict[bytes, bool] = field(default_factory=dict)
     _loop: TokenBucket = field(default_factory=lambda: TokenBucket(LOOP_PER_S, LOOP_AT_ONCE))
     _strangers: TokenBucket = field(default_factory=lambda: TokenBucket(STRANGERS_PER_S, STRANGERS_AT_ONCE))
-    _tellers: dict[str, TokenBucket] = field(default_factory=dict)
+    _tellers: Rates[str] = field(default_factory=lambda: Rates(UNMET_PER_S, UNMET_AT_ONCE, MAX_SOURCES))
     _unmet: dict[str, TokenBucket] = field(default_factory=dict)  # of the source that told of a peer
     _sources: dict[tuple[str, bool], TokenBucket] = field(default_factory=dict)
     _waiting: Turns[_Waiting] = field(default_factory=lambda: Turns(MAX_WAITING, MAX_WAITING_SIGNATURES))
@@ -145,8 +145,7 @@ class RecordVerifier:
         if record.status == "left":
             return member is not None
         if member is not None or not unmet:  # else it is being verified
-            bucket = self._tellers.pop(source, None) or TokenBucket(UNMET_PER_S, UNMET_AT_ONCE)
-            keep(self._tellers, source, bucket, MAX_SOURCES)
+            bucket = self._tellers.of(source)
             if not bucket.take(1.0, now):
                 return False
             keep(self._unmet, record.peer, bucket, MAX_KEPT)

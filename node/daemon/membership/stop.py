@@ -1,8 +1,7 @@
 """Tells members how this node votes on stopping, and knows their votes (`starling.gossip.membership.stop_votes`).
 
-A vote is sent to all members after every evaluation, which repeats what was lost, and to each that joins; who would stop answers who would
-not. Where `pace.stop_after` is 0
-nothing is sent, and what comes is ignored.
+A vote is sent to all members after every evaluation, which repeats what was lost, and to each member that joins; a member that would stop
+answers each that would not. Where `pace.stop_after` is 0 nothing is sent, and what comes is ignored.
 """
 
 from __future__ import annotations

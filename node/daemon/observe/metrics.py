@@ -20,7 +20,7 @@ from http import HTTPStatus
 import h11
 import trio
 
-from starling.gossip.limits import TokenBucket, keep
+from starling.gossip.limits import Rates
 from starling.gossip.shares import Shares
 from starling.node.interfaces import Reporter
 from starling.node.status.metrics import exposition, health
@@ -61,7 +61,7 @@ class MetricsService:
         self._listen = listen
         self._snapshot = snapshot
         self._report = report
-        self._buckets: dict[str, TokenBucket] = {}
+        self._rates: Rates[str] = Rates(RATE, BURST, MAX_HOSTS)
         self._places: Shares[int] = Shares(MAX_CONNECTIONS)
         self._open: dict[int, trio.CancelScope] = {}
         self._opened = 0
@@ -97,9 +97,7 @@ class MetricsService:
     async def _connection(self, stream: trio.abc.HalfCloseableStream) -> None:
         async with stream:
             host = _client(stream)
-            bucket = self._buckets.get(host) or TokenBucket(RATE, BURST)
-            keep(self._buckets, host, bucket, MAX_HOSTS)
-            if not bucket.take(1.0, trio.current_time()):
+            if not self._rates.take(host, trio.current_time()):
                 return
             self._opened += 1
             number = self._opened

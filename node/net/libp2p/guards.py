@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from starling.gossip.limits import TokenBucket, keep
+from starling.gossip.limits import Rates
 from starling.node.config.schema import LimitsSection
 from starling.node.net.libp2p.connection import ConnectionInfo
 from starling.node.net.limits import ORIGIN_SHARE
@@ -31,13 +31,11 @@ class AcceptRate:
     The MAX_BLOCKS blocks seen last are remembered; a forgotten one starts with a full allowance.
     """
 
-    _buckets: dict[str, TokenBucket] = field(default_factory=dict)
+    _buckets: Rates[str] = field(default_factory=lambda: Rates(ACCEPTS_PER_S, 8 * ACCEPTS_PER_S, MAX_BLOCKS))
 
     def allowed(self, block: str, now: float) -> bool:
         """Count one more connection. -> whether it may begin a handshake"""
-        bucket = self._buckets.get(block) or TokenBucket(ACCEPTS_PER_S, 8 * ACCEPTS_PER_S)
-        keep(self._buckets, block, bucket, MAX_BLOCKS)
-        return bucket.take(1, now)
+        return self._buckets.take(block, now)
 
 
 @dataclass(slots=True)

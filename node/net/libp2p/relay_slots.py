@@ -21,7 +21,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import Literal
 
-from starling.gossip.limits import TokenBucket, keep
+from starling.gossip.limits import Rates, TokenBucket
 from starling.gossip.shares import Shares
 
 RESERVATION_S = 1800.0
@@ -76,9 +76,10 @@ class RelaySlots:
     _circuits: dict[int, Circuit] = field(default_factory=dict)
     _places: Shares[int] = field(init=False)  # of circuits
     _places_at: dict[str, Shares[int]] = field(default_factory=dict)  # of those of each target
-    _asks: dict[str, TokenBucket] = field(default_factory=dict)
+    _asks: Rates[str] = field(default_factory=lambda: Rates(ASKS_PER_S, ASKS, MAX_ASKING))
     _knocks: dict[str, TokenBucket] = field(default_factory=dict)  # of holders of reservations
-    _knocks_from: dict[tuple[str, str], TokenBucket] = field(default_factory=dict)  # by target and the prefix of sources
+    _knocks_from: Rates[tuple[str, str]] = field(default_factory=lambda: Rates(KNOCKS_PER_S / 2.0, KNOCKS / 2.0, MAX_ASKING))
+    """By target and the prefix of sources."""
     _paces: dict[str, TokenBucket] = field(default_factory=dict)  # of the ends of circuits
     _pace: TokenBucket | None = None
     _numbers: count[int] = field(default_factory=lambda: count(1))
@@ -206,16 +207,12 @@ class RelaySlots:
                 self.end(it)
 
     def _may_ask(self, peer: str, now: float) -> bool:
-        bucket = self._asks.get(peer) or TokenBucket(ASKS_PER_S, ASKS)
-        keep(self._asks, peer, bucket, MAX_ASKING)
-        return bucket.take(1, now)
+        return self._asks.take(peer, now)
 
     def _may_knock(self, origin: str, target: str, now: float) -> bool:
         """Return whether a target may be asked once more; those at one prefix take half of what it is asked at most."""
-        key = target, origin
-        share = self._knocks_from.get(key) or TokenBucket(KNOCKS_PER_S / 2.0, KNOCKS / 2.0)
-        keep(self._knocks_from, key, share, MAX_ASKING)
-        return share.take(1, now) and self._knocks.setdefault(target, TokenBucket(KNOCKS_PER_S, KNOCKS)).take(1, now)
+        share = self._knocks_from.take((target, origin), now)
+        return share and self._knocks.setdefault(target, TokenBucket(KNOCKS_PER_S, KNOCKS)).take(1, now)
 
 
 def _bucket(bytes_per_s: float) -> TokenBucket:
