@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.attestation import Attestation, Verify, contradicts, genuine
+from starling.gossip.exchange.attestation import Attestation, Verify, claim_of, contradicts, genuine, statement_of
 from starling.gossip.limits import TokenBucket
 from starling.gossip.wire.schema import Claim, Evidence
 
@@ -29,16 +29,6 @@ Check = Callable[[str, bytes, bytes], bool]
 
 _CLAIMS = msgspec.msgpack.Decoder(Claim)
 _ENCODER = msgspec.msgpack.Encoder()
-
-
-def claim_of(statement: Attestation) -> Claim:
-    """Return a statement in the form that is forwarded, without the swarm's id."""
-    return Claim(statement.peer, statement.incarnation, statement.round, statement.digest, statement.signature)
-
-
-def statement_of(claim: Claim, swarm: str) -> Attestation:
-    """Return the statement in a claim, not yet verified."""
-    return Attestation(swarm, claim.peer, claim.incarnation, claim.round, claim.digest, claim.signature)
 
 
 def equivocation(one: Attestation, other: Attestation) -> Evidence:

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import msgpack
 
-from starling.gossip.wire.schema import Pulled
+from starling.gossip.wire.schema import Claim, Pulled
 
 Verify = Callable[[str, bytes, bytes], bool]
 """(peer, signature, message) -> whether the peer signed it; `starling.node.identity.verify` is one."""
@@ -46,6 +46,16 @@ def body(swarm: str, peer: str, incarnation: int, round: int, digest: bytes) -> 
 def attestation_of(swarm: str, peer: str, pulled: Pulled) -> Attestation:
     """Return the attestation in an answer of `peer`; not verified yet."""
     return Attestation(swarm, peer, pulled.incarnation, pulled.round, pulled.digest, pulled.signature)
+
+
+def claim_of(statement: Attestation) -> Claim:
+    """Return a statement in the form that is forwarded, without the swarm's id."""
+    return Claim(statement.peer, statement.incarnation, statement.round, statement.digest, statement.signature)
+
+
+def statement_of(claim: Claim, swarm: str) -> Attestation:
+    """Return the statement in a claim, not yet verified."""
+    return Attestation(swarm, claim.peer, claim.incarnation, claim.round, claim.digest, claim.signature)
 
 
 def genuine(it: Attestation, verify: Verify) -> bool:

@@ -23,10 +23,10 @@ from math import inf
 import msgpack
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.attestation import Attestation, Verify, genuine
+from starling.gossip.exchange.attestation import Verify, attestation_of, claim_of, genuine, statement_of
 from starling.gossip.exchange.calls import Call, Done, Refused, VerifyEarlier
 from starling.gossip.exchange.commands import Fault, SendMessage
-from starling.gossip.wire.schema import Claim, Pulled, Relay, Relayed
+from starling.gossip.wire.schema import Pulled, Relay, Relayed
 
 DEPTH = 2
 """Rounds for which a message may still be passed on: one in which its lack is noticed and mended, and one if that fails."""
@@ -188,7 +188,7 @@ class Relays:
         question, claim = self.open.pop(message.nonce), message.claim
         if (claim.round, claim.peer) != (question.round, question.author):
             raise RemoteProtocolError(peer, "wrong_relay")
-        if not genuine(attestation_in(self.swarm, claim), self.verify):
+        if not genuine(statement_of(claim, self.swarm), self.verify):
             raise RemoteProtocolError(peer, "bad_signature")
         if (claim.round, claim.peer) not in self.missing():
             return []  # another was quicker
@@ -224,11 +224,5 @@ class Relays:
     def _messages(self, round: int) -> dict[str, Relayed]:
         return self.rounds[round].messages if round in self.rounds else {}
 
-    @staticmethod
-    def _relayed(peer: str, it: Pulled) -> Relayed:
-        return Relayed(0, Claim(peer, it.incarnation, it.round, it.digest, it.signature), it.payload)
-
-
-def attestation_in(swarm: str, claim: Claim) -> Attestation:
-    """Return the attestation of a claim; not verified yet."""
-    return Attestation(swarm, claim.peer, claim.incarnation, claim.round, claim.digest, claim.signature)
+    def _relayed(self, peer: str, it: Pulled) -> Relayed:
+        return Relayed(0, claim_of(attestation_of(self.swarm, peer, it)), it.payload)

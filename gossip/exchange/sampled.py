@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.attestation import Attestation, Verify, genuine
+from starling.gossip.exchange.attestation import Verify, genuine, statement_of
 from starling.gossip.exchange.commands import SendMessage
 from starling.gossip.late import late_after
 from starling.gossip.wire.schema import MAX_WITNESSES, Claim, Wake
@@ -305,8 +305,7 @@ class Sampled:
         for it in wake.claims:
             if it.round not in (wake.turn, wake.turn - 1):
                 raise RemoteProtocolError(peer, "wrong_claim")
-            signed = Attestation(self.swarm, it.peer, it.incarnation, it.round, it.digest, it.signature)
-            if not genuine(signed, self.verify):
+            if not genuine(statement_of(it, self.swarm), self.verify):
                 raise RemoteProtocolError(peer, "bad_signature")
         return structs.replace(wake, claims=tuple(it for it in wake.claims if self.is_member(it.peer)))
 

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import msgspec
 import trio
 
-from starling.gossip.exchange.attestation import Attestation, body, digest
+from starling.gossip.exchange.attestation import Attestation, body, claim_of, digest
 from starling.gossip.membership.table import Table, entry_of, key_of
 from starling.gossip.wire import schema as wire
 from starling.gossip.wire.schema import Lane, Message
@@ -23,7 +23,7 @@ from starling.node.daemon.running import RunningNode
 from starling.node.identity import Identity
 from starling.node.net.memory_network import address_of
 from starling.node.simulate.virtual.swarm import VirtualNode
-from starling.robust.evidence import claim_of, equivocation
+from starling.robust.evidence import equivocation
 from tests.harness.hostile import key
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.attestation import Attestation, body
+from starling.gossip.exchange.attestation import Attestation, body, claim_of, statement_of
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import MAX_CLAIMS, MAX_FRAME_BYTES, MAX_PROOF_BYTES, Attestations, Evidence
 from starling.node.identity import Identity, verify
-from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, claim_of, equivocation, equivocation_check, statement_of
+from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, equivocation, equivocation_check
 from tests.strategies import examples
 
 SWARM = "swarm"

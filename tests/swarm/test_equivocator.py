@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import trio
 
-from starling.gossip.exchange.attestation import Attestation, body, digest
+from starling.gossip.exchange.attestation import Attestation, body, claim_of, digest
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Attestations, Evidence, Pulled
 from starling.node.config.schema import (
@@ -17,7 +17,7 @@ from starling.node.config.schema import (
     RobustSection,
     TaskSection,
 )
-from starling.robust.evidence import claim_of, equivocation
+from starling.robust.evidence import equivocation
 from tests.harness.stories import virtual
 from tests.harness.swarms import events, kill_engine, rounds_done, story, until
 

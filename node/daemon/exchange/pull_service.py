@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import trio
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
-from starling.gossip.exchange.attestation import Attestation, Verify, attestation_of, body
+from starling.gossip.exchange.attestation import Attestation, Verify, attestation_of, body, statement_of
 from starling.gossip.exchange.calls import VerifyUpdate
 from starling.gossip.exchange.commands import Ended, Outcome
 from starling.gossip.exchange.estimates import Deadline
 from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.pull import KEPT, Pulls
-from starling.gossip.exchange.relays import DEPTH, Relays, attestation_in
+from starling.gossip.exchange.relays import DEPTH, Relays
 from starling.gossip.limits import TokenBucket
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.wire.frames import decode
@@ -140,7 +140,7 @@ class PulledExchange(ExchangeService[Pulls]):
             self._attested(attestation_of(self._context.swarm, peer, message))
         if isinstance(message, Relayed) and commands:
             self._tell(Received(About(peer, Relayed, *message.figures), len(frame)))
-            self._attested(attestation_in(self._context.swarm, message.claim))
+            self._attested(statement_of(message.claim, self._context.swarm))
         self._do(commands)
 
     def _wake(self, peer: str, wake: Wake) -> None:

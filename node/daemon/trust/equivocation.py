@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import trio
 
-from starling.gossip.exchange.attestation import Attestation
+from starling.gossip.exchange.attestation import Attestation, claim_of, statement_of
 from starling.gossip.membership.dissemination import fan_out
 from starling.gossip.membership.sampler import Sampler
 from starling.gossip.wire.schema import MAX_CLAIMS, Attestations, Evidence
@@ -27,7 +27,7 @@ from starling.node.daemon.membership.neighbors import Members
 from starling.node.daemon.progress import Progress
 from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
-from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, claim_of, equivocation, equivocation_check, statement_of
+from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, equivocation, equivocation_check
 
 SEND_EVERY_S = 0.5
 LISTENERS = 2

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import trio
 
-from starling.gossip.exchange.attestation import Attestation
+from starling.gossip.exchange.attestation import statement_of
 from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.sampled import Due, Sampled, Sampling
 from starling.gossip.overlay.ranks import ranked
@@ -94,7 +94,7 @@ class SampledExchange(PulledExchange):
     def _wake(self, peer: str, wake: Wake) -> None:
         self._do(self._turns.receive(peer, wake, trio.current_time()))
         for it in wake.claims:
-            self._attested(Attestation(self._context.swarm, it.peer, it.incarnation, it.round, it.digest, it.signature))
+            self._attested(statement_of(it, self._context.swarm))
 
     async def begin(self, round: int) -> None:
         """Take part, with a model that is the average of the round before this one if it is not the initial one."""
