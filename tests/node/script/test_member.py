@@ -505,7 +505,8 @@ def test_rounds_without_a_script_take_as_long_as_with_one(tmp_path, monkeypatch)
     """Else a node alone would be through with its run in seconds."""
     monkeypatch.setattr("starling.node.engine.script.driver.FIRST_S", 0.1)
     monkeypatch.setattr("starling.node.engine.script.driver.LEAST_S", 0.3)
-    engine, began = Scripted(agreement(mix="dsgd"), tmp_path), time.monotonic()
+    began = time.monotonic()  # the first wait begins when the engine is made
+    engine = Scripted(agreement(mix="dsgd"), tmp_path)
     for number in range(3):
         assert done(engine, calls.Train(number, STEPS)).figures.local_steps == 0
         done(engine, calls.Mix(number))
