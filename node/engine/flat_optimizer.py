@@ -5,9 +5,9 @@ Their state belongs to this node; `starling.node.engine.memories` shows it to ex
 Shapes: d parameters.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import torch
 from torch import Generator, Tensor, nn
@@ -17,6 +17,7 @@ from starling.node.engine import stretches
 from starling.node.engine.eager import bare, without_tracer
 from starling.node.engine.moments import NAMES, Kept
 from starling.node.engine.pieces import Piece
+from starling.node.engine.side_state import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,39 +62,35 @@ class Optimizer:
         self.weighs_updates = weighs_updates
         self._pieces = pieces
         whole = self._cut(like)
-        trials = [nn.Parameter(torch.zeros_like(part[: self._tried(part)])) for part in whole]
+        rows = 2 if self._by_coordinate else None  # of a parameter (n, …) that is stepped for a trial
+        trials = [_still(part[:rows]) for part in whole]
         self._parameters = [nn.Parameter(part) for part in whole]  # stand for others' data and gradients
         try:
-            self._optimizers, tried = make(self._parameters), make(trials)
-            for trial in trials:
-                trial.grad = torch.zeros_like(trial)
+            optimizers, tried = make(self._parameters), make(trials)
             for each in tried:
                 each.step()
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
-        self.owned = _owned(self._optimizers, self._parameters)
-        self._bare = {id(each): bare(each) for each in self._optimizers}
-        self._stretches = stretches.Stretches(kept)
-        self._rate = math.nan  # of the last step
+        self.owned = _owned(optimizers, self._parameters)
+        self._bare = {id(each): bare(each) for each in optimizers}
+        self._groups = [group for each in optimizers for group in each.param_groups]
+        self._stretches = stretches.Stretches(kept, like.dtype)
         self.stepped, self.loaded = 0, False
-        self._fused = all(each.defaults.get("fused") for each in self._optimizers)
-        self.template = dict(
-            form for name, tensor in _tensors(_owned(tried, trials)).items() for form in self._forms(name, tensor, trials, whole)
-        )
+        self._fused = all(each.defaults.get("fused") for each in optimizers)
+        self.template = {
+            form: found
+            for owned, part in zip(_owned(tried, trials), whole, strict=True)
+            for name, tensor in _tensors([owned]).items()
+            for form, found in self._forms(name, tensor, owned[1], part).items()
+        }
 
-    def _tried(self, part: Tensor) -> int:
-        """Return how many rows of a parameter (n, …) a trial step has."""
-        return min(2, len(part)) if self._by_coordinate else len(part)
-
-    def _forms(self, name: str, tensor: Tensor, trials: Sequence[Tensor], whole: Sequence[Tensor]) -> list[tuple[str, _Form]]:
-        """Return the required forms of a state, given a trial's `tensor`."""
-        number, plain = int(name.partition(".")[0]) if len(trials) > 1 else 0, name.rpartition(".")[2]
-        of = whole[number]
-        if self.kept is not None and plain in NAMES:
-            forms = self.kept.forms(name, of.numel()).items()
-            return [(each, _Form(torch.Size((count,)), dtype, tensor.device)) for each, (count, dtype) in forms]
-        shape = of.shape if tensor.shape == trials[number].shape else tensor.shape
-        return [(name, _Form(shape, tensor.dtype, tensor.device))]
+    def _forms(self, name: str, tensor: Tensor, trial: Tensor, part: Tensor) -> dict[str, _Form]:
+        """Return the required forms of a state of `part`, given the `tensor` that a trial has."""
+        if self.kept is not None and name.rpartition(".")[2] in NAMES:
+            forms = self.kept.forms(name, part.numel()).items()
+            return {each: _Form(torch.Size((count,)), dtype, tensor.device) for each, (count, dtype) in forms}
+        shape = part.shape if tensor.shape == trial.shape else tensor.shape
+        return {name: _Form(shape, tensor.dtype, tensor.device)}
 
     def _cut(self, x: Tensor) -> list[Tensor]:
         """Views of x (d,), one per piece, in its shape; x itself, of any shape, where there are none."""
@@ -107,8 +104,8 @@ class Optimizer:
         `weight` multiplies the first where updates are weighed; `chance` rounds moments that are stored in less than float32.
         """
         rate = lr * weight if self.weighs_updates else lr
-        if rate != self._rate:
-            self._set(rate)
+        for group in self._groups:
+            group["lr"] = rate
         values, gradients = (self._cut(x), self._cut(direction)) if self._pieces else ((x,), (direction,))
         parts = zip(self.owned, values, gradients, strict=True)
         if self.kept is not None or (self._by_coordinate and x.numel() > stretches.STRETCH and not self._fused):
@@ -125,12 +122,6 @@ class Optimizer:
         if shift is not None:
             x.sub_(shift, alpha=lr)
 
-    def _set(self, rate: float) -> None:
-        self._rate = rate
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state by torch's names, of several pieces after their number, for a checkpoint; shared, not copied. Empty before the
         first step.
@@ -139,23 +130,16 @@ class Optimizer:
 
     def load(self, state: Mapping[str, Tensor], taken: Callable[[], None] = lambda: None) -> None:
         """Take over the state of a checkpoint; ValueError if it does not fit, and nothing changed. `taken`: called after each tensor."""
-        if state and state.keys() != self.template.keys():
-            raise ValueError(f"optimizer state has {sorted(state)}, needed are {sorted(self.template)}")
-        for name, tensor in state.items():
-            needed = self.template[name]
-            if tensor.shape != needed.shape or tensor.dtype != needed.dtype:
-                raise ValueError(
-                    f"optimizer state {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
-                    f"needed is {needed.dtype} of shape {tuple(needed.shape)}"
-                )
-        if not state:
-            return
+        given = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+        needed = {name: (tuple(form.shape), form.dtype) for name, form in self.template.items()}
+        if given and given != needed:
+            raise ValueError(f"optimizer state has {_difference(given, needed)}, needed are {_difference(needed, given)}")
         own: dict[str, Tensor] = {}
         for name, tensor in state.items():
             own[name] = tensor.clone().to(self.template[name].device)
             taken()
         self.share(own)
-        self.loaded = True
+        self.loaded = bool(own)
 
     def set_age(self, age: int) -> None:
         """Let the state be of so many steps, where it counts them."""
@@ -166,7 +150,19 @@ class Optimizer:
     def share(self, state: Mapping[str, Tensor]) -> None:
         """Use these tensors as the state, changed in place by every step. For simulations of many nodes in one array."""
         for prefix, parameter, optimizer in self.owned:
-            optimizer.state[parameter] = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+            optimizer.state[parameter] = named(state, prefix)
+
+
+def _still(part: Tensor) -> nn.Parameter:
+    """Return a parameter like a part of the vector, with a gradient, both zeros."""
+    parameter = nn.Parameter(torch.zeros_like(part))
+    parameter.grad = torch.zeros_like(part)
+    return parameter
+
+
+def _difference(of: Mapping[str, object], other: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Return the entries of a mapping that another has not, in order of name."""
+    return sorted(of.items() - other.items(), key=itemgetter(0))
 
 
 def _owned(optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> list[_Owned]:

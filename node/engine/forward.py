@@ -1,7 +1,7 @@
 """Computation of a task's loss, chosen once: plain, compiled, in lower precision, or with recomputed activations."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 Loss = Callable[[nn.Module, Any], Tensor | None]
 """(model, batch) -> scalar; None: the batch is left out."""
 Compile = Callable[[Loss], Loss]
+Context = Callable[[], AbstractContextManager[Any]]
 
 
 class Compiled:
@@ -43,16 +44,14 @@ class Compiled:
 
 
 class Within:
-    """A loss that is computed in contexts, which are entered in order."""
+    """A loss that is computed in a context."""
 
-    def __init__(self, loss: Loss, contexts: Sequence[Callable[[], AbstractContextManager[Any]]]) -> None:
-        self._loss, self._contexts = loss, contexts
+    def __init__(self, loss: Loss, context: Context) -> None:
+        self._loss, self._context = loss, context
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor | None:
         """Return the loss of a batch."""
-        with ExitStack() as stack:
-            for context in self._contexts:
-                stack.enter_context(context())
+        with self._context():
             return self._loss(model, batch)
 
 

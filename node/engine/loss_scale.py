@@ -6,7 +6,9 @@ The scale is halved where a gradient is not finite, and doubled after GROWTH_STE
 Source: Micikevicius et al. 2018, Mixed precision training (arXiv:1710.03740).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,17 +18,52 @@ from starling.gossip.vector import finite
 FIRST = 2.0**16
 MOST = 2.0**24
 GROWTH_STEPS = 2000
+_NAME = "numerics.scale"  # in a checkpoint
+
+
+class Scale(Protocol):
+    """What losses are multiplied by."""
+
+    @property
+    def scale(self) -> float:
+        """The present scale, in [1, MOST]."""
+
+    def unscaled(self, gradient: Tensor) -> bool:
+        """Divide a gradient (d,) by the scale in place -> False: it is not finite, and shall be computed again at the scale that is now."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state by name, for a checkpoint."""
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the state of a checkpoint, if it has one. Raises ValueError, and nothing has changed: it is none."""
+
+
+class Unscaled:
+    """Losses are taken as they are."""
+
+    scale = 1.0
+
+    def unscaled(self, gradient: Tensor) -> bool:
+        """Return True."""
+        return True
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Ignore the state of a run in another precision."""
 
 
 @dataclass(slots=True)
 class LossScale:
-    """The present scale, in [1, MOST], and the gradients in a row that were finite at it."""
+    """A scale that adapts, and the gradients in a row that were finite at it. Satisfies `Scale`."""
 
     scale: float = FIRST
     good: int = 0
 
     def unscaled(self, gradient: Tensor) -> bool:
-        """Divide a gradient (d,) by the scale in place -> False: it is not finite, and shall be computed again at the scale that is now."""
+        """Divide it, and count it."""
         if finite(gradient):
             gradient.mul_(1.0 / self.scale)
             self.good += 1
@@ -39,12 +76,15 @@ class LossScale:
         self.scale /= 2.0
         return False
 
-    def state(self) -> Tensor:
-        """Return (2,) float64, for a checkpoint."""
-        return torch.tensor([self.scale, float(self.good)], dtype=torch.float64)
+    def tensors(self) -> dict[str, Tensor]:
+        """Return (2,) float64."""
+        return {_NAME: torch.tensor([self.scale, float(self.good)], dtype=torch.float64)}
 
-    def load(self, state: Tensor) -> None:
-        """Take over the state of a checkpoint. Raises ValueError, and nothing has changed: it is none."""
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on with the scale; the first one stays where none was stored."""
+        state = tensors.get(_NAME)
+        if state is None:
+            return
         values = state.tolist() if state.shape == (2,) and state.dtype == torch.float64 else []
         if not values or not 1.0 <= values[0] <= MOST or not 0.0 <= values[1] < GROWTH_STEPS:
             raise ValueError("holds no loss scale where one is said to be")

@@ -38,7 +38,27 @@ class Kept(Protocol):
         """Keep values (n,), float32, as the numbers from `start` on, a multiple of `BLOCK`, in the tensors of `forms`."""
 
     def read(self, of: Mapping[str, Tensor], name: str, start: int, end: int) -> Tensor:
-        """Numbers [start, end), float32, a copy."""
+        """Numbers [start, end), float32; a copy unless that is how they are stored."""
+
+
+class Unchanged:
+    """As a step leaves them."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def forms(self, name: str, count: int) -> Mapping[str, tuple[int, torch.dtype]]:
+        return {name: (count, self._dtype)}
+
+    def write(self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None) -> None:
+        """Copy them, unless they are views of the tensor."""
+        place = into[name][start : start + values.numel()]
+        if place.data_ptr() != values.data_ptr():
+            place.copy_(values)
+
+    def read(self, of: Mapping[str, Tensor], name: str, start: int, end: int) -> Tensor:
+        """Return a view."""
+        return of[name][start:end]
 
 
 class Bfloat16:

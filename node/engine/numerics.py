@@ -13,20 +13,21 @@ go on without it: an error that the uncompiled loss has too is the task's, any o
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from starling.gossip.binding import Moving, Unmoved
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NumericsSection
 from starling.node.engine.activations import Checkpointed
-from starling.node.engine.forward import Compile, Compiled, Loss, Within, no_mending
-from starling.node.engine.loss_scale import LossScale
+from starling.node.engine.forward import Compile, Compiled, Context, Loss, Within, no_mending
+from starling.node.engine.loss_scale import LossScale, Scale, Unscaled
 from starling.node.engine.parts import Parts, out_of_memory
 from starling.node.tasks.api import Task
 from starling.node.tasks.batches import cut, samples
@@ -35,6 +36,10 @@ UNMOVED = Unmoved()
 DRAW_NOTHING = frozenset(f"starling.node.tasks.{name}" for name in ("convex", "digits", "images", "synthetic", "text"))
 """Modules of the tasks whose models and losses take no chance in a step."""
 SLOW = 2.0  # times the time of float32: then the owner gets a warning
+LESSER: Mapping[str, torch.dtype] = MappingProxyType({"bfloat16": torch.bfloat16, "float16": torch.float16})
+"""Precisions that a forward pass is done in instead of float32."""
+SCALES: Mapping[str, Callable[[], Scale]] = MappingProxyType({"float16": LossScale})
+"""Scales of the loss in some of them."""
 PRODUCT = 512  # rows of the square matrices that are multiplied to find it out
 
 
@@ -49,7 +54,7 @@ class Gradients:
 
     Attributes:
         micro_batch: samples computed at a time; None: the whole batch. It is halved where memory runs out, and stays so.
-        scale: of the loss; None but in float16.
+        scale: of the loss.
         parts: weights of parts of a batch.
         notes: settings that were changed and why, each a line for the owner, until they are taken.
     """
@@ -65,14 +70,10 @@ class Gradients:
             raise ConfigError(
                 "numerics.activation_checkpointing: not with numerics.compile, which itself chooses what is computed again; leave one out"
             )
-        self._model, self._device = model, device
-        self.micro_batch, self._noise_every = section.micro_batch, section.noise_every
+        self._model, self._section, self.micro_batch = model, section, section.micro_batch
         self.notes: list[str] = []
-        precision = _precision(section.precision, model, device, self.notes)
-        self.scale = LossScale() if precision == torch.float16 else None
-        contexts: list[Callable[[], AbstractContextManager[Any]]] = []
-        if precision is not None:
-            contexts.append(partial(torch.autocast, device, dtype=precision))
+        self.scale = SCALES.get(section.precision, Unscaled)()
+        contexts = _autocast(section.precision, model, device, self.notes)
         if section.activation_checkpointing:
             contexts.append(Checkpointed(model).forward)
         self.parts = Parts(task, model, device, self.notes)
@@ -81,22 +82,18 @@ class Gradients:
         if section.compile:
             loss = compiled = Compiled(task.loss, compiler, self.notes)
             self._mends = compiled.mends
-        self._loss = Within(loss, contexts) if contexts else loss
+        for context in reversed(contexts):
+            loss = Within(loss, context)
+        self._loss = loss
         self._chance: Callable[[int], AbstractContextManager[Any]]
         self._chance = nullcontext if type(task).__module__ in DRAW_NOTHING else partial(seeded, device=device)
         self._loads, self._gathers = binding.before, binding.after_backward
 
-    def check(self, batch: Any) -> None:
-        """Raise ConfigError if batches are to be split and one of this form cannot be."""
-        keys = {"micro_batch": self.micro_batch, "noise_every": self._noise_every}
-        asked = [key for key, value in keys.items() if value is not None]
-        if asked and samples(batch) is None:
-            raise ConfigError(
-                f"numerics.{asked[0]}: the task's batches cannot be split: they must be tensors with one leading number of samples, or "
-                "tuples, lists or dicts of such; leave it out"
-            )
-        if asked:
-            self.parts.check(batch, f"numerics.{asked[0]}")
+    def check(self, batch: Callable[[], Any]) -> None:
+        """Raise ConfigError if batches are to be split and one of the form that `batch` makes cannot be."""
+        keys = [key for key in ("micro_batch", "noise_every") if getattr(self._section, key)]
+        if keys:
+            self.parts.check(batch(), f"numerics.{keys[0]}")
 
     def compute(self, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]) -> float:
         """Return the loss of a batch; its gradient replaces what is in `gradient` (d,), to which those of the parameters are bound.
@@ -116,7 +113,7 @@ class Gradients:
                 elif not self._mends(error):
                     raise
             else:
-                if self.scale is None or not math.isfinite(value) or self.scale.unscaled(gradient):
+                if not math.isfinite(value) or self.scale.unscaled(gradient):
                     return value
             reset()
 
@@ -133,12 +130,11 @@ class Gradients:
         loss = self._loss(self._model, batch)
         if loss is None:  # as some training steps return for a batch they leave out
             return math.nan
-        if share != 1.0:
-            loss = loss * share
-        (loss if self.scale is None else loss * self.scale.scale).backward()  # type: ignore[no-untyped-call]
+        factor = share * self.scale.scale
+        (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
         for gather in self._gathers:
             gather()
-        return loss.item()
+        return loss.item() * share
 
     def _halve(self, batch: Any) -> None:
         count = samples(batch) or 1
@@ -149,8 +145,7 @@ class Gradients:
                 "shorter samples, `--set device=cpu`, or a machine with more"
             )
         self.micro_batch = (size + 1) // 2
-        if self._device == "cuda":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()  # does nothing where nothing was computed there
         self.notes.append(
             f"out of memory: batches are computed {self.micro_batch} samples at a time from here on; "
             f"`--set numerics.micro_batch={self.micro_batch}` begins with that"
@@ -160,25 +155,19 @@ class Gradients:
 @contextmanager
 def seeded(seed: int, device: str) -> Iterator[None]:
     """Torch's own generators begin at `seed`, and are as before afterwards: layers such as dropout take no other."""
-    generators: list[Generator] = [torch.default_generator]
-    if device == "cuda":
-        generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
-    before = [each.get_state() for each in generators]
-    for each in generators:
-        each.manual_seed(seed)
-    try:
+    others = [torch.cuda.current_device()] if device == "cuda" else []
+    with torch.random.fork_rng(others, device_type="cuda"):
+        for each in (torch.default_generator, *(torch.cuda.default_generators[number] for number in others)):
+            each.manual_seed(seed)
         yield
-    finally:
-        for each, state in zip(generators, before, strict=True):
-            each.set_state(state)
 
 
-def _precision(name: str, model: nn.Module, device: str, notes: list[str]) -> torch.dtype | None:
-    """Return the precision of that name, if it is a lesser one; a note says where it is slow. Raises ConfigError: it is not to be had."""
-    if name == "float32":
-        return None
-    precision: torch.dtype = getattr(torch, name)
-    other = {str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype != torch.float32}
+def _autocast(name: str, model: nn.Module, device: str, notes: list[str]) -> list[Context]:
+    """Return the contexts of a precision: none for float32; a note says where it is slow. Raises ConfigError: it is not to be had."""
+    precision = LESSER.get(name)
+    if precision is None:
+        return []
+    other = {str(each.dtype).removeprefix("torch.") for each in model.parameters()} - {"float32"}
     if other:
         raise ConfigError(f"numerics.precision: {name} is for models in float32, this one has parameters in {min(other)}; leave it out")
     if not has_precision(device, precision):
@@ -188,7 +177,7 @@ def _precision(name: str, model: nn.Module, device: str, notes: list[str]) -> to
             f"numerics.precision: {name} is {times:.0f} times slower than float32 on this machine's {device}, "
             "which only imitates it; leave the key out"
         )
-    return precision
+    return [partial(torch.autocast, device, dtype=precision)]
 
 
 def has_precision(device: str, precision: torch.dtype) -> bool:
@@ -207,11 +196,13 @@ def slowdown(device: str, precision: torch.dtype, clock: Callable[[], float] = t
     """Return how many times longer a product of matrices takes in a precision than in float32; 1.0 for accelerators, without measuring."""
     if device != "cpu":
         return 1.0
-    seconds = []
-    for dtype in (torch.float32, precision):
+
+    def seconds(dtype: torch.dtype) -> float:
         matrix = torch.ones(PRODUCT, PRODUCT, dtype=dtype)
         matrix @ matrix  # what is done only once
         began = clock()
         matrix @ matrix
-        seconds.append(clock() - began)
-    return seconds[1] / max(seconds[0], 1e-9)
+        return clock() - began
+
+    usual = seconds(torch.float32)
+    return seconds(precision) / max(usual, 1e-9)

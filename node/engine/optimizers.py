@@ -15,8 +15,9 @@ multiplies the optimiser's step, not the correction.
 Shapes: d parameters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,30 +37,32 @@ NOT_BY_ROWS = frozenset({"adafactor", "asgd", "muon"})
 """Optimisers that use the whole vector or its matrices, or store scalars that depend on past rates."""
 FUSED = frozenset({"adagrad", "adam", "adamw", "sgd"})
 """Those that torch steps on processors in one pass over memory, without temporary vectors."""
+Keys = Mapping[str, Any]
+"""Arguments of a torch optimiser's constructor."""
+ONE_PASS: Mapping[str, Keys] = MappingProxyType(dict.fromkeys(FUSED, MappingProxyType({"fused": True})))
+"""Further keys for such a step."""
+_MATCHED = {"adjust_lr_fn": "match_rms_adamw"}
+"""Has Muon's steps be as long as AdamW's."""
+_WHOLE = Piece(0, 0, ())
+"""Stands for the vector where it is one parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
     """Makes torch optimisers of the parameters that the pieces are, or of the one that the vector is, with the keys of a section.
 
-    `one_pass`: more keys for those of FUSED.
+    `one_pass`: more keys, by kind.
     """
 
     section: OptimizerSection
     cut: Sequence[Piece]
-    one_pass: Mapping[str, bool]
+    one_pass: Mapping[str, Keys]
 
     def __call__(self, parameters: list[nn.Parameter]) -> Sequence[torch.optim.Optimizer]:
         """Return them; each parameter is stepped by one. Raises ConfigError: an unknown name or key."""
-        of: list[_Of] = list(zip(parameters, self.cut or (None,), strict=True))
+        parts = _PARTS.get(self.section.kind, _alone)(self.section.kind, list(zip(parameters, self.cut or (_WHOLE,), strict=True)))
         keys = self._keys()
-        if self.section.kind != "muon":
-            return (self._built(self.section.kind, of, keys),)
-        own = {key: keys[key] for key in ("momentum", "nesterov", "ns_steps", "weight_decay")}
-        hidden, others = ([each for each in of if each[1] is not None and each[1].hidden is is_it] for is_it in (True, False))
-        made = [self._built("muon", hidden, own | {"adjust_lr_fn": "match_rms_adamw"})]
-        adamw = {key: keys[key] for key in ("betas", "eps", "weight_decay")}
-        return [*made, self._built("adamw", others, adamw)] if others else made
+        return [self._built(kind, of, chosen(keys)) for kind, of, chosen in parts if of]
 
     def _keys(self) -> dict[str, Any]:
         """Return what torch's constructor takes."""
@@ -70,17 +73,48 @@ class Maker:
             given["betas"] = (given.pop("beta_1", 0.9), given.pop("beta_2", 0.999))
         return given
 
-    def _built(self, kind: str, of: Sequence["_Of"], keys: Mapping[str, Any]) -> torch.optim.Optimizer:
-        decaying = [parameter for parameter, piece in of if piece is None or piece.decays]
-        groups: list[dict[str, Any]] = [{"params": decaying}] if decaying else []
-        if spared := [parameter for parameter, piece in of if piece is not None and not piece.decays]:
-            groups.append({"params": spared, "weight_decay": 0.0})
-        arguments = {"params": groups, "lr": self.section.lr, **keys, **(self.one_pass if kind in FUSED else {})}
+    def _built(self, kind: str, of: Sequence["_Of"], keys: Keys) -> torch.optim.Optimizer:
+        decaying, spared = ([parameter for parameter, _ in each] for each in _parted(of, lambda piece: piece.decays))
+        groups: list[dict[str, Any]] = [{"params": decaying}, {"params": spared, "weight_decay": 0.0}]
+        filled = [group for group in groups if group["params"]]
+        arguments = {"params": filled, "lr": self.section.lr, **keys, **self.one_pass.get(kind, {})}
         return OPTIMIZERS.build("optimizer", kind, arguments, trusted=True)
 
 
-_Of = tuple[nn.Parameter, Piece | None]
-"""A parameter and the piece that it is; None: all of the vector."""
+_Of = tuple[nn.Parameter, Piece]
+"""A parameter and the piece that it is."""
+_Part = tuple[str, Sequence[_Of], Callable[[Keys], Keys]]
+"""The name of a torch optimiser, what it steps, and what it takes of the section's keys."""
+
+
+def _alone(kind: str, of: Sequence[_Of]) -> Sequence[_Part]:
+    """Return one optimiser of everything."""
+    return [(kind, of, lambda keys: keys)]
+
+
+def _muon(_kind: str, of: Sequence[_Of]) -> Sequence[_Part]:
+    """Return Muon of hidden matrices, and AdamW of all else."""
+    hidden, others = _parted(of, lambda piece: piece.hidden)
+    return [
+        ("muon", hidden, lambda keys: _MATCHED | _only(keys, "momentum", "nesterov", "ns_steps", "weight_decay")),
+        ("adamw", others, lambda keys: _only(keys, "betas", "eps", "weight_decay")),
+    ]
+
+
+_PARTS: Mapping[str, Callable[[str, Sequence[_Of]], Sequence[_Part]]] = MappingProxyType({"muon": _muon})
+"""Kinds that are several of torch's optimisers."""
+
+
+def _only(keys: Keys, *names: str) -> dict[str, Any]:
+    return {name: keys[name] for name in names}
+
+
+def _parted(of: Sequence[_Of], condition: Callable[[Piece], bool]) -> tuple[list[_Of], list[_Of]]:
+    """Return the parameters whose pieces meet a condition, and the others."""
+    parts: dict[bool, list[_Of]] = {True: [], False: []}
+    for each in of:
+        parts[condition(each[1])].append(each)
+    return parts[True], parts[False]
 
 
 def by_rows(section: OptimizerSection) -> bool:
@@ -99,13 +133,10 @@ def optimizer(
     """
     if section.kind == "muon" and not hasattr(torch.optim, "Muon"):
         raise ConfigError(f"optimizer.kind: muon is in torch 2.9 and later, here is {torch.__version__}; upgrade torch")
-    if model is None and needs_shapes(section):
-        key = "kind: muon" if section.kind == "muon" else "decay: matrices"
-        raise ConfigError(f"optimizer.{key} needs the shapes of a model")
-    cut = () if model is None else pieces(section, model)
+    cut = pieces(section, model)
     one_pass = like.ndim == 1 and like.numel() > LARGE and like.device.type == "cpu"
     return Optimizer(
-        Maker(section, cut, {"fused": True} if one_pass else {}),
+        Maker(section, cut, ONE_PASS if one_pass else {}),
         like,
         weighs_updates=weighs_updates,
         pieces=cut,

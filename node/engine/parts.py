@@ -28,12 +28,17 @@ class Parts:
         self._means = Means(task.weight if isinstance(task, Weighed) else None, _tolerance(model, device))
 
     def check(self, batch: Any, key: str) -> None:
-        """Raises ConfigError, which names `key`: the loss of this batch, if it can be cut, is no mean of those of parts of it.
+        """Raises ConfigError, which names `key`: this batch cannot be cut, or its loss is no mean of those of parts of it.
 
         Small parts of few samples are tried, in several ways: of large ones all may have about equal weights by chance.
         """
         count = samples(batch)
-        if count is None or count == 1:
+        if count is None:
+            raise ConfigError(
+                f"{key}: the task's batches cannot be split: they must be tensors with one leading number of samples, or tuples, lists or "
+                "dicts of such; leave it out"
+            )
+        if count == 1:
             return
         head = part(batch, 0, min(count, TRIED))
         try:

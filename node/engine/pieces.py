@@ -1,11 +1,13 @@
 """Structure that an optimiser needs of a model's flat vector: its matrices, or which parameters decay."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from torch import nn
 
 from starling.gossip.errors import ConfigError
-from starling.gossip.vector import layout
+from starling.gossip.vector import Layout, layout
 from starling.node.config.schema import OptimizerSection
 
 
@@ -38,20 +40,17 @@ def hidden_matrices(model: nn.Module) -> frozenset[str]:
     return frozenset(name for name, weight in layers if id(weight) not in embeddings and min(len(weight), weight[0].numel()) > 1)
 
 
-def pieces(section: OptimizerSection, model: nn.Module) -> tuple[Piece, ...]:
+def pieces(section: OptimizerSection, model: nn.Module | None) -> tuple[Piece, ...]:
     """Return the pieces of a model's flat vector that the section's optimiser needs; none if the vector alone is enough.
 
-    Raises ConfigError: muon, and there is no hidden matrix.
+    Raises ConfigError: muon, and there is no hidden matrix, or there must be a model.
     """
     if not needs_shapes(section):
         return ()
+    if model is None:
+        raise ConfigError(f"optimizer.{_NEEDS.get(section.kind, 'decay: matrices')} needs the shapes of a model")
     about, sparing = layout(model), getattr(section, "decay", "all") == "matrices"
-    hidden = hidden_matrices(model) if section.kind == "muon" else frozenset[str]()
-    if section.kind == "muon" and not hidden.intersection(about.names):
-        raise ConfigError(
-            "optimizer.kind: muon makes steps of hidden matrices orthogonal, and this model has none besides embeddings and its output "
-            "layer; try `--set optimizer.kind=adamw`"
-        )
+    hidden = _HIDDEN.get(section.kind, _no_matrices)(model, about)
     cut: list[Piece] = []
     for name, shape, start, end in zip(about.names, about.shapes, about.offsets, about.offsets[1:], strict=False):
         decays = not sparing or len(shape) > 1
@@ -62,6 +61,26 @@ def pieces(section: OptimizerSection, model: nn.Module) -> tuple[Piece, ...]:
         else:
             cut.append(Piece(start, end, (end - start,), decays=decays))
     return tuple(cut)
+
+
+def _for_muon(model: nn.Module, about: Layout) -> frozenset[str]:
+    hidden = hidden_matrices(model)
+    if not hidden.intersection(about.names):
+        raise ConfigError(
+            "optimizer.kind: muon makes steps of hidden matrices orthogonal, and this model has none besides embeddings and its output "
+            "layer; try `--set optimizer.kind=adamw`"
+        )
+    return hidden
+
+
+def _no_matrices(_model: nn.Module, _about: Layout) -> frozenset[str]:
+    return frozenset()
+
+
+_HIDDEN: Mapping[str, Callable[[nn.Module, Layout], frozenset[str]]] = MappingProxyType({"muon": _for_muon})
+"""Names of the matrices that an optimiser treats otherwise."""
+_NEEDS: Mapping[str, str] = MappingProxyType({"muon": "kind: muon"})
+"""Why an optimiser needs shapes, if not for what decays."""
 
 
 def needs_shapes(section: OptimizerSection) -> bool:

@@ -1,13 +1,24 @@
 """The learning rate of each round, and the phase that corrections divide by: where they meet rates."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from starling.gossip.api import Phase
 from starling.node.config.schema import OptimizerSection
 
 CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
+DECAYS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {
+        "constant": lambda _done, _floor: 1.0,
+        "cosine": lambda done, floor: floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * done)),
+        "linear": lambda done, floor: floor + (1.0 - floor) * (1.0 - done),
+        "exponential": lambda done, floor: math.pow(floor, done),
+    }
+)
+"""(share of the rounds after the warm-up that are done, floor) -> the rate as a share of lr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +42,8 @@ class Schedule:
         warm = self.warmup * self.rounds
         if round < warm:
             return self.lr * min(1.0, (round + 1) / warm)
-        if self.kind == "constant":
-            return self.lr
         done = min(1.0, (round - warm) / (self.rounds - warm))
-        if self.kind == "exponential":
-            return self.lr * math.pow(self.floor, done)
-        left = 1.0 - done if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-        return self.lr * (self.floor + (1.0 - self.floor) * left)
+        return self.lr * DECAYS[self.kind](done, self.floor)
 
 
 def schedule(section: OptimizerSection, rounds: int) -> Schedule:
@@ -47,7 +53,7 @@ def schedule(section: OptimizerSection, rounds: int) -> Schedule:
 
 def ramp(rounds_since_join: int, ramp_rounds: int) -> float:
     """Factor in (0, 1] on a late joiner's rate, 1 after `ramp_rounds` >= 0: its optimiser's memory is empty."""
-    return 1.0 if ramp_rounds == 0 else min(1.0, (rounds_since_join + 1) / ramp_rounds)
+    return min(1.0, (rounds_since_join + 1) / max(1, ramp_rounds))
 
 
 def phase(section: OptimizerSection, rates: Schedule, round: int, local_steps: float, ramped: float = 1.0) -> Phase:
@@ -56,7 +62,5 @@ def phase(section: OptimizerSection, rates: Schedule, round: int, local_steps: f
     For sgd a constant unit gradient moves a coordinate by lr/(1 − momentum) a step. All others are corrected in units of their updates;
     their flows' gain keeps to the highest rate.
     """
-    kept = 1.0 - (section.momentum if section.kind == "sgd" else 0.0)
-    return Phase(
-        round, local_steps, rates.at(round) * ramped / kept, highest_lr=rates.lr / kept, climb=CLIMB if section.kind == "sgd" else 1.0
-    )
+    kept, climb = (1.0 - section.momentum, CLIMB) if section.kind == "sgd" else (1.0, 1.0)
+    return Phase(round, local_steps, rates.at(round) * ramped / kept, highest_lr=rates.lr / kept, climb=climb)

@@ -4,12 +4,13 @@ Shapes: n numbers of a parameter.
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from starling.node.engine.moments import NAMES, SCALES, Kept
+from starling.node.engine.moments import NAMES, SCALES, Kept, Unchanged
 
 STRETCH = 1 << 18
 """Coordinates stepped at a time."""
@@ -17,10 +18,11 @@ Step = Callable[[], object]
 
 
 class Stretches:
-    """Steps in stretches; `kept` says how moments are stored between steps, if not in float32."""
+    """Steps in stretches of a vector of `dtype`; `kept` says how moments are stored between steps, if not unchanged."""
 
-    def __init__(self, kept: Kept | None) -> None:
-        self._kept = kept
+    def __init__(self, kept: Kept | None, dtype: torch.dtype) -> None:
+        self._plain = Unchanged(dtype)
+        self._kept = dict.fromkeys(NAMES, kept or self._plain)
 
     def step(
         self,
@@ -40,40 +42,37 @@ class Stretches:
         for start in range(0, value.numel(), STRETCH):
             part = slice(start, min(start + STRETCH, value.numel()))
             parameter.data, parameter.grad = value[part], gradient[part]
-            optimizer.state[parameter] = self._opened(before, part, value.shape)
+            optimizer.state[parameter] = self._opened(before, part, value)
             step()
             for name, each in optimizer.state[parameter].items():
-                self._close(after, before, name, each, part, value, chance)
+                if _spread(each, value[part]):
+                    self._storage(after, before, name, value).write(after, name, start, each, chance)
+                else:
+                    after[name] = each
         parameter.grad, parameter.data = None, value
         optimizer.state[parameter] = after
 
-    def _opened(self, state: Mapping[str, Any], part: slice, shape: torch.Size) -> dict[str, Any]:
+    def _opened(self, state: Mapping[str, Any], part: slice, value: Tensor) -> dict[str, Any]:
         """Return the state of a stretch: views, float32 copies of moments stored otherwise, and copies of what has another shape."""
-        found: dict[str, Any] = {}
-        for name, each in state.items():
-            if self._kept is not None and name in NAMES:
-                found[name] = self._kept.read(state, name, part.start, part.stop)
-            elif name.endswith(SCALES):
-                continue
-            elif not isinstance(each, Tensor):
-                found[name] = each
-            else:
-                found[name] = each[part] if each.shape == shape else each.clone()
-        return found
+        return {
+            name: self._form(name).read(state, name, part.start, part.stop) if _spread(each, value) else deepcopy(each)
+            for name, each in state.items()
+            if not name.endswith(SCALES)
+        }
 
-    def _close(
-        self, after: dict[str, Any], before: Mapping[str, Any], name: str, each: Any, part: slice, value: Tensor, chance: Generator | None
-    ) -> None:
-        """Keep one tensor of a stretch's state in that of the whole parameter `value` (n,)."""
-        if not isinstance(each, Tensor) or each.shape != value[part].shape:
-            after[name] = each
-        elif self._kept is not None and name in NAMES:
-            for tensor, (count, dtype) in self._kept.forms(name, value.numel()).items():
-                if tensor not in after:
-                    after[tensor] = before.get(tensor, value.new_empty(count, dtype=dtype))
-            self._kept.write(after, name, part.start, each, chance)
-        else:
-            if name not in after:
-                after[name] = before.get(name, each.new_empty(value.shape))
-            if after[name][part].data_ptr() != each.data_ptr():
-                after[name][part] = each
+    def _form(self, name: str) -> Kept:
+        """Return how a tensor of the state is stored."""
+        return self._kept.get(name, self._plain)
+
+    def _storage(self, after: dict[str, Any], before: Mapping[str, Any], name: str, value: Tensor) -> Kept:
+        """Have tensors for a state of the whole parameter `value` (n,) in `after` -> how they are written."""
+        kept = self._form(name)
+        for tensor, (count, dtype) in kept.forms(name, value.numel()).items():
+            if tensor not in after:
+                after[tensor] = before.get(tensor, value.new_empty(count, dtype=dtype))
+        return kept
+
+
+def _spread(each: Any, value: Tensor) -> bool:
+    """Tell if a part of an optimiser's state has a number for each of value (n,)."""
+    return isinstance(each, Tensor) and each.shape == value.shape

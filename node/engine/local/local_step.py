@@ -30,10 +30,6 @@ class Descent:
         self._make, self.weight, self.chance = make, weight, chance
         self.optimizer = make()
 
-    def step(self, number: int, x: Tensor, direction: Tensor, rate: float) -> None:
-        """Change the parameters x (t,) along a direction (t,)."""
-        self.optimizer.step(x, direction, rate, None, self.weight, self.chance(number))
-
     def renew(self) -> None:
         """Delete what it remembers."""
         self.optimizer = self._make()
@@ -86,14 +82,15 @@ class GradientStep:
             self._guard.reset_buffers()
             return None
         model, rate = self._model, self._rates.at(round)
-        self.descent.step(self.steps, model.trained, direction, rate)
+        descent = self.descent
+        descent.optimizer.step(model.trained, direction, rate, weight=descent.weight, chance=descent.chance(self.steps))
         self._correction.after(rate)
         for collect in self._collects:
             collect()
         if not finite(model.x):
             self.undone += 1
             self._guard.restore()
-            self.descent.renew()  # its memory is what blew up
+            descent.renew()  # its memory is what blew up
             self._correction.drop()
             return None
         self._correction.keep()

@@ -102,8 +102,7 @@ def setup_of(opening: Open, model: LocalModel) -> Setup:
     manifest, numerics = opening.manifest, opening.numerics
     model.bind()
     gradients = Gradients(numerics, model.task, model.module, model.device, binding=model.binding)
-    if numerics.micro_batch is not None or numerics.noise_every is not None:
-        gradients.check(rehearsal_batch(model))
+    gradients.check(lambda: rehearsal_batch(model))
     replica = replica_of(opening, model)
     descent = Descent(
         lambda: optimizer_of(manifest, model.trained, model.module, numerics.moments),

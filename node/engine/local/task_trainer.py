@@ -36,7 +36,6 @@ EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local
 _X = "x"
 _OPTIMIZER = "optimizer."
 _KNOWN = "known."
-_SCALE = "numerics.scale"
 
 
 Noted = Callable[[int, float | None], None]
@@ -142,21 +141,19 @@ class TaskTrainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return model, optimiser, buffers, what the mixing algorithm remembers and the loss's scale."""
-        scale = self.means.gradients.scale
         return {
             _X: self.replica.settled,
             **{_OPTIMIZER + name: each for name, each in self.means.descent.optimizer.state_dict().items()},
             **{_KNOWN + peer: each for peer, each in self.replica.histories().items()},
             **self.model.side.tensors(),
-            **({} if scale is None else {_SCALE: scale.state()}),
+            **self.means.gradients.scale.tensors(),
         }
 
     def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Resume from a checkpoint; the mixing algorithm's state besides the model stays. Raises ValueError: it is another model's."""
         self.replica.check(tensors.get(_X))
         self.model.side.check(tensors)
-        if self.means.gradients.scale is not None and _SCALE in tensors:
-            self.means.gradients.scale.load(tensors[_SCALE])
+        self.means.gradients.scale.restore(tensors)
         tensor_file.release(tensors)
         self.means.descent.optimizer.load(named(tensors, _OPTIMIZER), lambda: tensor_file.release(tensors))
         self.model.side.restore(tensors)

@@ -35,7 +35,6 @@ from starling.node.engine.parts import Parts
 from starling.node.extras.islands.team import Team
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
-from starling.node.tasks.batches import samples
 
 
 class Island:
@@ -50,7 +49,7 @@ class Island:
 
         Raises ConfigError: batches cannot be split, the GPUs are too few, or a rank does not start.
         """
-        _check_parts(device, opening.ranks, batch)
+        _check_devices(device, opening.ranks)
         parts.check(batch, "ranks")
         self._pipes: list[socket.socket] = []
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -121,12 +120,7 @@ def check(opening: calls.Open) -> None:
         raise ConfigError("ranks: not with numerics.noise_every; leave one of them out")
 
 
-def _check_parts(device: str, ranks: int, batch: Any) -> None:
-    if samples(batch) is None:
-        raise ConfigError(
-            "ranks: the task's batches cannot be split among processes: they must be tensors with one leading number of samples, or "
-            "tuples, lists or dicts of such; leave it out, `--set ranks=1`"
-        )
+def _check_devices(device: str, ranks: int) -> None:
     if device == "mps":
         raise ConfigError("ranks: mps is one device; leave it out, or `--set device=cpu`")
     if device == "cuda" and torch.cuda.device_count() < ranks:

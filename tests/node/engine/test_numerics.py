@@ -302,7 +302,7 @@ def test_a_scale_grows_after_many_good_gradients_and_never_leaves_its_bounds():
 def test_a_damaged_scale_of_a_checkpoint_is_refused(state):
     scale = LossScale()
     with pytest.raises(ValueError, match="loss scale"):
-        scale.load(torch.tensor(state, dtype=torch.float64))
+        scale.restore({"numerics.scale": torch.tensor(state, dtype=torch.float64)})
     assert scale.scale == FIRST
 
 
