@@ -68,6 +68,6 @@ class Shares(Generic[Place]):
         among = {place: each for place, each in self._owners.items() if each[level] == name}
         for finer in range(level + 1, len(next(iter(among.values())))):
             held = Counter(each[finer] for each in among.values())
-            most = max(held, key=lambda each: held[each])
+            most = max(reversed(held), key=lambda each: held[each])  # of equals who came last
             among = {place: each for place, each in among.items() if each[finer] == most}
         return next(reversed(among))

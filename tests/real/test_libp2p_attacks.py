@@ -319,7 +319,8 @@ def test_full_connection_slots_drop_only_useless_connections():
     newcomer = guest("new", "10.0.2.1", useful_at=1000.0)
     assert make_room(busy, newcomer, limits, 1000.0) == []
     assert make_room([*busy, idle], newcomer, limits, 1000.0) == [idle]
-    assert make_room([*busy, busy[0]], newcomer, limits, 1000.0) is None
+    another = guest("b2", "10.0.0.9", useful_at=1000.0)
+    assert make_room([*busy, another], newcomer, limits, 1000.0) is None
     ours = guest("dialled", inbound=False, useful_at=0.0)
     assert make_room([*busy, ours], newcomer, limits, 1000.0) is None, "what we dialled is not for strangers to end"
 

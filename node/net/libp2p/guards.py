@@ -1,9 +1,11 @@
 """Admission of inbound connections under load. Pure: hosts, times and numbers in, decisions out.
 
 Two tables can be flooded at no cost: pending handshakes, and established connections of free identities. A full first table drops its
-oldest, as an honest handshake takes a few round trips. A full second table drops the connection idle for longest, if at least IDLE_S.
+oldest, as an honest handshake takes a few round trips. A full second table drops the connection idle for longest, if at least IDLE_S; else
+one of the public prefix that holds most, if that is at least two more than the newcomer's.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -82,14 +84,25 @@ def make_room(
     from_block = [info for info in inbound if info.block == newcomer.block]
     from_origin = [info for info in inbound if info.origin == newcomer.origin != ""]
     if len(from_block) >= limits.connections_per_ip:
-        candidates = from_block
+        gone = _idlest(from_block, now)
     elif len(from_origin) >= max(1, limits.connections // ORIGIN_SHARE):
-        candidates = from_origin
+        gone = _idlest(from_origin, now)
     elif len(staying) >= limits.connections:
-        candidates = inbound
+        gone = _idlest(inbound, now) or _greediest(inbound, newcomer)
     else:
         return leaving
+    return None if gone is None else [*leaving, gone]
+
+
+def _idlest(candidates: Sequence[ConnectionInfo], now: float) -> ConnectionInfo | None:
     idlest = min(candidates, key=lambda info: info.useful_at, default=None)
-    if idlest is None or now - idlest.useful_at < IDLE_S:
+    return None if idlest is None or now - idlest.useful_at < IDLE_S else idlest
+
+
+def _greediest(inbound: Sequence[ConnectionInfo], newcomer: ConnectionInfo) -> ConnectionInfo | None:
+    """Return the idlest connection of the prefix that holds most, if that is two more than the newcomer's prefix holds or more."""
+    held = Counter(info.origin or info.block for info in inbound)
+    greedy, most = held.most_common(1)[0] if held else ("", 0)
+    if most < held[newcomer.origin or newcomer.block] + 2:
         return None
-    return [*leaving, idlest]
+    return min((info for info in inbound if (info.origin or info.block) == greedy), key=lambda info: info.useful_at)

@@ -75,6 +75,7 @@ class Relay:
             return
         now, member = trio.current_time(), self._links.is_known(info.peer)
         ends_at = self.slots.reserve(info.peer, info.origin, member, now)
+        self._sweep()
         if isinstance(ends_at, str):
             await self._say(stream, STATUS[ends_at])
             return

@@ -4,13 +4,14 @@ Theory of operation. A member that nobody can dial *reserves* a place at a relay
 *circuit* to it, a stream in each connection of which the relay copies the bytes. The relay sees who talks with whom, when and how much,
 and no more: both ends run their handshake and encryption inside.
 
-    reservation   of a member with a connection; ends with that connection, after RESERVATION_S unless it is renewed, and is then free again
+    reservation   of a member with a connection; ends with that connection, after RESERVATION_S unless it is renewed, or where all are taken
+                  and its prefix holds most, for another; who lost it so learns it when it renews
     circuit       to the holder of a reservation, one from each source, which replaces the one before; ends with either stream, after its
                   time, when its bytes are used up, or where all are taken and its source's prefix holds most, for another
     bytes         of a peer and of all are paced: who sends more waits, and loses nothing
 
-Everything has a bound for one peer, reservations one for a public address prefix, circuits one for peers that are no members; of all
-circuits and of those to one target each prefix, and each peer of a prefix, has its share (`starling.gossip.shares`).
+Everything has a bound for one peer, circuits one for peers that are no members; of all reservations, of all circuits and of those to one
+target each prefix, and each peer of a prefix, has its share (`starling.gossip.shares`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from starling.gossip.limits import Rates, TokenBucket
 from starling.gossip.shares import Shares
 
 RESERVATION_S = 1800.0
-ORIGIN_SHARE, STRANGERS_SHARE = 4, 4  # of reservations for one public prefix, of circuits for peers that are no members
+STRANGERS_SHARE = 4  # of circuits for peers that are no members
 ASKS, ASKS_PER_S = 10.0, 0.5  # of one peer: at once, and per second
 KNOCKS, KNOCKS_PER_S = 16.0, 2.0  # at one target, so that it need not take us for a flood
 MAX_ASKING = 1024
@@ -72,9 +73,10 @@ class RelaySlots:
     """Places of one relay; `allowance` None: it is none."""
 
     allowance: Allowance | None
-    _reserved: dict[str, tuple[float, str]] = field(default_factory=dict)  # holder -> end, origin
+    _reserved: dict[str, float] = field(default_factory=dict)  # holder -> end
     _circuits: dict[int, Circuit] = field(default_factory=dict)
-    _places: Shares[int] = field(init=False)  # of circuits
+    _reservations: Shares[str] = field(default_factory=lambda: Shares(1))  # by holder
+    _places: Shares[int] = field(default_factory=lambda: Shares(1))  # of circuits
     _places_at: dict[str, Shares[int]] = field(default_factory=dict)  # of those of each target
     _asks: Rates[str] = field(default_factory=lambda: Rates(ASKS_PER_S, ASKS, MAX_ASKING))
     _knocks: dict[str, TokenBucket] = field(default_factory=dict)  # of holders of reservations
@@ -88,6 +90,7 @@ class RelaySlots:
         if self.allowance is not None:
             self._pace = _bucket(self.allowance.bytes_per_s)
             self._places = Shares(self.allowance.circuits)
+            self._reservations = Shares(self.allowance.reservations)
 
     @property
     def circuits(self) -> tuple[Circuit, ...]:
@@ -100,19 +103,21 @@ class RelaySlots:
         return tuple(sorted(self._reserved))
 
     def reserve(self, peer: str, origin: str, member: bool, now: float) -> float | Refusal:
-        """A peer with a connection from a public prefix, or "", asks for a reservation, or to renew it. -> when it ends, or why not"""
+        """Give a reservation, or renew it, to a peer with a connection from a public prefix, or "" -> when it ends, or why there is none.
+
+        Another's may end for it.
+        """
         if self.allowance is None or not member:
             return "not allowed" if self.allowance is None else "refused"
         if not self._may_ask(peer, now):
             return "full"
         self._expire(now)
-        if peer not in self._reserved:
-            theirs = sum(of == origin != "" for _, of in self._reserved.values())
-            if len(self._reserved) >= self.allowance.reservations:
-                return "full"
-            if theirs >= max(1, self.allowance.reservations // ORIGIN_SHARE):
-                return "full"
-        self._reserved[peer] = now + RESERVATION_S, origin
+        taken, given_up = self._reservations.take(peer, (origin or peer, peer))
+        if not taken:
+            return "full"
+        if given_up is not None:
+            self._release(given_up)  # its circuits last
+        self._reserved[peer] = now + RESERVATION_S
         return now + RESERVATION_S
 
     def begin(self, source: str, origin: str, target: str, member: bool, now: float) -> Circuit | Refusal:
@@ -194,13 +199,14 @@ class RelaySlots:
                 self.end(it)
 
     def _release(self, peer: str) -> None:
+        self._reservations.leave(peer)
         self._reserved.pop(peer, None)
         self._knocks.pop(peer, None)
         if not any(peer in (it.source, it.target) for it in self._circuits.values()):
             self._paces.pop(peer, None)
 
     def _expire(self, now: float) -> None:
-        for peer in [each for each, (ends_at, _) in self._reserved.items() if ends_at <= now]:
+        for peer in [each for each, ends_at in self._reserved.items() if ends_at <= now]:
             self._release(peer)
         for it in self.circuits:
             if it.ends_at <= now:

@@ -1,8 +1,7 @@
 """At which relays a node that cannot be dialled has a reservation, and which it asks. Pure: peers and times in, decisions out.
 
-WANTED relays at a time: one that ends leaves the other. A reservation is renewed when half of its time is over; a relay that
-refuses, or does not
-answer, is tried again after AGAIN_S, twice as long each time.
+WANTED relays at a time: one that ends leaves the other. A reservation is renewed when half of its time is over, and at least every RENEW_S,
+as a relay may have given it to another; a relay that refuses, or does not answer, is tried again after AGAIN_S, twice as long each time.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from starling.gossip.limits import keep
 
 WANTED = 2
+RENEW_S = 300.0
 LEAST_S, MOST_S = 60.0, 3600.0  # of what a relay says of a reservation's time
 AGAIN_S, MOST_AGAIN_S = 10.0, 1280.0
 MAX_REFUSED = 256
@@ -54,7 +54,7 @@ class Reservations:
         self._asking.discard(relay)
         self._refused.pop(relay, None)
         lasts_s = min(max(lasts_s, LEAST_S), MOST_S)
-        self._held[relay] = now + lasts_s / 2, now + lasts_s
+        self._held[relay] = now + min(lasts_s / 2, RENEW_S), now + lasts_s
 
     def refused(self, relay: str, now: float) -> None:
         """Note that a relay refused or did not answer; an existing reservation lasts until its end."""

@@ -230,3 +230,21 @@ def test_one_public_prefix_has_a_share_of_the_connections_and_private_ones_have_
     assert make_room([other, *army], elsewhere, limits, 1000.0) == []
     private = [ConnectionInfo(f"p{n}", f"10.0.0.{n}", True, 0.0, 990.0) for n in range(limits.connections - 1)]
     assert make_room(private, ConnectionInfo("q", "10.0.1.1", True, 1000.0, 1000.0), limits, 1000.0) == []
+
+
+def test_prefixes_that_fill_all_connections_give_one_up_to_a_newcomer_of_another():
+    limits = NodeConfig().limits
+    most = limits.connections // ORIGIN_SHARE
+    every = [
+        ConnectionInfo(f"p{net} {n}", f"8.8.{net}.{n}", True, 0.0, 990.0 + n / most, f"8.8.{net}.0/24")
+        for net in range(ORIGIN_SHARE)
+        for n in range(most - (net == 1))
+    ]
+    every += [ConnectionInfo("honest", "9.9.9.9", True, 0.0, 950.0, "9.9.9.0/24")]
+    assert len(every) == limits.connections
+    newcomer = ConnectionInfo("q", "9.9.8.1", True, 1000.0, 1000.0, "9.9.8.0/24")
+    assert make_room(every, newcomer, limits, 1000.0) == [every[0]], "of the prefix that holds most, not the honest one that is idler"
+    same = ConnectionInfo("q", "8.8.1.200", True, 1000.0, 1000.0, "8.8.1.0/24")
+    assert make_room(every, same, limits, 1000.0) is None, "nobody holds two more than its prefix"
+    ours = [ConnectionInfo(f"d{n}", f"7.7.{n}.1", False, 0.0, 990.0, f"7.7.{n}.0/24") for n in range(limits.connections)]
+    assert make_room(ours, newcomer, limits, 1000.0) is None, "those that this node dialled stay"

@@ -9,7 +9,6 @@ from starling.node.net.libp2p.relay_slots import (
     ASKS,
     BURST_S,
     KNOCKS,
-    ORIGIN_SHARE,
     RESERVATION_S,
     STRANGERS_SHARE,
     Allowance,
@@ -87,15 +86,31 @@ def test_a_place_that_was_left_is_given_again_however_often():
         assert not slots.is_open(circuit)
 
 
-def test_one_prefix_and_strangers_have_a_share_of_the_places():
+def test_strangers_get_no_reservation_and_a_share_of_the_circuits():
     slots = RelaySlots(SMALL)
-    given_to = [slots.reserve(f"sybil{n}", "198.51.100.0/24", True, 0.0) for n in range(8)]
-    assert sum(isinstance(it, float) for it in given_to) == SMALL.reservations // ORIGIN_SHARE
     assert slots.reserve("stranger", "", False, 0.0) == "refused"
     assert isinstance(slots.reserve("honest", "192.0.2.0/24", True, 0.0), float)
     begun = [slots.begin(f"stranger{n}", "", "honest", False, 0.0) for n in range(5)]
     assert [isinstance(it, Circuit) for it in begun] == [True, False, False, False, False]
     assert isinstance(slots.begin("member", "", "honest", True, 0.0), Circuit)
+
+
+def test_reservations_are_shared_by_prefix_and_no_one_keeps_them_for_having_come_first():
+    slots = RelaySlots(SMALL)
+    floods = [[f"{prefix} {number}" for number in range(4)] for prefix in ("a", "b")]
+    for flood in floods:
+        for peer in flood:
+            assert isinstance(slots.reserve(peer, peer[0], True, 0.0), float)
+    circuit = slots.begin("caller", "c", "a 3", True, 0.0)
+    assert slots.reserve("a 4", "a", True, 0.0) == "full", "its own prefix holds as much as any"
+    assert isinstance(slots.reserve("home", "", True, 0.0), float), "addresses at home are no prefix"
+    assert isinstance(slots.reserve("honest 1", "h", True, 0.0), float)
+    assert isinstance(slots.reserve("honest 2", "h", True, 0.0), float)
+    assert slots.reserve("honest 3", "h", True, 0.0) == "full", "nobody holds two more than that prefix"
+    assert slots.holders(0.0) == ("a 0", "a 1", "b 0", "b 1", "b 2", "home", "honest 1", "honest 2")
+    assert isinstance(circuit, Circuit)
+    assert slots.is_open(circuit), "what was begun goes on"
+    assert slots.begin("other", "c", "a 3", True, 0.0) == "no reservation"
 
 
 def test_identities_of_one_prefix_leave_all_others_their_circuits():

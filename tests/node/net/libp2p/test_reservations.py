@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starling.node.net.libp2p.reservations import AGAIN_S, LEAST_S, MOST_AGAIN_S, MOST_S, WANTED, Reservations
+from starling.node.net.libp2p.reservations import AGAIN_S, LEAST_S, MOST_AGAIN_S, MOST_S, RENEW_S, WANTED, Reservations
 
 PEERS = ("a", "b", "c", "d", "e")
 
@@ -37,15 +37,23 @@ def test_reservations_and_requests_never_exceed_the_wanted_number(steps):
 def test_a_reservation_is_renewed_at_half_of_its_time_and_lasts_while_the_relay_does_not_answer():
     core = Reservations()
     assert core.ask(("r",), 0.0) == ("r",)
-    core.granted("r", 1000.0, 0.0)
-    assert core.ask(("r",), 499.0) == ()
-    assert core.ask(("r",), 500.0) == ("r",)
-    core.refused("r", 501.0)
-    assert core.held(999.0) == ("r",)
-    assert core.ask(("r",), 505.0) == ()
-    assert core.ask(("r",), 501.0 + AGAIN_S) == ("r",)
-    core.granted("r", 1000.0, 512.0)
-    assert core.held(1400.0) == ("r",)
+    core.granted("r", 500.0, 0.0)
+    assert core.ask(("r",), 249.0) == ()
+    assert core.ask(("r",), 250.0) == ("r",)
+    core.refused("r", 251.0)
+    assert core.held(499.0) == ("r",)
+    assert core.ask(("r",), 255.0) == ()
+    assert core.ask(("r",), 251.0 + AGAIN_S) == ("r",)
+    core.granted("r", 500.0, 262.0)
+    assert core.held(700.0) == ("r",)
+
+
+def test_a_long_reservation_is_renewed_often_as_a_relay_may_have_given_it_to_another():
+    core = Reservations()
+    core.ask(("r",), 0.0)
+    core.granted("r", MOST_S, 0.0)
+    assert core.ask(("r",), RENEW_S - 1.0) == ()
+    assert core.ask(("r",), RENEW_S) == ("r",)
 
 
 def test_a_refusing_relay_is_retried_after_growing_pauses():
