@@ -50,6 +50,11 @@ class Electorate:
         """All peers with a vote."""
         return frozenset(peer for peer, times in self._times.items() if times >= EXCHANGES)
 
+    @property
+    def partners(self) -> frozenset[str]:
+        """All peers of this node's last exchanges, with a vote or without."""
+        return frozenset(self._times)
+
 
 def middle(own: float, votes: Collection[float]) -> float | None:
     """Return the median of the own value and the electors', the higher of an even number; None: there are fewer than LEAST electors."""

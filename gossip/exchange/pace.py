@@ -201,6 +201,8 @@ class Rounds(Pace):
         if round == self.round and peer in self.waiting:
             self.outcomes[peer] = outcome
             self.patience.resolve(peer, outcome, now)
+            if outcome == "committed":
+                self.progress.exchanged(peer)
 
     def _enter(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[DeferredDecision]:
         self.round, self.links, self.view = round, dict(links), view

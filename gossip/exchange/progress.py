@@ -1,11 +1,14 @@
 """Progress of the swarm, estimated from the rounds that peers report; some of them may be Byzantine.
 
-No single voice counts: a round is credible if f + 1 peers claim it or more, with f = a third of those heard and at least one.
+A round is credible if f + 1 voters report it or a later one, with f = a third of the voters and at least one. Voters are the electors of
+`starling.gossip.quorum`; while fewer than two of them are there, the peers that this node has exchanged with; without any, as before its
+first exchange, all peers: it knows nothing better and has no training with others to lose. So strangers, however many, move nobody else.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from starling.gossip.quorum import credible
+from starling.gossip.quorum import Electorate, credible
 
 WINDOW = 8  # rounds of ours for which the end of a link says whether its peer has left us behind
 
@@ -17,6 +20,7 @@ class PeerProgress:
     rounds: dict[str, int] = field(default_factory=dict)
     _late: dict[str, int] = field(default_factory=dict)  # peer -> the round at which it last said that we are late
     _met: dict[str, tuple[int, bool]] = field(default_factory=dict)  # our round at its last link; had it passed that?
+    _electorate: Electorate = field(default_factory=Electorate)
 
     def record(self, peer: str, round: int) -> None:
         """A message of `peer` carries `round`; only an increase counts."""
@@ -26,8 +30,12 @@ class PeerProgress:
         """Return the peer's highest round, 0 without any report."""
         return self.rounds.get(peer, 0)
 
+    def exchanged(self, peer: str) -> None:
+        """Count a committed exchange, by which a peer earns its vote."""
+        self._electorate.exchanged(peer)
+
     def forget(self, peer: str) -> None:
-        """Discard the reports of a peer that is gone."""
+        """Discard the reports of a peer that is gone; its exchanges count if it comes back."""
         for reports in (self.rounds, self._late, self._met):
             reports.pop(peer, None)
 
@@ -56,17 +64,29 @@ class PeerProgress:
 
         Claims beyond round + reach count for nothing here.
         """
-        lately = [(peer, passed) for peer, (at, passed) in self._met.items() if round - WINDOW < at]
+        voters = self._voters
+        lately = [(peer, passed) for peer, (at, passed) in self._met.items() if round - WINDOW < at and (voters is None or peer in voters)]
         return credible(self.of(peer) if passed and self.of(peer) <= round + reach else round for peer, passed in lately)
 
     def claimed(self, round: int, reach: int) -> int:
-        """Return the furthest round up to round + reach that two peers claim, else `round`: for a node that knows that it was away for
+        """Return the second largest round up to round + reach that voters report, else `round`: for a node that knows that it was away for
         so long.
         """
-        within = sorted((at for at in self.rounds.values() if round < at <= round + reach), reverse=True)
+        within = sorted((at for at in self._reports() if round < at <= round + reach), reverse=True)
         return within[1] if len(within) > 1 else round
 
     @property
     def lead(self) -> int:
-        """The furthest round that an honest peer has reached if fewer than a third of the peers, or one, are Byzantine; 0 of one report."""
-        return credible(self.rounds.values())
+        """The largest credible round; 0 of one report."""
+        return credible(self._reports())
+
+    def _reports(self) -> list[int]:
+        voters = self._voters
+        return [at for peer, at in self.rounds.items() if voters is None or peer in voters]
+
+    @property
+    def _voters(self) -> Collection[str] | None:
+        """Peers whose reports count; None: all."""
+        heard = self.rounds.keys()
+        electors, partners = self._electorate.electors & heard, self._electorate.partners & heard
+        return electors if len(electors) >= 2 else partners or None

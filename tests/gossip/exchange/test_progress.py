@@ -45,3 +45,35 @@ def test_less_than_a_third_of_byzantine_peers_cannot_exceed_the_honest_lead(hone
     """Whatever f of 3f + 1 claim, no honest node jumps past the furthest honest one: training cannot be ended by a number."""
     byzantine = data.draw(st.lists(st.integers(0, 2**62), max_size=(len(honest) - 1) // 2))
     assert lead([*honest, *byzantine]) <= max(honest)
+
+
+@given(
+    voters=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 1000), min_size=2),
+    strangers=st.lists(st.integers(0, 2**62), max_size=50),
+    ours=st.integers(0, 1000),
+    exchanges=st.integers(1, 4),
+)
+def test_strangers_move_no_node_that_has_exchanged_with_two_others(voters, strangers, ours, exchanges):
+    """However many they are, and whichever round they report: a node is moved as if they were not there."""
+
+    def moved(others):
+        progress = PeerProgress()
+        for peer, at in {**voters, **others}.items():
+            progress.record(peer, at)
+            progress.met(peer, ours, passed=at > ours)
+        for peer in sorted(voters) * exchanges:
+            progress.exchanged(peer)
+        return progress.lead, progress.passed_to(ours, 16), progress.claimed(ours, 100)
+
+    assert moved({f"stranger{i}": at for i, at in enumerate(strangers)}) == moved({})
+
+
+def test_a_node_whose_partners_all_left_listens_to_others():
+    progress = PeerProgress()
+    progress.record("gone", 9)
+    progress.exchanged("gone")
+    for peer in "ab":
+        progress.record(peer, 500)
+    assert progress.lead == 0, "one partner that is there is no two"
+    progress.forget("gone")
+    assert progress.lead == 500
