@@ -36,6 +36,7 @@ from starling.node.config.schema import (
 )
 from tests.harness.legal_messages import KINDS, LANE_OF, Values, message
 from tests.harness.searched_swarm import HONEST, Alteration, SearchedSwarm
+from tests.harness.sections import taken
 from tests.harness.stepwise import Stepwise
 
 SCHEDULES = int(os.environ.get("STARLING_SEARCH_SCHEDULES", "96"))  # of all machines; a minute in all
@@ -55,6 +56,21 @@ PULLED = {
     "mix": MixSection(kind="gather"),
     "overlay": OverlaySection(kind="pull", k=2),
     "robust": RobustSection(rule="median"),
+    "compress": CompressSection(select="full"),
+}
+BROADCAST = {
+    "pace": STEPS,
+    "mix": taken(MixSection, kind="sparse_outer", decay=0.9),
+    "overlay": OverlaySection(kind="complete"),
+    "compress": taken(CompressSection, select="chunk_top_k", ratio=0.25, response="spread1"),
+}
+SAMPLED = {
+    "pace": PaceSection(
+        kind="sampled", sample=2, local_steps=2, rounds=0, quorum=HONEST + 1, max_wait_s=1.0, evaluate_every=10**6, aggregators=1, slack=1
+    ),
+    "mix": MixSection(kind="gather"),
+    "overlay": OverlaySection(kind="complete"),
+    "robust": RobustSection(rule="mean"),
     "compress": CompressSection(select="full"),
 }
 
@@ -210,7 +226,15 @@ class Pulled(Schedule):
     sections = PULLED
 
 
-MACHINES = (Pairwise, Clocked, Pulled)
+class Broadcast(Schedule):
+    sections = BROADCAST
+
+
+class Sampled(Schedule):
+    sections = SAMPLED
+
+
+MACHINES = (Pairwise, Clocked, Pulled, Broadcast, Sampled)
 
 
 @pytest.mark.slow
