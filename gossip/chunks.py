@@ -12,17 +12,15 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from mmap import mmap
-from statistics import median
 from typing import Literal
 
+from starling.gossip.chunk_times import SLACK, SPREADS, ChunkTimes
 from starling.gossip.late import late_after
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES
 
 DIGEST_BYTES = 32
 TRIES = 3  # in a row of one peer that end without a chunk
-MOST_ASKED = 2  # peers asked for the same chunk at a time, if it is late and no other is left to ask for
-SPREADS, SLACK = 4.0, 0.5  # of the times that chunks take, beyond which one is late
-WINDOW = 16  # of the last chunks' times
+AGAIN = 2.0  # factor of the time after which a chunk that several peers owe is asked of one more
 
 
 def count(size: int, chunk_bytes: int = MAX_CHUNK_BYTES) -> int:
@@ -55,7 +53,8 @@ class Download:
         root: root of its digests, known from the members that offer it.
         listed: its digests, checked against `root`; of a single chunk they need not be known.
         slow_bytes_per_s: rate that a peer is given credit for before it has sent a chunk, > 0.
-        least_s: time in which no chunk is late, >= 0.
+        least_s: time in which no chunk is asked for again, >= 0.
+        times: when chunks came, of this download and of others of the same fetch.
         data: where chunks are put, `size` bytes; empty: in memory.
     """
 
@@ -65,12 +64,12 @@ class Download:
     chunk_bytes: int = MAX_CHUNK_BYTES
     slow_bytes_per_s: float = 64 << 10
     least_s: float = 4.0
+    times: ChunkTimes = field(default_factory=ChunkTimes)
     data: bytearray | mmap = field(default_factory=bytearray)
     missing: int = field(init=False)  # chunks
     _have: bytearray = field(init=False)
     _waiting: deque[int] = field(init=False)
     _asked: dict[int, dict[str, float]] = field(default_factory=dict)  # chunks under way: of whom, since when
-    _took: dict[str, deque[float]] = field(default_factory=dict)  # seconds of the last chunks of each peer
     _failed: Counter[str] = field(default_factory=Counter)
     _gone: set[str] = field(default_factory=set)
 
@@ -113,59 +112,59 @@ class Download:
         if self._waiting:
             index = self._waiting.popleft()
         else:  # what is late is asked of another as well, so that a slow peer does not hold up the end
-            usual_s = self._usual_s()
+            usual_s = self.times.usual_s() or self.times.least_s
             late = [
                 (since, index)
                 for index, asked in self._asked.items()
-                if peer not in asked and len(asked) < MOST_ASKED and now - (since := min(asked.values())) > usual_s
+                if not self._have[index]
+                and peer not in asked
+                and now - (since := max(asked.values())) > usual_s * AGAIN ** (len(asked) - 1)
             ]
             if not late:
                 return None
             index = min(late)[1]
         self._asked.setdefault(index, {})[peer] = now
+        self.times.asked(peer, now)
         return index
 
     def arrived(self, peer: str, index: int, data: bytes, now: float) -> Literal["new", "known", "wrong"]:
         """Store a chunk that a peer was asked for; after a wrong one, which is reported once, this peer is asked for nothing more."""
-        if self._have[index]:
-            return "known"
+        asked = self._asked.get(index, {})
         if not self.is_right(index, data):
             blamed = peer in self._gone
             self._gone.add(peer)
-            self._return(peer, index)
+            self._return(peer, index, now)
             return "known" if blamed else "wrong"
         self._failed[peer] = 0
-        took_s = now - self._asked.pop(index)[peer]
-        self._took.setdefault(peer, deque(maxlen=WINDOW)).append(took_s)
+        self.times.arrived(peer, now - asked.pop(peer), now)
+        if not asked:
+            self._asked.pop(index)
+        if self._have[index]:
+            return "known"
         self._store(index, data)
         return "new"
 
     def late_s(self, peer: str, index: int) -> float:
         """After how many seconds this chunk is late if it comes from this peer, by how long its last ones took."""
-        took = self._took.get(peer)
+        took = self.times.of(peer)
         return max(self.least_s, late_after(took, SPREADS, SLACK) if took else self.length(index) / self.slow_bytes_per_s)
 
-    def failed(self, peer: str, index: int) -> None:
+    def failed(self, peer: str, index: int, now: float) -> None:
         """A peer sent nothing usable for a chunk in time; after TRIES in a row it is asked for nothing more."""
         self._failed[peer] += 1
         if self._failed[peer] >= TRIES:
             self._gone.add(peer)
-        self._return(peer, index)
+        self._return(peer, index, now)
 
     def is_gone(self, peer: str) -> bool:
         """Tell if this peer is asked for nothing more."""
         return peer in self._gone
 
-    def _usual_s(self) -> float:
-        """After how many seconds any chunk is late, by how long they took from peers as good as most."""
-        took = [median(each) for each in self._took.values()]
-        return max(self.least_s, late_after(took, SPREADS, SLACK) if took else self.chunk_bytes / self.slow_bytes_per_s)
-
-    def _return(self, peer: str, index: int) -> None:
+    def _return(self, peer: str, index: int, now: float) -> None:
         asked = self._asked.get(index, {})
-        asked.pop(peer, None)
-        if not asked and not self._have[index]:
-            self._asked.pop(index, None)
+        if asked.pop(peer, None) is not None:
+            self.times.given_up(peer, now)
+        if not asked and self._asked.pop(index, None) is not None and not self._have[index]:
             self._waiting.appendleft(index)
 
     def _store(self, index: int, data: bytes) -> None:

@@ -45,14 +45,15 @@ _HEALTHY = (
     "too_much_evidence",
     "late_contradicted",
     "state_outlier",
+    "state_withheld",
     "crew_mute",
     "model_far",
 )
 _PROVEN = ("equivocation", "state_poisoned")
 WEIGHTS = MappingProxyType(dict.fromkeys(_HEALTHY, SOFT) | dict.fromkeys(_PROVEN, PROOF))
 """Weights of faults that a healthy peer can cause (behind, restarted, overloaded, its invitation stolen, its model far from two that are
-alike or from ours where others are near, its line deaf one way), and of proven ones. Any other reason weighs HARD: a program that follows
-the protocol never causes it."""
+alike or from ours where others are near, its line deaf one way or much slower than others' when a model is asked for), and of proven ones.
+Any other reason weighs HARD: a program that follows the protocol never causes it."""
 
 EARNED = 0.2
 LATE_COSTS = 0.5

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starling.gossip.chunks import DIGEST_BYTES, MOST_ASKED, TRIES, Download, count, digests, root
+from starling.gossip.chunk_times import LEAST_S
+from starling.gossip.chunks import AGAIN, DIGEST_BYTES, TRIES, Download, count, digests, root
 
 CHUNK = 8
 
@@ -58,13 +59,12 @@ def test_whatever_peers_do_in_whatever_order_it_is_whole_if_one_is_honest_and_on
         peer = chance.choice(sorted(kind))
         if chance.random() < 0.6 and (index := chunks.take(peer, now)) is not None:
             under_way.append((peer, index))
-            assert sum(1 for _, other in under_way if other == index) <= MOST_ASKED
             assert under_way.count((peer, index)) == 1
         elif under_way:
             peer, index = under_way.pop(chance.randrange(len(under_way)))
             how = kind[peer] if kind[peer] != "fickle" else chance.choice(["honest", "silent"])
             if how == "silent":
-                chunks.failed(peer, index)
+                chunks.failed(peer, index, now)
                 continue
             came = chunks.arrived(peer, index, part(state, index) if how == "honest" else bytes(chunks.length(index) + 1), now)
             arrived += came == "new" and chunks.length(index)
@@ -83,12 +83,12 @@ def test_a_peer_that_keeps_failing_is_not_requested_and_a_chunk_resets_the_count
     state = bytes(range(9 * CHUNK))
     chunks = download(state)
     for _ in range(TRIES - 1):
-        chunks.failed("a", chunks.take("a", 0.0))
+        chunks.failed("a", chunks.take("a", 0.0), 0.0)
     assert chunks.take("a", 0.0) == 0, "what failed is asked for first"
     assert chunks.arrived("a", 0, part(state, 0), 0.0) == "new"
     for _ in range(TRIES):
         assert not chunks.is_gone("a")
-        chunks.failed("a", chunks.take("a", 0.0))
+        chunks.failed("a", chunks.take("a", 0.0), 0.0)
     assert chunks.is_gone("a")
     assert chunks.take("b", 0.0) == 1, "others go on"
 
@@ -108,9 +108,23 @@ def test_only_late_chunks_are_requested_from_a_second_peer():
     assert [chunks.take("a", 0.0), chunks.take("b", 0.0), chunks.take("slow", 0.0)] == [0, 1, 2]
     assert chunks.arrived("a", 0, part(state, 0), 1.0) == "new"
     assert chunks.arrived("b", 1, part(state, 1), 1.2) == "new"
-    assert chunks.take("a", 4.0) is None
-    assert chunks.take("a", 4.1) == 2
-    assert chunks.take("b", 9.0) is None, "two are asked"
-    assert chunks.arrived("a", 2, part(state, 2), 9.0) == "new"
-    assert chunks.arrived("slow", 2, part(state, 2), 9.0) == "known"
+    late_s = chunks.times.usual_s()
+    assert late_s == pytest.approx(1.1 + 4.0 * 0.5 * 1.1)
+    assert chunks.take("a", late_s) is None
+    assert chunks.take("a", late_s + 0.1) == 2
+    assert chunks.take("b", late_s + 0.1 + AGAIN * late_s) is None, "two owe it"
+    assert chunks.take("b", late_s + 0.2 + AGAIN * late_s) == 2, "a second silent peer does not hold up the end either"
+    assert chunks.arrived("a", 2, part(state, 2), 11.0) == "new"
+    assert chunks.take("b", 99.0) is None
+    assert chunks.arrived("slow", 2, part(state, 2), 11.0) == "known"
     assert bytes(chunks.data) == state
+
+
+def test_the_only_chunk_is_requested_from_the_next_peer_before_anybody_has_sent_one():
+    chunks = Download(3, root(digests(b"abc")))
+    assert chunks.take("silent", 0.0) == 0
+    assert chunks.take("b", LEAST_S) is None
+    assert chunks.take("b", LEAST_S + 0.1) == 0
+    assert chunks.arrived("b", 0, b"abc", LEAST_S + 0.2) == "new"
+    chunks.times.end(LEAST_S + 0.3)
+    assert (chunks.times.let_down, chunks.times.delivered) == ({"silent"}, {"b"})

@@ -8,9 +8,14 @@ import math
 
 import pytest
 import torch
+import trio
 
+from starling.gossip.chunk_times import LEAST_S
+from starling.gossip.wire.frames import decode
+from starling.gossip.wire.schema import Chunk
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
 from starling.node.daemon.observe.snapshot import take_snapshot
+from starling.node.daemon.state.fetching import LOOK_S
 from starling.node.engine.snapshot import Snapshot
 from starling.node.rpc import calls
 from starling.robust.reputation import SOFT
@@ -173,6 +178,49 @@ async def test_the_owner_resolves_contradicting_models_by_a_ban():
         late.node.policy.ban(swarm.nodes[1].peer_id)
         await until(lambda: late.node.progress.state == "training")
         assert float((late.vector - swarm.nodes[0].vector).norm()) < 0.5 * float(swarm.nodes[0].vector.norm())
+
+
+def withhold(virtual, take) -> None:
+    """From now on a node offers its model, and sends of it what `take(frame)` sends, if that is not None."""
+    network = virtual.node.network
+    honest = network.send
+
+    async def send(peer, lane, frame):
+        if lane == "state" and isinstance(decode(lane, "", frame), Chunk) and not await take(frame):
+            return
+        await honest(peer, lane, frame)
+
+    network.send = send
+
+
+async def nothing(_frame) -> bool:
+    await trio.lowlevel.checkpoint()
+    return False
+
+
+async def slowly(_frame) -> bool:
+    await trio.sleep(2.5)
+    return True
+
+
+@virtual(1)
+@pytest.mark.parametrize("members", [3, 4])
+@pytest.mark.parametrize("take", [nothing, slowly])
+async def test_a_member_that_offers_its_model_and_sends_nothing_costs_a_joiner_a_few_seconds(members, take):
+    swarm = story(bowls(members + 1, members), 1)
+    async with swarm.running(members):
+        await until(lambda: rounds_done(swarm, 8))
+        liar = swarm.nodes[1]
+        withhold(liar, take)
+        began = trio.current_time()
+        late, _ = await joined(swarm, members)
+        assert trio.current_time() - began <= LEAST_S + 2.0 * LOOK_S
+        (told,) = [event.text for event in late.node.events.recent if event.name == "state_fetched"]
+        assert liar.peer_id not in told
+        assert told.count("12D3KooW") == members - 1
+        assert late.node.events.faults in ({}, {liar.peer_id: {"state_withheld": 1}})
+        assert bool(late.node.events.faults) or members > 3  # of three all are asked
+        assert late.node.policy.standing(liar.peer_id).score <= SOFT
 
 
 @virtual(1)

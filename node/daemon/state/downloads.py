@@ -12,11 +12,12 @@ from typing import cast
 
 import trio
 
+from starling.gossip.chunk_times import LEAST_S, ChunkTimes
 from starling.gossip.chunks import DIGEST_BYTES, Download, count, root
 from starling.gossip.errors import TransportError
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Digests, DigestsQuery, StateOffer
 from starling.node.daemon.state.asking import SLOW_BYTES_PER_S, Asking
-from starling.node.daemon.state.fetching import AHEAD_S, Fetching
+from starling.node.daemon.state.fetching import QUEUED_S, Fetching
 from starling.node.daemon.state.partial import ModelFile, Partial
 from starling.node.interfaces import Reporter
 from starling.node.status.snapshot import Transfer as TransferStatus
@@ -28,12 +29,18 @@ class Incoming:
 
     began: float
     size: int
+    times: ChunkTimes
     chunks: Download | None = None
 
     @property
     def received(self) -> int:
         """Bytes that are here."""
         return 0 if self.chunks is None else self.chunks.received
+
+    def at_pace_s(self, now: float) -> float | None:
+        """Return what all of it takes at the pace until `now`; None: nothing is here yet."""
+        received = self.received
+        return (now - self.began) * self.size / received if received else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class Offered:
 
     peer: str
     offer: StateOffer
+    took_s: float = 0.0  # until it came
 
 
 class Downloads:
@@ -53,9 +61,11 @@ class Downloads:
         self._incoming: dict[str, Incoming] = {}
 
     @contextmanager
-    def receiving(self, peer: str, size: int) -> Iterator[Incoming]:
+    def receiving(self, peer: str, size: int, times: ChunkTimes) -> Iterator[Incoming]:
         """Show a download among those under way, while it is."""
-        self._incoming[peer] = incoming = Incoming(trio.current_time(), size)
+        if size > MAX_CHUNK_BYTES:
+            times.least_s = QUEUED_S
+        self._incoming[peer] = incoming = Incoming(trio.current_time(), size, times)
         try:
             yield incoming
         finally:
@@ -67,16 +77,21 @@ class Downloads:
         now = trio.current_time()
         return tuple(TransferStatus(peer, "model", it.received, it.size, now - it.began) for peer, it in self._incoming.items())
 
-    async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | ModelFile | None:
+    def at_pace_s(self, peer: str, now: float) -> float | None:
+        """Return what the download from a peer takes in all at its pace until `now`; None: nothing is here yet."""
+        return self._incoming[peer].at_pace_s(now) if peer in self._incoming else None
+
+    async def download(self, chosen: Offered, holders: Sequence[Offered] = (), times: ChunkTimes | None = None) -> bytes | ModelFile | None:
         """Download an offered model, from all `holders` of the same digest at once, and check each chunk; None if none delivers it.
 
-        Returns its bytes, or, where parts of models are kept in files, the one that holds it, for the caller to delete. What several hold
-        is kept over restarts. A peer whose chunk has another digest is a fault of that peer, and the others go on.
+        `times`: when chunks come, if others are downloaded beside it. Returns its bytes, or, where parts of models are kept in files, the
+        one that holds it, for the caller to delete. What several hold is kept over restarts. A peer whose chunk has another digest is a
+        fault of that peer, and the others go on.
         """
         offer = chosen.offer
         sources = {it.peer: it.offer for it in (chosen, *holders) if it.offer.digest == offer.digest}
-        with self.receiving(chosen.peer, offer.size) as incoming:
-            listed = await self._digests(offer, sources)
+        with self.receiving(chosen.peer, offer.size, times or ChunkTimes()) as incoming:
+            listed = await self._digests(offer, sources, incoming.times)
             return None if listed is None else await self._fetch(offer, sources, listed, incoming)
 
     async def _fetch(
@@ -86,13 +101,14 @@ class Downloads:
         whole = False
         try:
             file = await self._new_file(offer.size)
-            queued_s = 2.0 * AHEAD_S if offer.size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
+            queued_s = QUEUED_S if offer.size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
             incoming.chunks = chunks = Download(
                 offer.size,
                 offer.digest,
                 listed,
                 slow_bytes_per_s=SLOW_BYTES_PER_S,
                 least_s=queued_s,
+                times=incoming.times,
                 data=bytearray() if file is None else file.pages,
             )
             if len(sources) > 1 and self._partial is not None:
@@ -106,7 +122,8 @@ class Downloads:
                     return b""
                 return reply.data if reply.snapshot == query.snapshot else b""
 
-            whole = await Fetching(chunks, tuple(sources), ask, self._report, partial, file).run()
+            answering = tuple(peer for peer in sources if peer not in incoming.times.let_down)
+            whole = await Fetching(chunks, answering or tuple(sources), ask, self._report, partial, file).run()
             if not whole:
                 return None
             return cast("bytes", chunks.data) if file is None else file
@@ -127,30 +144,56 @@ class Downloads:
             return await trio.to_thread.run_sync(ModelFile, self._partial.parent, size)
         return None
 
-    async def _digests(self, offer: StateOffer, sources: dict[str, StateOffer]) -> bytes | None:
+    async def _digests(self, offer: StateOffer, sources: dict[str, StateOffer], times: ChunkTimes) -> bytes | None:
         """Return the digests of all chunks, from any source; None: nobody gives them.
 
-        Sources that give other ones are faults and are removed.
+        The next source is asked as well where one is silent. Sources that give other ones are faults and are removed.
         """
         size = DIGEST_BYTES * count(offer.size)
         if size == DIGEST_BYTES:
             return b""  # the offer's digest says what the chunk's is
-        for peer, source in list(sources.items()):
-            listed = bytearray()
-            with suppress(TransportError, trio.TooSlowError):
-                while len(listed) < size:
-                    query = DigestsQuery(source.snapshot, len(listed))
-                    expected = min(MAX_CHUNK_BYTES, size - len(listed))
-                    reply = await self._asking.ask(peer, Digests, query, expected / SLOW_BYTES_PER_S)
-                    if reply.snapshot != query.snapshot or len(reply.data) != expected:
-                        break
-                    listed += reply.data
+        right: list[bytes] = []
+        asked: dict[str, float] = {}  # who has not answered yet, since when
+        longest_s = LEAST_S + size / SLOW_BYTES_PER_S
+
+        async def look(peer: str, scope: trio.CancelScope, ended: trio.Event) -> None:
+            asked[peer] = trio.current_time()
+            times.asked(peer, trio.current_time())
+            try:
+                listed = await self._listed(peer, sources[peer].snapshot, size)
+            finally:
+                times.given_up(peer, trio.current_time())
+            del asked[peer]
             if len(listed) == size:
-                if root(whole := bytes(listed)) == offer.digest:
-                    return whole
-                del sources[peer]
-                self._report.fault(peer, "state_digest_mismatch")
-        return None
+                if root(listed) == offer.digest:
+                    right.append(listed)
+                    scope.cancel()
+                else:
+                    del sources[peer]
+                    self._report.fault(peer, "state_digest_mismatch")
+            ended.set()
+
+        async with trio.open_nursery() as nursery:
+            for peer in tuple(sources):
+                nursery.start_soon(look, peer, nursery.cancel_scope, ended := trio.Event())
+                with trio.move_on_after(longest_s):
+                    await ended.wait()
+        if right:  # another that was asked later answered before
+            times.let_down.update(peer for peer, since in asked.items() if trio.current_time() - since > longest_s)
+        return right[0] if right else None
+
+    async def _listed(self, peer: str, snapshot: int, size: int) -> bytes:
+        """Return the digests that one peer gives, or as many as it gives."""
+        listed = bytearray()
+        with suppress(TransportError, trio.TooSlowError):
+            while len(listed) < size:
+                query = DigestsQuery(snapshot, len(listed))
+                expected = min(MAX_CHUNK_BYTES, size - len(listed))
+                reply = await self._asking.ask(peer, Digests, query, expected / SLOW_BYTES_PER_S)
+                if reply.snapshot != query.snapshot or len(reply.data) != expected:
+                    break
+                listed += reply.data
+        return bytes(listed)
 
     async def _resume(self, chunks: Download, path: Path) -> Partial | None:
         """Take what an earlier run received of this model. Returns where to keep what comes, None if the disk does not take it."""

@@ -20,6 +20,7 @@ from starling.node.interfaces import Reporter
 
 WINDOW = 4  # chunks of one peer under way; what it answers at a time
 AHEAD_S = 2.0
+QUEUED_S = 2.0 * AHEAD_S  # that a chunk may wait behind others
 LOOK_S = 1.0  # between two looks whether a chunk of another peer is late
 PROGRESS_S = 10.0
 
@@ -81,7 +82,7 @@ class Fetching:
         """Ask a peer for a chunk -> whether it came."""
         data = await self.ask(peer, index)
         if len(data) != self.chunks.length(index):  # a peer that sends a byte at a time would delay us for days
-            self.chunks.failed(peer, index)
+            self.chunks.failed(peer, index, trio.current_time())
             self._notify()
             return False
         came = self.chunks.arrived(peer, index, data, trio.current_time())

@@ -5,7 +5,8 @@ member that offers a model no honest member can have is banned, one that merely 
 other the next three are asked. Three models are held at most. A claim that the swarm is far ahead is ignored while more members contradict
 it: otherwise one Byzantine model could enter every node that starts.
 
-    two models were received   further downloads have as long again as these took, and GRACE_S
+    a member is silent         the next is asked beside it, and this one last the next time (`collecting`)
+    two models were received   further downloads have as long again as these took, and what chunks usually take
     only one member has one    it is taken without comparison, with a warning, by a node that has nothing to lose
 
 A node that trains takes over another model only if more members have it than contradict it, itself included.
@@ -13,19 +14,17 @@ A node that trains takes over another model only if more members have it than co
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import trio
-
+from starling.gossip.chunk_times import ChunkTimes
 from starling.gossip.errors import EngineError
-from starling.node.daemon.state.downloads import Offered
-from starling.node.daemon.state.partial import ModelFile
+from starling.gossip.limits import keep
+from starling.node.daemon.state.collecting import ASKED, Collecting, Wanted
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.rpc import calls
 
-ASKED = 3
-GRACE_S = 10.0
+MAX_LET_DOWN = 64  # members that are remembered
 COMPARED = 64  # members among which those with little in common are searched
 
 
@@ -56,6 +55,7 @@ class ModelSync:
     report: Reporter
     contradicted: bool = False  # the last fetch received models, but no two that agree
     _turn: int = 0
+    _let_down: dict[str, None] = field(default_factory=dict)  # members that sent nothing when they were asked last
 
     async def fetch(self, sources: Sequence[str], newer_than: int, *, live: bool = False, abreast: Collection[str] = ()) -> int | None:
         """Install a model that is past round `newer_than`, ours. -> its round; None if there is none that members agree on
@@ -65,9 +65,15 @@ class ModelSync:
         engine was lost.
         """
         self.contradicted = False
-        waiting = list(sources)
+        times = ChunkTimes()
+        waiting = sorted(sources, key=self._let_down.__contains__)
         while waiting:
-            held, same, waiting = await self._collect(waiting, newer_than, live, abreast)
+            self._turn += 1
+            collecting = Collecting(self.transfer, self.engine, self.report, times, Wanted(newer_than, abreast, self._turn), waiting)
+            try:
+                held, same = await collecting.run(live)
+            finally:
+                self._remember(times)
             if not held:
                 return None
             agreed = await self.engine.call(calls.Agree())
@@ -98,79 +104,13 @@ class ModelSync:
             )
         return None
 
-    async def _collect(
-        self, waiting: Sequence[str], newer_than: int, live: bool, abreast: Collection[str]
-    ) -> tuple[list[str], tuple[str, ...], list[str]]:
-        """Have the engine hold up to three models. -> their peers, all peers with the same model, and the peers not asked yet"""
-        held: list[str] = []
-        behind = 0  # members that contradict
-        self._turn += 1
-        left = list(waiting)
-        while left and len(held) < ASKED:
-            count = ASKED - len(held)
-            asked, left = left[:count], left[count:]
-            offers = [offered for offered in await self.transfer.offers(asked) if offered.offer.size]
-            ahead = [offered for offered in offers if offered.offer.round > newer_than]
-            behind += sum(it.offer.round <= newer_than and it.peer not in abreast for it in offers)
-            same = [] if held else _same(ahead)
-            if same and behind + live < len(same):
-                held += await self._hold(same[:1], same)
-                if held:
-                    return held, tuple(offered.peer for offered in same), left
-                ahead = [offered for offered in ahead if offered not in same]
-            if behind > len(held) + len(ahead):
-                break
-            held += await self._hold(ahead, ())
-        if behind + 2 * live > len(held):  # a live node contradicts as well, and ties go to it
-            return [], (), []
-        return held, (), left
-
-    async def _hold(self, offers: Sequence[Offered], holders: Sequence[Offered]) -> list[str]:
-        """Download concurrently and pass to the engine. -> peers whose models it holds"""
-        held: list[str] = []
-        lost: list[EngineError] = []
-        began = trio.current_time()
-
-        async def take(offered: Offered, scope: trio.CancelScope) -> None:
-            state = await self.transfer.downloads.download(offered, holders)
-            if state is None:
-                return
-            file, data = (state, b"") if isinstance(state, ModelFile) else (None, state)
-            path = "" if file is None else str(file.path)
-            try:
-                reply = await self.engine.call(calls.Consider(offered.peer, offered.offer.round, data, self._turn, path))
-            except EngineError as error:
-                lost.append(error)
-                return
-            finally:
-                if file is not None:
-                    file.delete()
-            if isinstance(reply, calls.Refused):
-                if reply.kind == "peer":  # else three are held
-                    # well-formed, but with values no honest node trains with
-                    unusable = reply.reason == "state_unusable"
-                    self.report.fault(offered.peer, "state_poisoned" if unusable else "state_refused")
-                return
-            held.append(offered.peer)
-            if len(held) == 2:
-                scope.deadline = 2.0 * trio.current_time() - began + GRACE_S
-
-        async with trio.open_nursery() as nursery:
-            for offered in offers:
-                nursery.start_soon(take, offered, nursery.cancel_scope)
-        if lost:
-            raise lost[0]
-        return sorted(held)
-
-
-def _same(offers: Sequence[Offered]) -> list[Offered]:
-    """Two or more offers, and more than half of all, that are bitwise equal."""
-    if not offers:
-        return []
-    what, count = Counter((offered.offer.digest, offered.offer.round) for offered in offers).most_common(1)[0]
-    if count < 2 or 2 * count <= len(offers):
-        return []
-    return [offered for offered in offers if (offered.offer.digest, offered.offer.round) == what]
+    def _remember(self, times: ChunkTimes) -> None:
+        """Ask those last the next time that let this node down, which is their fault, until they send something again."""
+        for peer in times.delivered:
+            self._let_down.pop(peer, None)
+        for peer in sorted(times.let_down - self._let_down.keys()):
+            keep(self._let_down, peer, None, MAX_LET_DOWN)
+            self.report.fault(peer, "state_withheld")
 
 
 def _listed(peers: Sequence[str]) -> str:

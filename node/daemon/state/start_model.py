@@ -27,6 +27,7 @@ from typing import TypeVar
 
 import trio
 
+from starling.gossip.chunk_times import ChunkTimes
 from starling.gossip.chunks import DIGEST_BYTES, Download, count, digests, root
 from starling.gossip.errors import GossipError, TransportError
 from starling.gossip.seeds import derive
@@ -35,7 +36,7 @@ from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Dige
 from starling.node.config.start import Chunked
 from starling.node.daemon.context import Offload
 from starling.node.daemon.state.asking import SLOW_BYTES_PER_S
-from starling.node.daemon.state.fetching import AHEAD_S, Fetching
+from starling.node.daemon.state.fetching import QUEUED_S, Fetching
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.interfaces import Reporter
 from starling.node.net.api import Network
@@ -173,8 +174,16 @@ class StartModel:
         if not holders:
             return None
         size = self.file.wanted.size
-        queued_s = 2.0 * AHEAD_S if size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
-        chunks = Download(size, self.file.wanted.root, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=queued_s, data=file.pages)
+        queued_s = QUEUED_S if size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
+        chunks = Download(
+            size,
+            self.file.wanted.root,
+            listed,
+            slow_bytes_per_s=SLOW_BYTES_PER_S,
+            least_s=queued_s,
+            times=(times := ChunkTimes()),
+            data=file.pages,
+        )
         if file.begun:
             await self.file.offload(lambda: chunks.recover(file.chunks()))
         file.begun = True
@@ -187,7 +196,7 @@ class StartModel:
                 return b""
             return reply.data if reply.snapshot == query.snapshot else b""
 
-        with self.transfer.downloads.receiving(holders[0], size) as incoming:
+        with self.transfer.downloads.receiving(holders[0], size, times) as incoming:
             incoming.chunks = chunks
             whole = await Fetching(chunks, holders, ask, self.report, file=file).run()
         if not whole:

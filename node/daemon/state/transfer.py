@@ -175,7 +175,7 @@ class Transfer:
             if reply.size > most_bytes or (reply.size and reply.schema != self._schema):
                 self._report.fault(peer, "state_of_another_model")
                 return
-            offers.append(Offered(peer, reply))
+            offers.append(Offered(peer, reply, trio.current_time() - began))
             if reply.size and sum(offered.offer.size > 0 for offered in offers) == 2:
                 scope.deadline = 2.0 * trio.current_time() - began + OFFER_GRACE_S
 

@@ -9,32 +9,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from starling.gossip.chunk_times import LEAST_S, SLACK, SPREADS, UNKNOWN_S
 from starling.gossip.errors import EngineError
 from starling.gossip.wire.schema import StateOffer
+from starling.node.daemon.state.collecting import ASKED, MOST_BESIDE
 from starling.node.daemon.state.downloads import Offered
-from starling.node.daemon.state.model_sync import ASKED, COMPARED, GRACE_S, ModelSync, disjoint
+from starling.node.daemon.state.fetching import LOOK_S
+from starling.node.daemon.state.model_sync import COMPARED, MAX_LET_DOWN, ModelSync, disjoint
 from starling.node.rpc import calls
 from tests.harness.daemons import Reports
 from tests.strategies import examples
 
+FAILS_S, FAILS_LATE_S = 1.5, 30.5  # what a download takes that gives nothing
+
 
 class Peers:
-    """A transfer whose peers offer (round, digest) and give their model after so many seconds; None: nobody answers."""
+    """A transfer whose peers offer (round, digest) and give their model, a chunk, after so many seconds; None: nobody answers.
 
-    def __init__(self, offers, seconds=None):
-        self.offered, self.seconds = offers, seconds or {}
+    `paces`: peers whose models come in many chunks, of which there are some already -> what the whole takes at that pace.
+    """
+
+    def __init__(self, offers, seconds=None, paces=None):
+        self.offered, self.seconds, self.paces = offers, seconds or {}, paces or {}
+        self.beside = self.most_beside = 0
         self.asked, self.downloaded, self.downloads = [], [], self
 
     async def offers(self, peers):
         self.asked.append(tuple(peers))
         await trio.sleep(0.1)
         found = {peer: self.offered[peer] for peer in sorted(peers) if self.offered[peer] is not None}
-        return [Offered(p, StateOffer(1, 1, at, size, digest, b"")) for p, (at, digest, size) in found.items()]
+        return [Offered(p, StateOffer(1, 1, at, size, digest, b""), 0.1) for p, (at, digest, size) in found.items()]
 
-    async def download(self, chosen, holders=()):
-        await trio.sleep(self.seconds.get(chosen.peer, 0.0))
-        self.downloaded.append(chosen.peer)
-        return None if self.seconds.get(chosen.peer) == 7.0 else chosen.peer.encode()
+    def at_pace_s(self, peer, now):
+        return self.paces.get(peer)
+
+    async def download(self, chosen, holders, times):
+        peer, took_s, began = chosen.peer, self.seconds.get(chosen.peer, 0.0), trio.current_time()
+        self.beside += 1
+        self.most_beside = max(self.beside, self.most_beside)
+        times.asked(peer, began)
+        try:
+            if peer not in self.paces:
+                await trio.sleep(took_s)
+            while trio.current_time() < began + took_s:
+                await trio.sleep(0.5)
+                times.arrived(peer, 0.5, trio.current_time())
+                times.asked(peer, trio.current_time())
+            self.downloaded.append(peer)
+            if took_s in {FAILS_S, FAILS_LATE_S}:
+                times.given_up(peer, trio.current_time())
+                return None
+            times.arrived(peer, trio.current_time() - began, trio.current_time())
+        finally:
+            self.beside -= 1
+        return peer.encode()
 
 
 class Engine:
@@ -129,7 +157,7 @@ CASES = {
         {},
         Engine(),
         5,
-        {"asked": [("a", "b", "c"), ("d", "e")]},
+        {"asked": [("a", "b", "c"), ("d",), ("e",)]},
     ),
     "one that claims to be far ahead is not followed against more": (
         {"a": at(500), "b": at(0), "c": at(0)},
@@ -145,11 +173,53 @@ CASES = {
         {"a": 20.0, "b": 30.0, "c": 5000.0},
         Engine(),
         5,
-        {"took_s": 60.0 + GRACE_S},
+        {"took_s": 25.0 + SPREADS * SLACK * 25.0, "faults": {("c", "state_withheld")}},
+    ),
+    "a silent one of three costs a few seconds": (
+        {peer: SIX[peer] for peer in "abc"},
+        {"b": 5000.0},
+        Engine(),
+        5,
+        {"took_s": LEAST_S, "faults": {("b", "state_withheld")}},
+    ),
+    "the next is asked beside a silent one": (
+        SIX,
+        {"a": 3.0, "b": 5000.0, "c": 3.0, "d": 6.0},
+        Engine(),
+        5,
+        {"asked": [("a", "b", "c"), ("d",)], "downloaded": ["a", "c", "d"], "took_s": 3.0 * (1.0 + SPREADS * SLACK) + 6.0},
+    ),
+    "a slow one counts if it comes before the one that was asked in its place": (
+        {peer: SIX[peer] for peer in "abcd"},
+        {"a": 3.0, "d": 1000.0},
+        Engine(),
+        5,
+        {"asked": [("a", "b", "c"), ("d",)], "downloaded": ["a", "b", "c"], "took_s": 3.0, "faults": set()},
+    ),
+    "several silent ones are replaced": (
+        {peer: at(5 + i) for i, peer in enumerate("abcdefg")},
+        dict.fromkeys("abcde", FAILS_LATE_S),
+        Engine(),
+        10,
+        {"downloaded": ["f", "g"], "took_s": UNKNOWN_S + LEAST_S + 2.0 * LOOK_S, "faults": {(peer, "state_withheld") for peer in "abcde"}},
+    ),
+    "so many at a time": (
+        {peer: at(5 + i) for i, peer in enumerate("abcdefg")},
+        dict.fromkeys("abcdefg", FAILS_LATE_S),
+        Engine(),
+        None,
+        {"downloaded": [*"abcdefg"]},
+    ),
+    "one that sends a little now and then is not waited for": (
+        {peer: SIX[peer] for peer in "abc"},
+        {"a": 10.0, "b": 10.0, "c": 400.0},
+        Engine(),
+        5,
+        {"downloaded": ["a", "b"], "took_s": 10.0, "faults": set()},
     ),
     "a download that fails leaves the others": (
         {peer: SIX[peer] for peer in "abcd"},
-        {"a": 7.0},
+        {"a": FAILS_S},
         Engine(),
         6,
         {"asked": [("a", "b", "c"), ("d",)], "faults": set()},
@@ -157,21 +227,62 @@ CASES = {
 }
 
 
+PACES = {"one that sends a little now and then is not waited for": {"a": 10.0, "b": 10.0, "c": 400.0}}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_models_on_which_members_agree_are_taken(case):
     offers, seconds, engine, agreed, expected = CASES[case]
-    peers = Peers(offers, seconds)
+    peers = Peers(offers, seconds, PACES.get(case))
     taken, report, took_s, contradicted = fetched(peers, engine)
     seen = {
-        "asked": peers.asked,
+        "asked": [*peers.asked[:1], *sorted(peers.asked[1:])],
         "downloaded": sorted(peers.downloaded),
         "faults": set(report.faults),
         "events": set(report.names),
         "contradicted": contradicted,
-        "took_s": pytest.approx(took_s, abs=1.0),
+        "took_s": pytest.approx(took_s, abs=1.2),
     }
     assert taken == agreed
-    assert expected.items() <= seen.items() if "took_s" not in expected else expected["took_s"] == seen["took_s"]
+    assert {name: it for name, it in expected.items() if seen[name] != it} == {}
+    assert peers.most_beside <= MOST_BESIDE
+
+
+def test_who_let_this_node_down_is_requested_last_until_it_sends_something():
+    peers, report = Peers(SIX, {"a": 5000.0}), Reports()
+
+    async def story():
+        joining = ModelSync(transfer=peers, engine=Engine(), report=report)
+        for seconds in ({"a": 5000.0}, {}, {"b": 5000.0, "c": 5000.0, "d": 5000.0, "e": 5000.0}, {}):
+            peers.seconds = seconds
+            peers.asked.clear()
+            await joining.fetch("abcdef", 0)
+            yield list(peers.asked)
+
+    async def collected():
+        return [asked async for asked in story()]
+
+    first, second, third, fourth = trio.run(collected, clock=MockClock(autojump_threshold=0))
+    assert first == [("a", "b", "c"), ("d",)]
+    assert second == [("b", "c", "d")]
+    assert third[0] == ("b", "c", "d")
+    assert set(third[1:]) == {("a",), ("e",), ("f",)}
+    assert fourth == [("a", "e", "f")], "it has sent its model meanwhile; of one that was asked late nobody knows"
+    assert set(report.faults) == {(peer, "state_withheld") for peer in "abcd"}
+
+
+def test_a_bounded_number_of_members_is_remembered_as_silent():
+    many = [f"p{number:03}" for number in range(MAX_LET_DOWN + 1)]
+    peers = Peers({peer: at(5, peer) for peer in [*many, "q", "r"]}, dict.fromkeys(many, 5000.0))
+
+    async def story():
+        joining = ModelSync(transfer=peers, engine=Engine(), report=Reports())
+        for peer in many:
+            await joining.fetch([peer, "q", "r"], 0)
+        await joining.fetch([many[1], many[0], "q", "r"], 0)
+
+    trio.run(story, clock=MockClock(autojump_threshold=0))
+    assert peers.asked[-2] == (many[0], "q", "r"), "the oldest is forgotten"
 
 
 @pytest.mark.parametrize(("offers", "level"), [(SIX, "info"), ({"a": at(5), "b": NONE}, "warning")])

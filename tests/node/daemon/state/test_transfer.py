@@ -443,3 +443,24 @@ def test_digests_are_given_of_the_current_snapshot_only():
 
     said = [message for _, message in told(lambda *_: None, story)[1].said if isinstance(message, Digests)]
     assert said == [Digests(4, 0, b""), Digests(4, 32, LISTED[32:]), Digests(3, 0, b""), Digests(4, 1 << 40, b"")]
+
+
+@pytest.mark.parametrize("silent", ["from the start", "after its digests", "half way", "but for one now and then"])
+def test_a_silent_holder_of_the_same_model_costs_a_few_seconds(silent):
+    """Of three, each with a chunk in half a second; the chunks that it owes are asked of the others, and what it gave is kept."""
+
+    def answers(peer, n, query):
+        took_s = 0.5 if isinstance(query, ChunkQuery) else 0.05
+        if peer == "silent" and (isinstance(query, ChunkQuery) or silent != "after its digests"):
+            if silent == "but for one now and then":
+                took_s = 4.5
+            elif silent != "half way" or n > 3:
+                return None
+        return took_s, giving(query)
+
+    usual_s = fetch(lambda _peer, _n, query: (0.5 if isinstance(query, ChunkQuery) else 0.05, giving(query)), "a", "b", "c")[3]
+    state, faults, _, took_s, asked = fetch(answers, "silent", "b", "c")
+    assert state == STATE
+    assert faults == []
+    assert took_s <= usual_s + fetching.QUEUED_S + 2.0 * fetching.LOOK_S
+    assert len({(peer, index) for peer, index in asked}) <= CHUNKS + fetching.WINDOW
