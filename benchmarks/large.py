@@ -170,7 +170,7 @@ def _run(swarm: Swarm) -> Run:
     first, second = swarm.start(), swarm.start()
     pair = (first, second)
     swarm.until(lambda: all(max(each.rounds, default=0) >= recipe.before for each in pair), "training")
-    rounds = [_spans(each.rounds) for each in pair]
+    rounds = [spans(each.rounds) for each in pair]
     steps = [1.0 / median(each.steps_per_s) for each in pair]
     payload = _each(first)
     trained = swarm.until(lambda: _saved(second), "a checkpoint") - began
@@ -259,7 +259,7 @@ def _pairs(words: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _spans(seen: dict[int, float]) -> Iterator[float]:
+def spans(seen: dict[int, float]) -> Iterator[float]:
     """Seconds of each round, between those that were seen; the first has the start-up in it."""
     numbers = sorted(seen)[1:]
     for one, other in pairwise(numbers):

@@ -98,6 +98,11 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         """Names of the table, in its order."""
         return tuple(self._entries)
 
+    @property
+    def entries(self) -> Mapping[str, Entry[F]]:
+        """Those built in, by name."""
+        return self._entries
+
     def __contains__(self, name: object) -> bool:
         """Return whether the name is known; imports nothing."""
         return name in self._entries or name in self._installed()
@@ -215,7 +220,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         return construct(section, name, self.load(name, trusted=trusted), params)
 
     def _installed(self) -> Mapping[str, tuple[EntryPoint, ...]]:
-        return _offered(self.group)
+        return offered(self.group)
 
     def _check_unique(self, name: str, entries: tuple[EntryPoint, ...]) -> None:
         packages = [_package(entry) for entry in entries]
@@ -299,7 +304,7 @@ def _attribute(where: str) -> Callable[..., Any]:
 
 
 @cache
-def _offered(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
+def offered(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
     """Entry points of all installed packages by name, each in order of package; later installations are seen by the next process."""
     from importlib.metadata import entry_points  # noqa: PLC0415 (takes long, and most processes never ask)
 

@@ -116,6 +116,12 @@ class Servers:
         self.folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        """Process id of the first server."""
+        assert self._process is not None
+        return self._process.pid
+
     def __enter__(self) -> Self:
         """Return once both listen, which is before they have imported anything."""
         self._process = subprocess.Popen(

@@ -174,14 +174,15 @@ def keep_to(pid: int, cores: Iterable[int]) -> None:
 # Signals
 
 
-def _hangup() -> signal.Signals | None:
+def hangup() -> signal.Signals | None:
+    """Return the signal of a closed terminal, or None where there is none."""
     if sys.platform == "win32":
         return None
     return signal.SIGHUP
 
 
-HANGUP = _hangup()
-"""The signal of a closed terminal, if there is one."""
+HANGUP = hangup()
+"""That of this system."""
 ENDING = (signal.SIGINT, signal.SIGTERM, *(() if HANGUP is None else (HANGUP,)))
 """Signals that end a program in order."""
 

@@ -59,6 +59,11 @@ class Rations:
     senders: int = 4096  # largest number of buckets; the oldest is dropped first
     _of: dict[str, TokenBucket] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """Number of buckets, at most `senders`."""
+        return len(self._of)
+
     def take(self, sender: str, now: float) -> bool:
         """Take one token of a sender if available -> whether it was taken."""
         if len(self._of) >= self.senders and sender not in self._of:
@@ -82,6 +87,11 @@ class EvidenceStore:
 
     def __post_init__(self) -> None:
         self._rations = Rations(self.burst, self.per_s, self.convicts)
+
+    @property
+    def size(self) -> int:
+        """Entries in memory: at most limit + 2 · convicts."""
+        return len(self._proofs) + len(self._convicted) + self._rations.size
 
     def receive(self, sender: str, evidence: Evidence, now: float) -> bool:
         """Verify a proof from a member -> whether it is new and valid, that is, to be forwarded and followed by a ban.
@@ -146,6 +156,11 @@ class Statements:
             raise ValueError(f"rounds must be >= 1, got {self.rounds}")
         self._rations = Rations(self.burst, self.per_s, self.senders)
         self._all = TokenBucket(self.in_all_per_s, max(1.0, self.in_all_per_s))
+
+    @property
+    def size(self) -> int:
+        """Entries in memory: at most `senders`, and for each peer one and its statements about 2 · rounds + 1 rounds."""
+        return self._rations.size + len(self._held) + sum(map(len, self._held.values()))
 
     def add(self, statement: Attestation, round: int) -> Attestation | None:
         """Store a statement of a member's incarnation, its signature verified -> an earlier one that contradicts it, or None. `round` is

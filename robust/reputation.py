@@ -139,6 +139,11 @@ class Reputation:
         if min(self.half_life_s, self.quarantine_s, self.ban_s, self.remembered, self.memory_s) <= 0:
             raise ValueError("half_life_s, quarantine_s, ban_s, remembered and memory_s must be > 0")
 
+    @property
+    def size(self) -> int:
+        """Peers stored, at most `remembered`, and guests of them, at most MAX_GUESTS of each."""
+        return len(self._entries) + sum(len(entry.guests) for entry in self._entries.values())
+
     # --- observations ---------------------------------------------------------------------------------
 
     def fault(self, peer: str, reason: str, now: float) -> Verdict:

@@ -13,7 +13,7 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.rng import generator
 
 BUCKETS = 4096
-_CHUNK = 1 << 18  # coordinates hashed at once
+CHUNK = 1 << 18  # coordinates hashed at once
 _CUT = 1e17
 
 
@@ -23,8 +23,8 @@ def sketch(x: Tensor, seed: int, buckets: int = BUCKETS, origin: Tensor | None =
     `origin` (d,) is subtracted from x first, with differences clamped to ±1e17. Only sketches of equal seeds are comparable.
     """
     counts = x.new_zeros((*x.shape[:-1], buckets), dtype=torch.float32)
-    for number, values in enumerate(torch.split(x, _CHUNK, dim=-1)):
-        chunk = values if origin is None else difference(values, origin[number * _CHUNK : (number + 1) * _CHUNK])
+    for number, values in enumerate(torch.split(x, CHUNK, dim=-1)):
+        chunk = values if origin is None else difference(values, origin[number * CHUNK : (number + 1) * CHUNK])
         source = generator(seed, "sketch", number)
         bucket = torch.randint(buckets, (chunk.shape[-1],), generator=source).to(x.device)
         sign = torch.randint(2, (chunk.shape[-1],), generator=source).to(x.device) * 2.0 - 1.0

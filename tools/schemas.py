@@ -71,7 +71,7 @@ def schema(name: str) -> dict[str, Any]:
     every = {cls.__name__: cls for cls in _structs(shown)}
     for part, definition in parts.items():
         if "properties" in definition:
-            _complete(definition, every[part])
+            complete(definition, every[part])
     top = parts.pop(named["$ref"].rpartition("/")[2])
     if name == "simulate":
         _unwrap(top, parts)
@@ -108,7 +108,7 @@ def _unwrap(top: dict[str, Any], parts: dict[str, Any]) -> None:
     top["properties"]["runs"]["items"]["$ref"] = "#/$defs/Run"
 
 
-def _complete(definition: dict[str, Any], cls: type[msgspec.Struct]) -> None:
+def complete(definition: dict[str, Any], cls: type[msgspec.Struct]) -> None:
     """Declare all keys required, defaults too, except those left unset, and numbers that may not be finite as nullable."""
     fields = msgspec.structs.fields(cls)
     definition.pop("additionalProperties", None)  # a later version may say more

@@ -84,7 +84,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     if notebook.cells(markdown):
         markdown += f"\n[This page as a Jupyter notebook]({posixpath.basename(page.file.src_uri).replace('.md', '.ipynb')})\n"
     return "".join(
-        INFO.sub(r"```\1", MATH.sub(formula, piece)) if fenced else LINK.sub(lambda match: _turned(match, source, here), piece)
+        INFO.sub(r"```\1", MATH.sub(formula, piece)) if fenced else LINK.sub(lambda match: turned(match, source, here), piece)
         for fenced, piece in _pieces(markdown)
     )
 
@@ -144,7 +144,8 @@ def _example(target: str) -> str | None:
     return None
 
 
-def _turned(match: re.Match[str], source: str, here: str) -> str:
+def turned(match: re.Match[str], source: str, here: str) -> str:
+    """Return a link of the repository as one of the site, relative to the page that it is on."""
     target = _target(match[2], source)
     if target is None:
         return match[0]

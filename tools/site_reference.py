@@ -103,12 +103,13 @@ def _rows(config: Section, where: str = "", *, within: str = "", deep: bool = Fa
         if not isinstance(value, Section):
             default = msgspec.NODEFAULT if field.required else plain.get(field.name)
             meaning = " ".join((*meant.get(field.name, ()), maturity.label(f"{within}{where}{field.name}")))
-            yield _row(f"`{where}{field.name}`", field.type, default, meaning)
+            yield row(f"`{where}{field.name}`", field.type, default, meaning)
         elif deep:
             yield from _rows(value, f"{where}{field.name}.", within=within, deep=True)
 
 
-def _row(key: str, takes: Any, default: object, meaning: str) -> str:
+def row(key: str, takes: Any, default: object, meaning: str) -> str:
+    """Return the row of a table that describes a key."""
     return f"| {key} | {_cell(allowed(takes))} | {_default(default)} | {_cell(meaning)} |"
 
 
@@ -150,7 +151,7 @@ def parts() -> str:
         takes_keys = part in getattr(manifest, where).PARTS
         names = ", ".join(f"`{name}`" for name in catalogue.built_in)
         rows = [
-            _row(f"`{name}` | `{each.name}`" if not position else f" | `{each.name}`", each.type, each.default, each.meaning)
+            row(f"`{name}` | `{each.name}`" if not position else f" | `{each.name}`", each.type, each.default, each.meaning)
             for name in catalogue.built_in
             if takes_keys
             for position, each in enumerate(catalogue.keys_of(name) or ())

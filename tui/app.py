@@ -103,8 +103,8 @@ class StarlingApp(App[None]):
         self._due = False
 
     def on_mount(self) -> None:
-        self._poll()
-        self.set_interval(self._poll_s, self._poll)
+        self.poll()
+        self.set_interval(self._poll_s, self.poll)
         if self._playback is None and self._welcome():
             self.action_tour()
 
@@ -209,7 +209,7 @@ class StarlingApp(App[None]):
         """Toggle, go faster, step or seek (0: the beginning, 1: the end) in the replay."""
         if self._playback is not None:
             getattr(self._playback, command)(*arguments)
-            self._poll(asked=bool(arguments))
+            self.poll(asked=bool(arguments))
 
     def on_clicked(self, event: Clicked) -> None:
         getattr(self, f"action_{event.action}")(*event.arguments)
@@ -233,7 +233,8 @@ class StarlingApp(App[None]):
         if page is not None and page.is_mounted:
             page.draw(self._view(asked=asked))
 
-    def _poll(self, *, asked: bool = False) -> None:
+    def poll(self, *, asked: bool = False) -> None:
+        """Read all sources, and draw what has changed."""
         if not self.is_running:  # the timer may fire once more while the app shuts down
             return
         before = len(self._readings)

@@ -178,7 +178,7 @@ def _repetition(folder: Path, model: str, d: int, mbit: float, pace: str, driver
     """Train plainly, alone, and in the swarm."""
     nodes_of = partial(_nodes, mbit=mbit, script=driver == "script")
     folder.mkdir()
-    chosen = _task(model, d, folder) | {"pace.kind": pace, "pace.rounds": EVER, "pace.evaluate_every": EVER}
+    chosen = task_of(model, d, folder) | {"pace.kind": pace, "pace.rounds": EVER, "pace.evaluate_every": EVER}
     plain = _plain(chosen, seconds)
     if pace == "steps":
         chosen["pace.overlap"] = True
@@ -271,7 +271,7 @@ def _look(nodes: list[Watched], deadline: float) -> None:
     time.sleep(POLL_S)
 
 
-def _task(model: str, d: int, folder: Path) -> dict[str, Any]:
+def task_of(model: str, d: int, folder: Path) -> dict[str, Any]:
     """Keys of a manifest with about d parameters, and data that there is no need to fetch."""
     chance = np.random.default_rng(0)
     if model == "cnn":

@@ -59,8 +59,8 @@ def measure(name: str, dim: int, count: int, repeat: int, peers: Mapping[str, Ca
     x = vectors(count, dim)
     for combine in (product, peer):
         combine(x[:, :_WARM_UP])
-    ours_s, result = _timed(lambda: product(x), repeat, math.inf)
-    peer_s, expected = _timed(lambda: peer(x), repeat, _ENOUGH_S)
+    ours_s, result = timed(lambda: product(x), repeat, math.inf)
+    peer_s, expected = timed(lambda: peer(x), repeat, _ENOUGH_S)
     if name in IN_DOUBLE:
         expected = torch.from_numpy(peer(x.double().numpy()))
     return RuleCase(
@@ -129,7 +129,7 @@ def _present(x: Tensor) -> Tensor:
     return torch.ones(len(x) - 1, dtype=torch.bool)
 
 
-def _timed(run: Callable[[], Tensor], repeat: int, enough_s: float) -> tuple[float, Tensor]:
+def timed(run: Callable[[], Tensor], repeat: int, enough_s: float) -> tuple[float, Tensor]:
     """Processor seconds of the fastest repetition, and its result."""
     best, spent = math.inf, 0.0
     for _ in range(repeat):

@@ -344,6 +344,16 @@ class Pulls:
         return [(peer, self._deferred.pop(peer)) for peer in due]
 
     @property
+    def published(self) -> tuple[int, ...]:
+        """Rounds of which the vector is kept, in order."""
+        return tuple(self._published)
+
+    @property
+    def deferred(self) -> int:
+        """Number of peers whose question is deferred, at most MAX_DEFERRED."""
+        return len(self._deferred)
+
+    @property
     def newest(self) -> Pulled:
         """Return the last published vector; the caller has published one."""
         return self._published[self._newest]

@@ -83,6 +83,11 @@ class Slowness:
 
     _pasts: dict[tuple[Kind, str], _Past] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """Number of edges measured, for each kind."""
+        return len(self._pasts)
+
     def sent(self, peer: str, count: int, seconds: float) -> bool:
         """Return the network took a payload of `count` > 0 bytes in so long, > 0. -> whether `named` may have changed"""
         assert count > 0 < seconds < math.inf

@@ -18,6 +18,11 @@ class Absences:
     most_s: float  # > 0, longest time after its return for which a member counts
     _until: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def peers(self) -> frozenset[str]:
+        """Members that are remembered."""
+        return frozenset(self._until)
+
     def over(self, peer: str, gone_s: float, now: float) -> None:
         """A member is back that did not answer for so long, >= 0."""
         until = now + min(PROBATION * gone_s, self.most_s)

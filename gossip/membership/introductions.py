@@ -20,9 +20,10 @@ from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, R
 
 @dataclass(slots=True)
 class Introductions:
-    """Members that others told of, by peer; the value says whether this node knew an earlier life of it."""
+    """What becomes of members that others told of."""
 
-    _told: dict[str, bool] = field(default_factory=dict)
+    hearsay: dict[str, bool] = field(default_factory=dict)
+    """Members that others told of and that were not met; whether this node knew an earlier life of the peer."""
 
     def hold(self, events: Iterable[MemberEvent], *, met: bool) -> list[MemberEvent]:
         """Return the events of one record to report; `met`: its peer was met."""
@@ -30,7 +31,7 @@ class Introductions:
         joined = next((event.peer for event in events if isinstance(event, Joined)), None)
         if joined is not None and not met:
             reborn = any(isinstance(event, Reborn) for event in events)
-            self._told[joined] = reborn or self._told.get(joined, False)
+            self.hearsay[joined] = reborn or self.hearsay.get(joined, False)
             return [Told(joined)]
         return self.known(events)
 
@@ -38,15 +39,15 @@ class Introductions:
         """Return the events about peers that are not known from reports only; new addresses of such a peer are reported again."""
         out: list[MemberEvent] = []
         for event in events:
-            if event.peer not in self._told:
+            if event.peer not in self.hearsay:
                 out.append(event)
             elif isinstance(event, Died | Left):
-                del self._told[event.peer]
+                del self.hearsay[event.peer]
             elif not isinstance(event, Suspected):
                 out.append(Told(event.peer))
         return out
 
     def meet(self, peer: str) -> list[MemberEvent]:
         """Note that a peer was met -> events that follow."""
-        reborn = self._told.pop(peer, None)
+        reborn = self.hearsay.pop(peer, None)
         return [] if reborn is None else [*([Reborn(peer)] if reborn else ()), Joined(peer)]

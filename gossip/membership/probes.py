@@ -38,6 +38,11 @@ class Probes:
         """Local time at which the first of them is overdue."""
         return min((probe.until for probe in self._open.values()), default=math.inf)
 
+    @property
+    def relayed(self) -> int:
+        """Open probes on behalf of others, at most MAX_RELAYS."""
+        return sum(probe.asker is not None for probe in self._open.values())
+
     def may_relay(self, asker: str) -> bool:
         """Tell if a probe on behalf of this peer may be opened."""
         askers = [probe.asker[0] for probe in self._open.values() if probe.asker is not None]

@@ -50,6 +50,11 @@ class Roster:
     _listed: tuple[tuple[str, ...], bytes] = ((), b"")
     _until: float = -inf  # when the list changes of itself
 
+    @property
+    def remembered(self) -> int:
+        """Number of peers known to have left or begun a new life, at most MAX_REMEMBERED."""
+        return len(self._past)
+
     def observe(self, event: MemberEvent, now: float) -> None:
         """Record a member's change."""
         peer = event.peer

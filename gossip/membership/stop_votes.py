@@ -33,7 +33,7 @@ class StopVotes:
     best: float | None = None
     best_round: int = 0
     stalled: bool = False  # our own vote
-    _votes: dict[str, bool] = field(default_factory=dict)
+    received: dict[str, bool] = field(default_factory=dict)  # by member, at most MAX_VOTERS
 
     def evaluated(self, round: int, value: float) -> None:
         """Take the value of our model after `round` rounds; one that is not finite is never better."""
@@ -44,12 +44,12 @@ class StopVotes:
 
     def voted(self, peer: str, stop: bool) -> None:
         """Take the vote of a member, from itself."""
-        keep(self._votes, peer, stop, MAX_VOTERS)
+        keep(self.received, peer, stop, MAX_VOTERS)
 
     def forget(self, peer: str) -> None:
         """Drop the vote of a member that is gone or began anew."""
-        self._votes.pop(peer, None)
+        self.received.pop(peer, None)
 
     def agreed(self, electors: Collection[str]) -> bool:
         """Return whether this member and two thirds of it and its electors vote to stop."""
-        return (self.alone or bool(electors)) and two_thirds(self.stalled, self._votes, electors)
+        return (self.alone or bool(electors)) and two_thirds(self.stalled, self.received, electors)

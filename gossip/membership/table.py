@@ -74,7 +74,7 @@ class Table:
 
     def opening(self, *, differs: bool) -> Compare:
         """Return the first message of a comparison; `differs`: it is known already that the whole tables do."""
-        return self._below([""]) if differs else Compare((self._branch(""),))
+        return self._below([""]) if differs else Compare((self.branch(""),))
 
     def peer_of(self, key: bytes) -> str | None:
         """Return the peer of a key's entry."""
@@ -88,7 +88,7 @@ class Table:
             message: whose leaves are `well_formed`.
             start: random, >= 0; with which part to begin.
         """
-        differing = [it.prefix for it in _turned(message.branches, start) if self._branch(it.prefix) != it]
+        differing = [it.prefix for it in _turned(message.branches, start) if self.branch(it.prefix) != it]
         missing, wanted = list[str](), list[bytes]()
         for leaf in _turned(message.leaves, start):
             theirs = {entry[:KEY_BYTES]: entry for entry in entries_in(leaf)}
@@ -106,10 +106,11 @@ class Table:
             if high - low <= LEAF_ENTRIES or len(prefix) == PREFIX_DIGITS:
                 leaves.append(Leaf(prefix, b"".join(self._entries[low : min(high, low + LEAF_ENTRIES)])))
             elif len(branches) + len(_DIGITS) <= MAX_BRANCHES:
-                branches += [self._branch(prefix + digit) for digit in _DIGITS]
+                branches += [self.branch(prefix + digit) for digit in _DIGITS]
         return Compare(tuple(branches), tuple(leaves[:MAX_LEAVES]))
 
-    def _branch(self, prefix: str) -> Branch:
+    def branch(self, prefix: str) -> Branch:
+        """Return the digest of the entries whose key begins with a prefix."""
         low, high = self._span(prefix)
         return Branch(prefix, hashlib.blake2b(b"".join(self._entries[low:high]), digest_size=16).digest())
 

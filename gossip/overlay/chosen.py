@@ -43,8 +43,8 @@ class ChosenEdges:
     _drawn: StickyEdges = field(init=False)
     _fast: set[str] = field(default_factory=set)
     _guests: set[str] = field(default_factory=set)
-    _rates: dict[str, float] = field(default_factory=dict)
-    _refused: dict[str, int] = field(default_factory=dict)  # peer -> number of the choice
+    rates: dict[str, float] = field(default_factory=dict)  # smoothed bytes a second of exchanges, by peer
+    refused: dict[str, int] = field(default_factory=dict)  # peer -> number of the choice at which it refused
     _tried: set[str] = field(default_factory=set)
     _updates: int = 0
     _alive: frozenset[str] = frozenset()
@@ -69,13 +69,13 @@ class ChosenEdges:
     @property
     def fast(self) -> tuple[str, ...]:
         """Of these, those that are not drawn, the fastest first; not yet measured ones last."""
-        return tuple(sorted(self._fast, key=lambda peer: (-self._rates.get(peer, 0.0), peer)))
+        return tuple(sorted(self._fast, key=lambda peer: (-self.rates.get(peer, 0.0), peer)))
 
     def measured(self, peer: str, bytes_per_s: float) -> None:
         """An exchange with a peer went at this rate, >= 0; 0: it did not come to its end."""
-        known = self._rates.get(peer)
+        known = self.rates.get(peer)
         rate = bytes_per_s if known is None else (1.0 - SMOOTHING) * known + SMOOTHING * bytes_per_s
-        keep(self._rates, peer, rate, MOST_RATES)
+        keep(self.rates, peer, rate, MOST_RATES)
 
     def update(self, me: str, alive: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """As `StickyEdges.update`; at most one of the edges that are not drawn is opened, and one more closed, in a call."""
@@ -112,7 +112,7 @@ class ChosenEdges:
     def drop(self, peer: str) -> None:
         """The other end refused or closed the edge."""
         if peer in self._fast:
-            keep(self._refused, peer, self._choice, MOST_RATES)
+            keep(self.refused, peer, self._choice, MOST_RATES)
         self._fast.discard(peer)
         self._guests.discard(peer)
         self._drawn.drop(peer)
@@ -122,22 +122,22 @@ class ChosenEdges:
         return self._updates // self.every
 
     def _slowest(self) -> str:
-        return min(self._fast, key=lambda peer: (self._rates.get(peer, math.inf), peer))
+        return min(self._fast, key=lambda peer: (self.rates.get(peer, math.inf), peer))
 
     def _candidate(self, me: str, *, room: bool) -> str | None:
         """Whom to have an edge to, besides those there are or, without room, in place of the slowest; None: nobody."""
         most = TRIED_A_DEGREE * self.degree
         others = self._alive.difference(self._fast, self._drawn.peers)
-        others = frozenset(peer for peer in others if self._refused.get(peer, -most) + most <= self._choice)
+        others = frozenset(peer for peer in others if self.refused.get(peer, -most) + most <= self._choice)
         new = [peer for peer in ranked(others, self.salt + me.encode()) if peer not in self._tried]
         if room:
-            known = max(others, key=lambda peer: (self._rates.get(peer, -1.0), peer), default=None)
+            known = max(others, key=lambda peer: (self.rates.get(peer, -1.0), peer), default=None)
             return new[0] if new and len(self._tried) < most else known
-        if not self._fast.issubset(self._rates.keys()) or not self._fast:
+        if not self._fast.issubset(self.rates.keys()) or not self._fast:
             return None
         if new and len(self._tried) < most:
             return new[0]
-        best = max(others & self._rates.keys(), key=lambda peer: (self._rates[peer], peer), default=None)
-        if best is None or self._rates[best] <= HYSTERESIS * self._rates[self._slowest()]:
+        best = max(others & self.rates.keys(), key=lambda peer: (self.rates[peer], peer), default=None)
+        if best is None or self.rates[best] <= HYSTERESIS * self.rates[self._slowest()]:
             return None
         return best

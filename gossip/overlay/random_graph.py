@@ -41,7 +41,7 @@ class ErdosRenyi(DegreeWeighted, Static):
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """About (1 + factor) ln n entries, at least one for n > 1."""
-        return _row(_graph(self.seed, n, _share(n, self.factor)), rank, self.weights)
+        return _row(connected_graph(self.seed, n, _share(n, self.factor)), rank, self.weights)
 
 
 @parameters
@@ -59,7 +59,7 @@ class HalfRandom(DegreeWeighted, Static):
         """About n/2 entries. Raises ValueError: n > MOST_HALF."""
         if n > MOST_HALF:
             raise ValueError(f"half_random takes at most {MOST_HALF} members, got {n}: it holds n²/4 edges; take erdos_renyi")
-        return _row(_graph(self.seed, n, 1 << 31), rank, self.weights)
+        return _row(connected_graph(self.seed, n, 1 << 31), rank, self.weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _row(graph: _Graph, rank: int, weights: str) -> dict[int, float]:
 
 
 @lru_cache(maxsize=4)
-def _graph(seed: int, n: int, share: int) -> _Graph:
+def connected_graph(seed: int, n: int, share: int) -> _Graph:
     """Return the first connected draw."""
     return next(graph for attempt in itertools.count() if _connected(graph := _draw(seed, n, share, attempt)))
 
@@ -94,7 +94,7 @@ def _graph(seed: int, n: int, share: int) -> _Graph:
 def _draw(seed: int, n: int, share: int, attempt: int) -> _Graph:
     """Every pair an edge with probability `share` / 2³²."""
     first = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])  # pair (i, i + 1), (i, j) going row by row
-    pairs = _hits(derive(seed, "graph", n, share, attempt), int(first[-1]), share)
+    pairs = successes(derive(seed, "graph", n, share, attempt), int(first[-1]), share)
     lower = np.searchsorted(first, pairs, side="right") - 1
     upper = pairs - first[lower] + lower + 1
     both = np.sort(np.concatenate([lower * n + upper, upper * n + lower]))
@@ -102,7 +102,7 @@ def _draw(seed: int, n: int, share: int, attempt: int) -> _Graph:
     return _Graph((both % n).astype(np.int32), np.concatenate([[0], np.cumsum(degrees)]), degrees, int(degrees.max()))
 
 
-def _hits(key: int, count: int, share: int) -> NDArray[np.int64]:
+def successes(key: int, count: int, share: int) -> NDArray[np.int64]:
     """Return which of `count` trials succeed, each with probability `share` / 2³²: from gap to gap, so that misses cost nothing.
 
     Integers all the way from raw Philox words, which numpy promises never to change: a gap is at least k with probability

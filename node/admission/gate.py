@@ -85,6 +85,11 @@ class Gatekeeper:
         self._puzzle = puzzle_of(self.manifest, self.swarm)
 
     @property
+    def size(self) -> int:
+        """Number of credentials and works remembered as good, at most 2 · MAX_KEPT."""
+        return len(self._parsed) + len(self._proven)
+
+    @property
     def closed(self) -> bool:
         """Tell if members need a credential."""
         return self.manifest.admission.kind != "open" or self._puzzle is not None

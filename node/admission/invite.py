@@ -58,7 +58,7 @@ def encode(invite: Invite) -> str:
         prefix = INVITED
         plain += [chains.encode(invite.chain), invite.bearer]
     packed = msgspec.msgpack.encode(plain)
-    text: str = base58.b58encode(packed + _checksum(prefix, packed)).decode()
+    text: str = base58.b58encode(packed + checksum_of(prefix, packed)).decode()
     return prefix + text
 
 
@@ -84,7 +84,7 @@ def decode(text: str) -> Invite:
 def _unpack(prefix: str, text: str) -> Invite:
     raw = base58.b58decode(text)
     packed, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
-    if checksum != _checksum(prefix, packed):
+    if checksum != checksum_of(prefix, packed):
         raise ValueError("the checksum does not fit")
     if prefix == PREFIX:
         return Invite(*msgspec.msgpack.decode(packed, type=tuple[str, tuple[str, ...]]))
@@ -92,5 +92,6 @@ def _unpack(prefix: str, text: str) -> Invite:
     return Invite(swarm, bootstrap, chains.from_bytes(chain), bearer)
 
 
-def _checksum(prefix: str, packed: bytes) -> bytes:
+def checksum_of(prefix: str, packed: bytes) -> bytes:
+    """Return the checksum of what follows a prefix."""
     return hashlib.blake2b(prefix.encode() + packed, digest_size=_CHECKSUM_BYTES).digest()

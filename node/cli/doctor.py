@@ -78,7 +78,7 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
     exists = os.access(place.config_file, os.F_OK)  # False in a directory that this user may not enter
     wrong, config, created_at, ends_at = _settings(place if exists else None, invite)
     node, running = _node(run_dir) if exists else ([], None)
-    disk, now_at = _writable(run_dir.absolute()), time.time()
+    disk, now_at = disk_at(run_dir.absolute()), time.time()
     torch, dialled = trio.run(_outside, config.bootstrap if invite is None else invite.bootstrap)
     taken = 0 if running is None else running.resources.memory_bytes or 0
     others = len(place.known_peers()) if running is None else running.members - 1
@@ -91,7 +91,7 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
         "clock": verdicts.clock(now_at, disk, created_at, ends_at),
         "port": verdicts.port(_bound(place, config.listen), None) if running is None else verdicts.port((), running.addresses),
         **({} if running is None else {"reachable": verdicts.reachable(running.reachability, running.members - 1, running.relays)}),
-        "addresses": verdicts.addresses(_hosts(), config.listen, config.announce),
+        "addresses": verdicts.addresses(interface_hosts(), config.listen, config.announce),
         "buffers": verdicts.buffers(_largest("tcp_wmem"), _largest("tcp_rmem")),
     }
     reached = verdicts.bootstraps(dialled, others, creator=exists)
@@ -161,7 +161,7 @@ def _installed() -> dict[str, str | None]:
     return found
 
 
-def _writable(path: Path) -> Place:
+def disk_at(path: Path) -> Place:
     """By a file without a name, in the directory or in the nearest one above it that exists."""
     nearest = next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
     try:
@@ -203,7 +203,7 @@ def _bound(place: RunDir, listen: tuple[str, ...]) -> list[Bound]:
     return found
 
 
-def _hosts() -> dict[str, Kind]:
+def interface_hosts() -> dict[str, Kind]:
     """Addresses of this machine's interfaces, IPv4 first, without loopback."""
     from starling.node.net.libp2p import addresses, destinations
 
@@ -219,20 +219,20 @@ async def _outside(bootstrap: tuple[str, ...]) -> tuple[Torch | str | None, list
     dialled: dict[str, Dialled] = {}
 
     async def ask() -> None:
-        torch.append(await _torch())
+        torch.append(await ask_torch())
 
-    async def dial(address: str) -> None:
-        dialled[address] = await _dial(address)
+    async def note(address: str) -> None:
+        dialled[address] = await dial(address)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
         await trio.to_thread.run_sync(import_module, "starling.node.net.libp2p")  # takes as long as torch
         for address in bootstrap:
-            nursery.start_soon(dial, address)
+            nursery.start_soon(note, address)
     return torch[0], [dialled[address] for address in bootstrap]
 
 
-async def _torch() -> Torch | str | None:
+async def ask_torch() -> Torch | str | None:
     """Its answer, why it cannot be imported, or None: none in time. In a process of its own: importing it takes seconds."""
     import trio
 
@@ -249,7 +249,7 @@ async def _torch() -> Torch | str | None:
         return lines[-1] if lines else f"exit status {done.returncode}"
 
 
-async def _dial(address: str) -> Dialled:
+async def dial(address: str) -> Dialled:
     """Resolve and connect; nothing is sent."""
     import trio
 

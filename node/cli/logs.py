@@ -91,7 +91,7 @@ class Reader:
             self._open(self._path)
         while self._file is not None:
             yield from self._lines()
-            following = self._next()
+            following = self.next_file()
             if following is None:
                 return
             yield from self._lines()  # written after the end was reached, before the file was renamed
@@ -110,7 +110,7 @@ class Reader:
                 if event.get("level") in self._levels:
                     yield event
 
-    def _next(self) -> Path | None:
+    def next_file(self) -> Path | None:
         """The file after the one that was read to its end; None: there is none yet."""
         ours, before, newest, older = map(_identity, (self._file, self._before, self._path, earlier(self._path)))
         if newest == ours:

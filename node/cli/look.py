@@ -49,7 +49,7 @@ def status(watch: bool, run_dir: Path, as_json: bool) -> None:
         click.echo(encode(snapshot), nl=False)
     else:
         out = console()
-        _print_first(out, snapshot, ended, run_dir)
+        print_first(out, snapshot, ended, run_dir)
         out.print(status_table(snapshot))
 
 
@@ -67,7 +67,7 @@ def peers(run_dir: Path, as_json: bool) -> None:
     from rich.text import Text
 
     out = console()
-    _print_first(out, snapshot, ended, run_dir)
+    print_first(out, snapshot, ended, run_dir)
     out.print(peer_table(snapshot.peers, out.width))
     for peer in snapshot.peers:
         if peer.why:
@@ -159,7 +159,7 @@ def _whole(seen: StatusSnapshot | control.ControlError, run_dir: Path) -> Render
     return Group(*([Text(problem, style="bold red")] if problem else []), status_table(seen))
 
 
-def _print_first(out: Console, snapshot: StatusSnapshot, ended: FinalStatus | None, run_dir: Path) -> None:
+def print_first(out: Console, snapshot: StatusSnapshot, ended: FinalStatus | None, run_dir: Path) -> None:
     """How the last run ended, or the problem of a running node, if it has one."""
     from rich.text import Text
 

@@ -29,7 +29,7 @@ from starling.node.identity import Identity
 MAX_BYTES = 64 << 10
 _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie a thousand deep in each other
 _ID_BYTES = 20
-_SIGN_DOMAIN = b"starling/manifest/1\0"
+SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: Mapping[str, object] = MappingProxyType({})
 """Keys that format 1 did not begin with ("mix.kappa", or a whole section), and their defaults, which the bytes leave out: ids stay."""
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
@@ -43,20 +43,20 @@ def to_bytes(manifest: Manifest) -> bytes:
         table = plain[section] if section else plain
         if name in table and table[name] == default:
             del table[name]
-    packed: bytes = msgpack.packb(_sorted(plain), use_bin_type=True)
+    packed: bytes = msgpack.packb(ordered(plain), use_bin_type=True)
     return packed
 
 
 def swarm_id(manifest: Manifest) -> str:
     """The letter s and 32 letters and digits: BLAKE2b-160 of the canonical bytes, in base32."""
-    return _hash(to_bytes(manifest))
+    return hash_of(to_bytes(manifest))
 
 
 def create(manifest: Manifest, creator: Identity, now_ms: int) -> Manifest:
     """The manifest with creator, time (unix) and signature filled in. Raises ConfigError: `check` objects."""
     unsigned = msgspec.structs.replace(manifest, founder=creator.peer_id, founded_ms=now_ms, signature="")
     check(unsigned)
-    signature = creator.sign(_SIGN_DOMAIN + to_bytes(unsigned)).hex()
+    signature = creator.sign(SIGN_DOMAIN + to_bytes(unsigned)).hex()
     return msgspec.structs.replace(unsigned, signature=signature)
 
 
@@ -69,7 +69,7 @@ def verify(manifest: Manifest) -> None:
         signature = bytes.fromhex(manifest.signature)
     except ValueError:
         signature = b""
-    if not identity.verify(manifest.founder, signature, _SIGN_DOMAIN + to_bytes(unsigned)):
+    if not identity.verify(manifest.founder, signature, SIGN_DOMAIN + to_bytes(unsigned)):
         raise ConfigError(
             "signature: does not fit, the manifest was changed since it was signed; restore it, or create another with `starling create`"
         )
@@ -81,7 +81,7 @@ def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
     Raises RemoteProtocolError: bytes with another hash, or not a signed manifest; ConfigError: the right bytes, but of another version, or
     `check` objects.
     """
-    if len(raw) > MAX_BYTES or _hash(raw) != swarm:
+    if len(raw) > MAX_BYTES or hash_of(raw) != swarm:
         raise RemoteProtocolError(peer, "manifest_hash")
     try:
         plain = msgpack.unpackb(raw, raw=False, max_array_len=_MAX_ITEMS, max_ext_len=0, object_pairs_hook=_table)
@@ -224,13 +224,15 @@ def _check_graph(manifest: Manifest, graph: Overlay, facts: MixerFacts) -> None:
         )
 
 
-def _hash(raw: bytes) -> str:
+def hash_of(raw: bytes) -> str:
+    """Return the swarm id that these bytes of a manifest stand for."""
     digest = hashlib.blake2b(raw, digest_size=_ID_BYTES).digest()
     return "s" + base64.b32encode(digest).decode().lower()
 
 
-def _sorted(plain: Any) -> Any:
-    return {key: _sorted(plain[key]) for key in sorted(plain)} if isinstance(plain, dict) else plain
+def ordered(plain: Any) -> Any:
+    """Return built-in types with the keys of every table in order, as they are packed."""
+    return {key: ordered(plain[key]) for key in sorted(plain)} if isinstance(plain, dict) else plain
 
 
 def _table(pairs: list[tuple[object, object]]) -> dict[str, object]:

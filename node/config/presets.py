@@ -55,7 +55,7 @@ class Key:
 
 
 def _one_of(*values: Scalar | None) -> Limit:
-    return Limit(" or ".join(_shown(value) for value in values), lambda value: value in values)
+    return Limit(" or ".join(shown(value) for value in values), lambda value: value in values)
 
 
 def _at_least(least: float, where: tuple[str, Scalar] | None = None) -> Limit:
@@ -66,7 +66,7 @@ def _between(least: float, most: float, where: tuple[str, Scalar] | None = None)
     return Limit(f"{least:g} to {most:g}", lambda value: least <= value <= most, where)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """For people: names as they are, other text in quotes and without what a terminal obeys."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -173,8 +173,8 @@ def check(chosen: Any) -> None:
                 continue
         if not limit.holds(value := attrgetter(key.name)(chosen)):
             raise ConfigError(
-                f"{key.name}: must be {limit.words} with preset={preset}, got {_shown(value)}; "
-                f"try `--set {key.name}={_shown(key.value)}`, or preset=custom, which promises nothing"
+                f"{key.name}: must be {limit.words} with preset={preset}, got {shown(value)}; "
+                f"try `--set {key.name}={shown(key.value)}`, or preset=custom, which promises nothing"
             )
     if preset == "open" and chosen.robust.rule == "cs_nnm":
         k, f = chosen.overlay.k, chosen.robust.f

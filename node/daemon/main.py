@@ -65,7 +65,7 @@ def run(
             store=run_dir,
             chain=admitted,
             machine=Machine(
-                partial(_open_network, identity, config, run_dir),
+                partial(node_network, identity, config, run_dir),
                 open_engine,
                 time.time,
                 sensors=ResourceMonitor(run_dir.path),
@@ -80,7 +80,7 @@ def run(
 
 
 @asynccontextmanager
-async def _open_network(identity: Identity, config: NodeConfig, run_dir: RunDir, report: Reporter) -> AsyncIterator[Network]:
+async def node_network(identity: Identity, config: NodeConfig, run_dir: RunDir, report: Reporter) -> AsyncIterator[Network]:
     """Listen on the config's addresses, first with the port of the last run, so that invites stay valid after a restart."""
     opened = partial(
         open_network,

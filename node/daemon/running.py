@@ -67,7 +67,7 @@ class RunningNode:
     ) -> None:
         clock, progress = SwarmClock(begun.policy.has_vote), begun.progress
         self.context, self.engine, self.opened, self.begun = context, engine, opened, begun
-        self.membership = Membership(context, clock, begun.admission, self._member_changed)
+        self.membership = Membership(context, clock, begun.admission, self.member_changed)
         self.role = role = role_of(RoleRequest(context, engine, self.membership, opened, stage, seconds))
         begun.transfer.seats = role.seats
         self.around = Surroundings(context, self.membership, role.members, clock, begun.policy)
@@ -143,7 +143,8 @@ class RunningNode:
         elif self.pace.equivocation is not None:
             self.pace.equivocation.receive(peer, message)
 
-    def _member_changed(self, event: MemberEvent) -> None:
+    def member_changed(self, event: MemberEvent) -> None:
+        """Report a change of a member, and let go of one that is gone."""
         report = self.context.report
         match event:
             case Joined(peer=peer):

@@ -169,8 +169,8 @@ class Demo:
             self._join(index)
         self._start_alone()
         self._wait_until_training(progress)
-        for fraction in self._watch():
-            progress(min(fraction, 1.0), self._line())
+        for fraction in self.watch():
+            progress(min(fraction, 1.0), self.line())
         for member in self.members:
             if not member.finished:  # one that ends just now: its row has its last status
                 member.does("evaluate")
@@ -178,22 +178,22 @@ class Demo:
             member.poll()
         wall_s = time.monotonic() - self.began
         self._wait_for_alone(progress)
-        return self._summary(wall_s)
+        return self.summary(wall_s)
 
     def _found(self) -> None:
         manifest, admission = self.plan.manifest, self.plan.manifest.admission
         if admission.kind == "allow" and not admission.members:
-            members = tuple(map(self._peer, range(self.plan.nodes + (self.plan.join_late is not None))))
+            members = tuple(map(self.peer, range(self.plan.nodes + (self.plan.join_late is not None))))
             manifest = structs.replace(manifest, admission=admission.changed(members=members))
         creator = self._member(0)
-        _, self.swarm = operate.create(creator.run_dir, manifest, self._config(0))
+        _, self.swarm = operate.create(creator.run_dir, manifest, self.config(0))
         self.bootstrap = creator.start().wait_until_up(START_S).addresses
 
     def _join(self, index: int) -> None:
         """Join with an invitation by the creator, if the swarm requires one."""
         line = attach.make_invite(RunDir(self.members[0].run_dir), self.swarm, self.bootstrap).invite
         member = self._member(index)
-        operate.join(member.run_dir, invites.decode(line), self._config(index))
+        operate.join(member.run_dir, invites.decode(line), self.config(index))
         member.start()
 
     def _start_alone(self) -> None:
@@ -202,7 +202,7 @@ class Demo:
             folder = self.folder / demo_folder.ALONE
             self.alone = Member(0, folder, Identity.load_or_create(RunDir.create(folder).key).peer_id)
             self.alone.forks = self._forks
-            operate.create(folder, self.plan.alone, self._config(0, self.plan.alone))
+            operate.create(folder, self.plan.alone, self.config(0, self.plan.alone))
             self.alone.start()
 
     def _wait_for_alone(self, progress: Callable[[float, str], None]) -> None:
@@ -220,18 +220,18 @@ class Demo:
 
     def _member(self, index: int) -> Member:
         folder, attack = demo_folder.place(self.folder, index), dict(self.plan.byzantine).get(index, "")
-        member = Member(index, folder, self._peer(index), attack)
+        member = Member(index, folder, self.peer(index), attack)
         member.forks = self._forks
         self.members.append(member)
         return member
 
-    def _config(self, index: int, manifest: Manifest | None = None) -> NodeConfig:
+    def config(self, index: int, manifest: Manifest | None = None) -> NodeConfig:
         """Return the settings of a node of the demo's swarm, or of another."""
         plan, connections = self.plan, 4 * (self.plan.nodes + 2)
         manifest = manifest or plan.manifest
         stages = manifest.crew.stages
         attack = dict(plan.byzantine).get(index, "")
-        crew: dict[str, Scalar] = {"crew": ",".join(self._peer(bad) for bad, _ in plan.byzantine)} if attack else {}
+        crew: dict[str, Scalar] = {"crew": ",".join(self.peer(bad) for bad, _ in plan.byzantine)} if attack else {}
         return NodeConfig(
             listen=("/ip4/127.0.0.1/tcp/0",),
             device="cpu",
@@ -249,7 +249,7 @@ class Demo:
             record=RecordSection(every_s=RECORD_S if plan.record else 0.0),
         )
 
-    def _peer(self, index: int) -> str:
+    def peer(self, index: int) -> str:
         """Return a node's peer id; it gets its key if it has none yet."""
         return Identity.load_or_create(RunDir.create(demo_folder.place(self.folder, index)).key).peer_id
 
@@ -271,8 +271,8 @@ class Demo:
             time.sleep(POLL_S)
         raise GossipError(f"no node was training after {patience_s:.0f} s; see {self.folder}/node-*/output.log")
 
-    def _watch(self) -> Iterator[float]:
-        """Yields the fraction done until every honest node that runs has finished."""
+    def watch(self) -> Iterator[float]:
+        """Yield the fraction done until every honest node that runs has finished."""
         began = moved_at = time.monotonic()
         story, steps = self._story(), -1
         while True:
@@ -288,7 +288,7 @@ class Demo:
             for member in self.members:
                 self._revive(member, now)
             if self.plan.ban_at is not None and fraction >= self.plan.ban_at:
-                self._ban()
+                self.ban()
             if self._is_over(now - began):
                 return
             time.sleep(POLL_S)
@@ -336,8 +336,8 @@ class Demo:
             member.killed_at, member.reborn = None, True
             member.start()
 
-    def _ban(self) -> None:
-        """`starling ban` by the owner of every honest node; repeated for nodes that did not answer, or joined later."""
+    def ban(self) -> None:
+        """Run `starling ban` as the owner of every honest node; repeated for nodes that did not answer, or joined later."""
         if self.before_ban is None:
             for member in self._honest:
                 member.does("evaluate")
@@ -361,7 +361,8 @@ class Demo:
             any(row.peer == member.peer and row.standing == "ban" for row in snapshot.peers) for snapshot in statuses
         )
 
-    def _line(self) -> str:
+    def line(self) -> str:
+        """Return how the swarm does, in one line."""
         statuses, honest = _statuses(self.members), _statuses(self._honest)
         values, bad = _values(honest), len(statuses) - len(honest)
         metric = next((snapshot.metric for snapshot in statuses if snapshot.metric), "value")
@@ -373,11 +374,12 @@ class Demo:
 
     # --- the end ------------------------------------------------------------------------------------------
 
-    def _summary(self, wall_s: float) -> DemoSummary:
+    def summary(self, wall_s: float) -> DemoSummary:
+        """Return the result of a run that took so long; means are of honest nodes. Raises GossipError: no node answered."""
         statuses = [member.snapshot for member in self.members if member.snapshot is not None]
         if not statuses:
             raise GossipError("no node answered")
-        rows = tuple(map(self._row, self.members))
+        rows = tuple(map(self.row, self.members))
         done = [row.value for row in rows if row.state == "done" and not row.byzantine]
         values = [value for value in done if isinstance(value, float)]
         committed = sum(status.exchanges.committed for status in statuses)
@@ -391,20 +393,21 @@ class Demo:
             mean=fmean(values) if values else None,
             min=min(values, default=None),
             max=max(values, default=None),
-            consensus_distance=self._consensus_distance(),
+            consensus_distance=self.consensus_distance(),
             dense_bytes=round(4 * fmean(s.parameters or 0 for s in statuses)),
             bytes_per_exchange=sum(s.payload_bytes for s in statuses) / committed if committed else None,
-            alone=self._how_alone_did(),
+            alone=self.lone_result(),
         )
 
-    def _how_alone_did(self) -> DemoAlone | None:
-        """None if it has not done as much as the others: then the two cannot be compared."""
+    def lone_result(self) -> DemoAlone | None:
+        """Return how the lone node did; None if it has not done as much as the others: then the two cannot be compared."""
         status = None if self.alone is None else self.alone.snapshot
         if status is None or (self.plan.seconds is None and status.state != "finished"):
             return None
         return DemoAlone(rounds=status.round, local_steps=status.local_steps, value=status.value)
 
-    def _row(self, member: Member) -> DemoNode:
+    def row(self, member: Member) -> DemoNode:
+        """Return how a node ended."""
         status = member.snapshot
         state: NodeState = "failed"
         back = status is not None and status.state in {"training", "finished"}
@@ -416,11 +419,11 @@ class Demo:
             state = "done"
         elif status is not None and (status.state == "leaving" or (member.attack and not member.down)):
             state = "left"  # the run does not wait for Byzantine nodes
-        row = DemoNode(peer=member.peer, state=state, byzantine=bool(member.attack))
+        described = DemoNode(peer=member.peer, state=state, byzantine=bool(member.attack))
         if status is None:
-            return row
+            return described
         return structs.replace(
-            row,
+            described,
             rounds=status.round,
             local_steps=status.local_steps,
             value=status.value,
@@ -431,8 +434,8 @@ class Demo:
             joined_late=status.joined_late,
         )
 
-    def _consensus_distance(self) -> float | None:
-        """Ξ of the honest nodes' exported models: Ξ² = mean_i ‖x_i − x̄‖², of crews the sum over their stages."""
+    def consensus_distance(self) -> float | None:
+        """Return Ξ of the honest nodes' exported models: Ξ² = mean_i ‖x_i − x̄‖², of crews the sum over their stages."""
         import numpy as np  # noqa: PLC0415 - only needed at the very end
         from safetensors.numpy import load_file  # noqa: PLC0415
 

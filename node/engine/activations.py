@@ -39,6 +39,11 @@ class Checkpointed:
                 "leave it out, and try `--set numerics.micro_batch=1` against short memory"
             )
 
+    @property
+    def blocks(self) -> int:
+        """Number of blocks, 0 for a model that checkpoints itself."""
+        return len(self._wrappers)
+
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Forward passes in this block keep what enters and leaves blocks, and nothing within them."""

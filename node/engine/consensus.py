@@ -35,6 +35,11 @@ class ConsensusDistance:
     _fresh: dict[str, float] = field(default_factory=dict)  # since the last figure
     _older: dict[str, float] = field(default_factory=dict)  # of other peers, the newest last
 
+    @property
+    def size(self) -> int:
+        """Number of peers met since the last figure, at most MOST."""
+        return len(self._fresh)
+
     def record(self, peer: str, apart: float | None) -> None:
         """Record the root mean square difference of an exchange with a peer; None: unknown."""
         if apart is None or math.isnan(apart):

@@ -76,7 +76,7 @@ class Optimizer:
         self._groups = [group for each in optimizers for group in each.param_groups]
         self._stretches = stretches.Stretches(kept, like.dtype)
         self.stepped, self.loaded = 0, False
-        self._fused = all(each.defaults.get("fused") for each in optimizers)
+        self.fused = all(each.defaults.get("fused") for each in optimizers)
         self.template = {
             form: found
             for owned, part in zip(_owned(tried, trials), whole, strict=True)
@@ -108,7 +108,7 @@ class Optimizer:
             group["lr"] = rate
         values, gradients = (self._cut(x), self._cut(direction)) if self._pieces else ((x,), (direction,))
         parts = zip(self.owned, values, gradients, strict=True)
-        if self.kept is not None or (self._by_coordinate and x.numel() > stretches.STRETCH and not self._fused):
+        if self.kept is not None or (self._by_coordinate and x.numel() > stretches.STRETCH and not self.fused):
             for (_, parameter, optimizer), value, gradient in parts:
                 self._stretches.step(optimizer, self._bare[id(optimizer)], parameter, value, gradient, chance)
         else:

@@ -57,11 +57,12 @@ class NoiseScale:
         loss = one_share * compute(halves[0], seed)
         one = gradient.clone()
         loss += other_share * compute(halves[1], derive(seed, "half"))
-        self._note(one, gradient, 1.0 / first + 1.0 / (count - first))
+        self.record(one, gradient, 1.0 / first + 1.0 / (count - first))
         gradient.mul_(other_share).add_(one, alpha=one_share)
         return loss
 
-    def _note(self, one: Tensor, other: Tensor, parts: float) -> None:
+    def record(self, one: Tensor, other: Tensor, parts: float) -> None:
+        """Take the gradients of two parts of a batch; `parts`: the sum of the inverses of their sizes. Not finite: left out."""
         trace, square = float((one - other).square().sum()) / parts, float(one @ other)
         if not math.isfinite(trace + square):
             return

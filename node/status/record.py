@@ -76,7 +76,7 @@ def line(before: StatusSnapshot | None, now: StatusSnapshot) -> bytes:
     """
     if before is None or _is_restart(before, now):
         return encode(now)
-    new = {name: _appended(getattr(before, name), getattr(now, name)) for name in LISTS}
+    new = {name: appended(getattr(before, name), getattr(now, name)) for name in LISTS}
     for name in CURVES:  # thinned as they grow, so a point is identified by its time and not by its place
         last_s = max((point.time_s for point in getattr(before, name)), default=-math.inf)
         new[name] = tuple(point for point in getattr(now, name) if point.time_s > last_s)
@@ -87,7 +87,7 @@ def _is_restart(before: StatusSnapshot | None, now: StatusSnapshot) -> bool:
     return before is None or now.uptime_s < before.uptime_s or now.peer != before.peer
 
 
-def _appended(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
+def appended(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
     """Return what was added to a bounded list: `now` begins with the longest end of `before` that is still in it."""
     for dropped in range(len(before)):
         tail = before[dropped:]

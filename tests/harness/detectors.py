@@ -153,7 +153,7 @@ class DetectorSwarm:
     def pause(self, peer: str, until: float) -> None:
         """Suspend a node, as SIGSTOP does: what arrives waits, timers do not fire."""
         self._busy[peer] = until
-        self._put(until, peer, None)
+        self.put(until, peer, None)
 
     def do(self, source: str, outputs: list[Output]) -> None:
         for output in outputs:
@@ -162,7 +162,7 @@ class DetectorSwarm:
                 self.frames += 1
                 self.octets[type(output.message).__name__] += len(frame)
                 if not self.lost(source, output.peer, self.now):
-                    self._put(self.now + self.delay_s, output.peer, (source, frame))
+                    self.put(self.now + self.delay_s, output.peer, (source, frame))
             elif not isinstance(output, ClockSample):
                 self.events.append((self.now, source, output))
         self._set_timer(source)
@@ -200,15 +200,15 @@ class DetectorSwarm:
             return
         if self.cost_s or inbox:
             self._busy[peer] = self.now + self.cost_s
-            self._put(self._busy[peer], peer, None)
+            self.put(self._busy[peer], peer, None)
 
     def _set_timer(self, peer: str) -> None:
         deadline = self.nodes[peer].deadline if peer in self.nodes else inf
         if deadline < self._due.get(peer, inf):
             self._due[peer] = max(deadline, self.now)
-            self._put(self._due[peer], peer, None)
+            self.put(self._due[peer], peer, None)
 
-    def _put(self, at: float, peer: str, frame: tuple[str, bytes] | None) -> None:
+    def put(self, at: float, peer: str, frame: tuple[str, bytes] | None) -> None:
         heapq.heappush(self._queue, (at, next(self._order), peer, frame))
 
     def agreed(self, members: list[str] | None = None) -> bool:

@@ -70,7 +70,7 @@ class FaultyLoop:
     def work(self, phase, local):
         for row in sorted(self.alive):
             if local is not None:
-                self.loop.x[row] = local(row, phase.round, self.loop.x[row].clone(), self.loop._correct(row))
+                self.loop.x[row] = local(row, phase.round, self.loop.x[row].clone(), self.loop.correct(row))
             state, x = self.loop.states[row], self.loop.x[row].clone()
             self.loop.x[row], self.loop.states[row] = self.loop.mixer.publish(state, x, phase)
 
@@ -113,7 +113,7 @@ class FaultyLoop:
     def transact(self, i, j, theta, frozen, phase, *, lost, exclusive):
         """As `Reference._exchange`, with what selectors remember -> (effect, own values) of both ends; None where it is lost."""
         loop, dim, dtype = self.loop, frozen[i].numel(), frozen[i].dtype
-        name, inc, seq = loop._begin(i, j)
+        name, inc, seq = loop.begin(i, j)
         quantize = (loop.seed, "quantize", name, inc, seq)
         support = loop.selector.select(frozen[i], self.known_of(i, j), derive(loop.seed, "mask", name, inc), seq)
         wish = self.wishes.pop((i, j), None)
@@ -143,7 +143,7 @@ class FaultyLoop:
         return effect
 
     def known_of(self, me, peer):
-        return self.known.get((me, peer), self.loop._origin) if self.limit else None
+        return self.known.get((me, peer), self.loop.origin) if self.limit else None
 
     def less_pending(self, x, pair):
         x = x.clone()

@@ -22,7 +22,7 @@ LIES: dict[str, Callable[[Network], None]] = {
 
 def main(name: str, *arguments: str) -> int:
     """Run that command; from the moment on when the node's network is open it lies."""
-    honest = daemon._open_network
+    honest = daemon.node_network
 
     @asynccontextmanager
     async def lying(*given: object) -> AsyncIterator[Network]:
@@ -30,7 +30,7 @@ def main(name: str, *arguments: str) -> int:
             LIES[name](network)
             yield network
 
-    daemon._open_network = lying
+    daemon.node_network = lying
     return starling(arguments)
 
 

@@ -28,7 +28,7 @@ class Shelf:
         ]
         (info / "entry_points.txt").write_text("\n".join(lines))
         importlib.invalidate_caches()
-        catalogue._offered.cache_clear()
+        catalogue.offered.cache_clear()
 
     def offer(self, package, name, value, group="starling.selectors", **modules):
         self.install(f'[project]\nname = "{package}"\nversion = "1.0"\n[project.entry-points."{group}"]\n{name} = "{value}"\n', **modules)
@@ -39,11 +39,11 @@ def shelf(folder, monkeypatch):
     """A folder whose packages are installed, until the context ends."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(folder)
-    catalogue._offered.cache_clear()
+    catalogue.offered.cache_clear()
     try:
         yield Shelf(folder)
     finally:
-        catalogue._offered.cache_clear()
+        catalogue.offered.cache_clear()
         for module in set(sys.modules) - before:
             file = getattr(sys.modules[module], "__file__", None)
             if file and Path(file).is_relative_to(folder):

@@ -15,6 +15,8 @@ from tests.harness.context import context
 from tests.harness.memory_swarm import INCARNATION, VIEW, FakeEngine, Member, Swarm
 from tests.harness.signatures import sign, verify
 
+FIRST_NUMBER = 1000  # the last before those of questions
+
 
 class WordEngine(FakeEngine):
     """Publishes "NAME ROUND", takes whatever is not "bad", and remembers the rounds it mixed."""
@@ -55,18 +57,20 @@ class PullMember(Member):
         self.witnessed: list = []
         self.noted: list = []
         manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(max_wait_s=2.0))
+        given = context(
+            network=network,
+            engine=self.engine,
+            report=self.facts,
+            manifest=manifest,
+            swarm="swarm",
+            incarnation=INCARNATION,
+            identity=SimpleNamespace(peer_id=name, sign=lambda message: sign(name, message)),
+        )
+        self.limits = given.limits
         self.exchange = PulledExchange(
-            context(
-                network=network,
-                engine=self.engine,
-                report=self.facts,
-                manifest=manifest,
-                swarm="swarm",
-                incarnation=INCARNATION,
-                identity=SimpleNamespace(peer_id=name, sign=lambda message: sign(name, message)),
-            ),
+            given,
             self,
-            Signing(1000, self.witnessed.append, verify),
+            Signing(FIRST_NUMBER, self.witnessed.append, verify),
             lambda outcomes, held: self.noted.append((outcomes, held)),
             (self.transactions.observe,),
         )

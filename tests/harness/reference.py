@@ -68,12 +68,12 @@ class Reference:
     turns: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
     taken: list[dict[int, int]] = field(init=False)
     known: dict[tuple[int, int], Tensor] = field(init=False, default_factory=dict)
-    _origin: Tensor = field(init=False)
+    origin: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.states = [self.mixer.start(row) for row in self.x]
-        self._origin = origin(self.mixer, self.x[0])
-        self.ledgers = [edge_ledger.opened(self._origin) for _ in self.peers]
+        self.origin = origin(self.mixer, self.x[0])
+        self.ledgers = [edge_ledger.opened(self.origin) for _ in self.peers]
         self.kept = [{} for _ in self.peers]
         self.taken = [{} for _ in self.peers]
 
@@ -87,7 +87,7 @@ class Reference:
         """
         for node in range(len(self.peers)):
             if local is not None:
-                self.x[node] = local(node, phase.round, self.x[node].clone(), self._correct(node))
+                self.x[node] = local(node, phase.round, self.x[node].clone(), self.correct(node))
             self.x[node], self.states[node] = self.mixer.publish(self.states[node], self.x[node].clone(), phase)
         frozen = [self.mixer.shared(state, x.clone()) for state, x in zip(self.states, self.x, strict=True)]
         kind = kind_of(self.mixer.edge)
@@ -100,7 +100,7 @@ class Reference:
         for node, shared in enumerate(mixed):
             self.x[node], self.states[node] = self.mixer.absorb(self.states[node], self.x[node], shared, phase)
 
-    def _correct(self, node: int) -> Correct:
+    def correct(self, node: int) -> Correct:
         def correct(gradient: Tensor) -> Tensor:
             direction, self.states[node] = self.mixer.correct(self.states[node], gradient)
             return direction
@@ -126,8 +126,8 @@ class Reference:
     def _exchange(self, i: int, j: int, theta: float, frozen: Sequence[Tensor], phase: Phase) -> tuple[Effect, Effect]:
         """One transaction with initiator i -> what it does to i, and to j."""
         dim, dtype = frozen[i].numel(), frozen[i].dtype
-        name, inc, seq = self._begin(i, j)
-        known = self.known.get((i, j), self._origin) if self.compares else None
+        name, inc, seq = self.begin(i, j)
+        known = self.known.get((i, j), self.origin) if self.compares else None
         support = self.selector.select(frozen[i], known, derive(self.seed, "mask", name, inc), seq)
         averaging = cast("Averaging", self.mixer.edge)
         s = self.borne_out(i, j)
@@ -155,7 +155,7 @@ class Reference:
             i, j, w_i, w_j = (one, other, w_one, w_other)
             if self.peers[other] < self.peers[one]:
                 i, j, w_i, w_j = (other, one, w_other, w_one)
-            name, inc, seq = self._begin(i, j)
+            name, inc, seq = self.begin(i, j)
             turn = (name, inc, seq, round)
             sent = {i: self._message(swapping, i, j, w_j, frozen[i], turn), j: self._message(swapping, j, i, w_i, frozen[j], turn)}
             gathered[i].append(Swapped(self.peers[j], sent[i], sent[j], frozen[i], w_j, w_i, self.peers[i]))
@@ -164,7 +164,7 @@ class Reference:
         for node, done in enumerate(gathered):
             ordered = sorted(done, key=lambda swapped: swapped.peer)
             swap: Any = edge_ledger.swap_common if isinstance(swapping, Common) else edge_ledger.swap
-            shared, self.kept[node] = swap(swapping, self.kept[node], frozen[node], self._origin, ordered)
+            shared, self.kept[node] = swap(swapping, self.kept[node], frozen[node], self.origin, ordered)
             if isinstance(swapping, Controlling):
                 of_all = [kept for _, kept in sorted(self.kept[node].items())]
                 self.states[node] = self.mixer.corrected(self.states[node], swapping.flows(torch.stack(of_all)))
@@ -177,7 +177,7 @@ class Reference:
         if give == 0.0:
             return None
         kept = self.kept[me].get(self.peers[peer])
-        message = swapping.message(swapping.begin(self._origin) if kept is None else kept, mine, give)
+        message = swapping.message(swapping.begin(self.origin) if kept is None else kept, mine, give)
         seed, chance = (derive(self.seed, "mask", name, inc), generator(self.seed, "quantize", name, inc, seq, self.peers[me]))
         if isinstance(swapping, Common):
             seed, seq = common_draw.mask_seed(self.seed, self.peers[me]), number
@@ -216,7 +216,7 @@ class Reference:
         assert vector is not None
         return vector
 
-    def _begin(self, i: int, j: int) -> tuple[str, int, int]:
+    def begin(self, i: int, j: int) -> tuple[str, int, int]:
         """Name, incarnation and sequence number of the next transaction on an edge."""
         seq = self.turns[i, j] = self.turns.get((i, j), 0) + 1
         return edge(self.peers[i], self.peers[j]), self.incarnation(self.peers[i], self.peers[j]), seq

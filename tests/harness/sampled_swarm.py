@@ -49,7 +49,7 @@ class SampledSwarm:
         self.now, self.messages, self._count = 0.0, 0, 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         for name in self.names:
-            self.at(0.0, lambda name=name: self._send(name, self.nodes[name].begin(self.now)))
+            self.at(0.0, lambda name=name: self.send(name, self.nodes[name].begin(self.now)))
 
     def order(self, me: str, turn: int) -> tuple[str, ...]:
         return ranked(self.view - self.unseen[me], turn.to_bytes(8, "little"))
@@ -80,7 +80,7 @@ class SampledSwarm:
             events += 1
             assert events < MOST_EVENTS, "the machines wake each other without end"
 
-    def _send(self, me: str, messages: Iterable[SendMessage]) -> None:
+    def send(self, me: str, messages: Iterable[SendMessage]) -> None:
         for it in messages:
             self.messages += 1
             if self.rng.random() >= self.loss:
@@ -89,14 +89,14 @@ class SampledSwarm:
 
     def _arrive(self, to: str, sender: str, message) -> None:
         if to in self.alive:
-            self._send(to, self.nodes[to].receive(sender, message, self.now))
+            self.send(to, self.nodes[to].receive(sender, message, self.now))
 
     def _look(self, name: str) -> None:
         node = self.nodes[name]
         if name not in self.alive:
             return
         if node.tick_at <= self.now:
-            self._send(name, node.tick(self.now))
+            self.send(name, node.tick(self.now))
         if name not in self.busy and (due := node.due(self.now)) is not None:
             self.busy.add(name)
             node.take_on(due, self.now)
@@ -120,7 +120,7 @@ class SampledSwarm:
         elif due.last:
             self.finished.add(name)
             self.busy.discard(name)
-            self._send(name, self.nodes[name].finish(had))
+            self.send(name, self.nodes[name].finish(had))
         else:
             trains = self.sampling.trains(due.turn) and not due.again
             takes_s = TRAIN_S * (0.8 + 0.4 * self.rng.random()) if trains else PULL_S
@@ -130,4 +130,4 @@ class SampledSwarm:
         if name in self.alive:
             self.done.append((self.now, name, due.turn))
             self.busy.discard(name)
-            self._send(name, self.nodes[name].publish(claim(name, due.turn), had, self.now))
+            self.send(name, self.nodes[name].publish(claim(name, due.turn), had, self.now))

@@ -191,11 +191,15 @@ class SearchedSwarm:
             self.swarm.nodes[self.index], self.liar = self.liar, None
             await (self.swarm.leave if in_order else self.swarm.crash)(self.index)
 
+    def _is_refused_by(self, peer: str) -> bool:
+        me = self.known.identity.peer_id
+        return any(it.node.network.refuses(me) for it in self.swarm.nodes.values() if it.peer_id == peer)
+
     async def tell(self, peer: str, lane: Lane, frame: bytes, times: int) -> None:
         """It says something of its own, so many times."""
         self.frames.append((lane, frame))
         for _ in range(times):
-            if self.liar is not None and not self.swarm.hub._peers[peer].refuses(self.known.identity.peer_id):
+            if self.liar is not None and not self._is_refused_by(peer):
                 self._count(lane, frame)
                 with suppress(PeerUnreachable), trio.move_on_after(DIAL_S):
                     await self._say(peer, lane, frame)

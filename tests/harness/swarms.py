@@ -71,8 +71,8 @@ def faults(swarm: VirtualSwarm) -> set[tuple[str, str]]:
 def kill_engine(virtual: VirtualNode) -> None:
     """End the engine that is up, if one is, as a crash of its process would."""
     phase = virtual.node.phase
-    if isinstance(phase, RunningNode) and phase.engine._engine is not None:
-        phase.engine._engine.kill()
+    if isinstance(phase, RunningNode) and phase.engine.engine is not None:
+        phase.engine.engine.kill()
 
 
 def events(virtual: VirtualNode) -> list[str]:
@@ -87,7 +87,7 @@ async def drain(swarm: VirtualSwarm) -> None:
         for virtual in swarm.nodes.values():
             exchange = virtual.node.running.exchange
             for edge in exchange.edges.values():
-                exchange._do([*edge.greet(), *edge.retry()])
+                exchange.carry_out([*edge.greet(), *edge.retry()])
         await trio.sleep(1.0)
     for virtual in swarm.nodes.values():
         if swarm.manifest.pace.kind == "steps":

@@ -126,7 +126,7 @@ def test_a_session_is_killed_with_all_that_it_started():
 
 
 def test_what_ends_a_program_in_order_is_what_the_system_has(system):
-    assert (platform._hangup() is None) == (system == "win32")
+    assert (platform.hangup() is None) == (system == "win32")
 
 
 def test_an_address_space_without_a_limit_is_no_figure(monkeypatch):

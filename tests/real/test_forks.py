@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.skipif(not forks.a
 def servers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("forks")
     with forks.Servers(folder) as servers:
-        family = psutil.Process(servers._process.pid).children()  # the other server
+        family = psutil.Process(servers.pid).children()  # the other server
         yield servers
     until("a server is still there", lambda: not any(map(lives, family)), 5.0)
 
@@ -24,7 +24,7 @@ def servers(tmp_path_factory):
 def test_servers_that_still_import_end_with_who_started_them(tmp_path):
     """Torch takes seconds, in which a server hears of nothing: Ctrl-C while a demo starts promises three."""
     with forks.Servers(tmp_path) as starting:
-        ours = psutil.Process(starting._process.pid)
+        ours = psutil.Process(starting.pid)
         family = [ours, *until("only one server", ours.children)]
     until("a server is still there", lambda: not any(map(lives, family)), 0.5)
 

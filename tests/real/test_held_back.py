@@ -45,7 +45,7 @@ def test_a_link_whose_peer_does_not_read_leaves_what_waits_where_short_frames_ca
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(connection.run, ignore)
                 stream = connection.open()
-                connection.session._streams[stream.number].send_credit = 64 << 20
+                connection.session.streams[stream.number].send_credit = 64 << 20
                 nursery.start_soon(stream.write, bytes(32 << 20))
                 await trio.sleep(WAITED_S)
                 held = array.array("i", [0])

@@ -344,7 +344,7 @@ def test_an_address_that_knocks_all_the_time_is_turned_away_without_a_handshake(
     assert sum(knocks.allowed("10.0.0.1", 2.0) for _ in range(10_000)) == 2 * guards.ACCEPTS_PER_S
     for number in range(10_000):
         knocks.allowed(f"2001:db8::{number:x}", 3.0)
-    assert len(knocks._buckets) == guards.MAX_BLOCKS
+    assert knocks.blocks == guards.MAX_BLOCKS
 
 
 def test_a_peer_that_comes_back_replaces_its_own_oldest_connection():

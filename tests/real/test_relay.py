@@ -74,12 +74,12 @@ async def test_two_peers_that_nobody_can_dial_exchange_through_a_relay_that_read
             seen.extend(data)
             await self.to.write(data)
 
-    copy = relay.Relay._copy
+    copy = relay.Relay.copy
 
     async def tapped(self, circuit, source, first, to, scope):
         await copy(self, circuit, source, first, Tap(to), scope)
 
-    monkeypatch.setattr(relay.Relay, "_copy", tapped)
+    monkeypatch.setattr(relay.Relay, "copy", tapped)
     async with behind_a_relay("a", "b") as (middle, a, b):
         (told,) = a.announced
         assert (parse(told).relay, parse(told).peer) == (middle.peer_id, a.peer_id)
@@ -107,12 +107,12 @@ async def test_bytes_changed_by_a_relay_end_the_circuit_undelivered(monkeypatch,
         async def write(self, data):
             await self.to.write(bytes(data[:-1]) + bytes([data[-1] ^ armed.is_set()]))
 
-    copy = relay.Relay._copy
+    copy = relay.Relay.copy
 
     async def forging(self, circuit, source, first, to, scope):
         await copy(self, circuit, source, first, Forger(to), scope)
 
-    monkeypatch.setattr(relay.Relay, "_copy", forging)
+    monkeypatch.setattr(relay.Relay, "copy", forging)
     async with behind_a_relay("a", "b") as (_, a, b):
         await b.send(a.peer_id, "control", b"before")
         assert (await next_frame(a, "control")).frame == b"before"

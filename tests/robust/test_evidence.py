@@ -130,7 +130,7 @@ def test_memory_is_bounded_and_known_proofs_stay_known():
     assert not held.receive("x", Evidence("k", "p0", b"", b""), 0.0)
     for number in range(100):
         held.receive(f"t{number}", Evidence("k", f"q{number}", b"", b""), 0.0)
-    assert max(len(held._proofs), len(held._convicted), len(held._rations._of)) <= 10
+    assert held.size == 4 + 10 + 10
 
 
 def test_two_receivers_that_compare_statements_find_the_equivocator():
@@ -168,9 +168,9 @@ def test_statements_of_few_rounds_are_kept(rounds):
     known = Statements(lambda *_: True, rounds=4)
     for own, about in enumerate(rounds):
         known.add(attestation_of(1, about, 1), own)
-        assert len(known._held.get(identity(1).peer_id, {})) <= 9
+        assert known.size <= 1 + 9
     known.forget(identity(1).peer_id)
-    assert not known._held
+    assert known.size == 0
 
 
 def test_known_claims_are_not_checked_again_and_others_are_rate_limited_per_sender_and_in_total():

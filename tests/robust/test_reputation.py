@@ -238,7 +238,7 @@ def test_hosts_remember_as_many_guests_as_they_may_have():
     reputation = Reputation()
     for guest in range(200):
         reputation.invited("host", str(guest), "late", float(guest))
-    assert len(reputation._entries["host"].guests) == MAX_GUESTS
+    assert reputation.size == 1 + MAX_GUESTS
 
 
 def test_trusted_peers_are_never_banned_and_still_counted():
@@ -288,7 +288,7 @@ def test_a_flood_of_new_ids_evicts_neither_bans_nor_trust_nor_contribution():
     faults(reputation, "not_finite", *[0.0] * 4)
     for i in range(500):
         reputation.fault(f"sybil{i}", "late", 50.0 + i)
-        assert len(reputation._entries) <= 50
+        assert reputation.size <= 50
     assert reputation.standing("friend", 550.0).trusted
     assert reputation.standing("worker", 550.0).state == "active"
     assert reputation.verdict("p", 550.0).state == "ban"

@@ -54,8 +54,8 @@ def test_a_sketch_depends_on_the_seed_and_not_on_other_rows():
 
 
 def test_every_coordinate_counts_once_in_every_chunk():
-    size = 2 * sketches._CHUNK + 3
-    for place in (0, sketches._CHUNK - 1, sketches._CHUNK, size - 1):
+    size = 2 * sketches.CHUNK + 3
+    for place in (0, sketches.CHUNK - 1, sketches.CHUNK, size - 1):
         x = torch.zeros(size)
         x[place] = -2.0
         found = sketch(x, 1)

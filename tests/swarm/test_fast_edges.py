@@ -34,7 +34,7 @@ async def test_fast_nodes_find_one_another_keep_what_is_drawn_and_no_flow_is_los
             drawn = StickyEdges(1, edges.salt)
             drawn.update(it.peer_id, ids.keys() - {it.peer_id})
             assert set(drawn.targets) <= set(edges.peers)
-            fastest = max(edges._rates, key=edges._rates.__getitem__)
+            fastest = max(edges.rates, key=edges.rates.__getitem__)
             assert index % 2 or ids[fastest] % 2 == 0
             found += index % 2 == 0 and any(ids[peer] % 2 == 0 for peer in edges.fast)
         assert found >= NODES / 2 - 1

@@ -176,7 +176,7 @@ async def test_a_late_joiner_takes_the_swarms_model_and_a_straggler_keeps_up_by_
 async def test_a_volunteer_with_a_thin_line_serves_few_and_takes_part_all_the_same(seed):
     swarm = story(agreement(nodes=6, rounds=20), seed)
     async with swarm.running(5):
-        swarm._config = NodeConfig(linger_s=1e6, threads=1, trust=True, up_bytes_per_s=10_000)
+        swarm.config = NodeConfig(linger_s=1e6, threads=1, trust=True, up_bytes_per_s=10_000)
         thin = await swarm.start(5)
         began = trio.current_time()
         await swarm.finished()

@@ -55,7 +55,7 @@ async def test_after_any_number_of_kills_the_swarm_is_whole_and_nothing_of_the_d
         await swarm.crash(NODES - 1)
         await until(lambda: not flows_with(swarm, gone) and agree(swarm), 20.0)
         last = max(it.node.progress.round for it in swarm.nodes.values()) + 3
-        for agreed in (swarm.manifest, swarm._agreed):
+        for agreed in (swarm.manifest, swarm.agreed):
             msgspec.structs.force_setattr(agreed.pace, "rounds", last)
         await until(lambda: all(it.node.progress.state == "finished" for it in swarm.nodes.values()), 120.0)
         await drain(swarm)

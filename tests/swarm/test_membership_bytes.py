@@ -147,7 +147,7 @@ class Part:
                 if self.chance.random() < tick_s / TIMING.probe_s:
                     self.do(peer, core.receive(self.stranger(), wire.Probe(self.chance.randrange(2**32), self.digest, self.now), self.now))
                 if self.chance.random() < tick_s / TIMING.sync_s:
-                    self.do(peer, core.receive(self.stranger(), wire.Compare((core.member_list.table._branch(""),)), self.now))
+                    self.do(peer, core.receive(self.stranger(), wire.Compare((core.member_list.table.branch(""),)), self.now))
                 if core.deadline <= self.now:
                     self.do(peer, core.tick(self.now))
 

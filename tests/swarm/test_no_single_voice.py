@@ -52,8 +52,8 @@ async def test_a_stranger_s_comings_and_goings_cost_the_engine_next_to_nothing_a
 
 @virtual(1)
 async def test_an_event_that_got_lost_is_made_up_for(monkeypatch):
-    honest = RunningNode._member_changed
-    monkeypatch.setattr(RunningNode, "_member_changed", lambda self, event: None if isinstance(event, Died) else honest(self, event))
+    honest = RunningNode.member_changed
+    monkeypatch.setattr(RunningNode, "member_changed", lambda self, event: None if isinstance(event, Died) else honest(self, event))
     swarm = story(digits(3, rounds=1000), 1)
     async with swarm.running(3):
         await until(lambda: rounds_done(swarm, 5))
@@ -103,13 +103,13 @@ async def test_the_slower_of_two_nodes_catches_up_by_training():
         await until(lambda: rounds_done(swarm, 5))
         ahead, behind = swarm.nodes.values()
         swarm.hub.rules.append(lambda _src, _dst, _now: Drop())
-        engine = behind.node.running.engine._engine
-        engine._step_cost_s *= 20
+        engine = behind.node.running.engine.engine
+        engine.step_cost_s *= 20
         await until(lambda: ahead.node.progress.round > 80)
         lag = ahead.node.progress.round - behind.node.progress.round
         assert lag > 40
         swarm.hub.rules.clear()
-        engine._step_cost_s /= 20
+        engine.step_cost_s /= 20
         met = behind.node.running.exchange.stats.committed
         await until(lambda: behind.node.running.exchange.stats.committed > met + 20)
         assert abs(ahead.node.progress.round - behind.node.progress.round) <= 2

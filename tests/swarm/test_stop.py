@@ -43,7 +43,7 @@ async def test_a_single_vote_stops_no_node_and_late_joiners_get_it(seed):
         await swarm.crash(3)
         await swarm.start(3)
         late = swarm.nodes[3].node
-        await until(lambda: late.progress.state == "training" and late.running.stop.votes._votes.get(first.peer_id))
+        await until(lambda: late.progress.state == "training" and late.running.stop.votes.received.get(first.peer_id))
         await until(lambda: rounds_done(swarm, 8))
         assert not any(it.node.running.training.house.evaluation.stopped_early for it in swarm.nodes.values())
 

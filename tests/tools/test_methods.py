@@ -46,7 +46,7 @@ def test_every_name_of_a_catalogue_is_listed_once_with_its_file_and_a_test_of_it
     found = listed(key)
     assert sorted(name for name, _ in found) == sorted(ALGORITHMS[key].built_in)
     for name, (_, formula, _, code, tests) in found:
-        module, _, made = ALGORITHMS[key]._entries[name].where.partition(":")
+        module, _, made = ALGORITHMS[key].entries[name].where.partition(":")
         file = module.removeprefix("starling.").replace(".", "/") + ".py"
         assert formula, name
         assert f"`{file}`" in code or not (ROOT / file).exists() or file == "node/catalogues.py", (name, file)

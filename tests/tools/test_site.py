@@ -108,7 +108,7 @@ def test_the_labels_of_all_parts_are_on_one_page(generated):
 
 
 def test_a_key_without_a_default_is_shown_as_required():
-    assert site_reference._row("`dim`", int, site_reference.msgspec.NODEFAULT, "d") == ("| `dim` | a whole number | **required** | d |")
+    assert site_reference.row("`dim`", int, site_reference.msgspec.NODEFAULT, "d") == ("| `dim` | a whole number | **required** | d |")
 
 
 @needs_mkdocs
@@ -127,7 +127,7 @@ def test_a_link_of_the_repository_becomes_one_of_the_site(source, text, there):
     from tools import site
 
     here = os.path.dirname(site.ELSEWHERE.get(source, source.removeprefix("docs/")))  # noqa: PTH120
-    assert site.LINK.sub(lambda match: site._turned(match, source, here), text) == there
+    assert site.LINK.sub(lambda match: site.turned(match, source, here), text) == there
 
 
 @needs_mkdocs

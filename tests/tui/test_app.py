@@ -173,7 +173,7 @@ def test_a_terminal_that_grows_shows_everything_again():
     app, seen = look(one(), (20, 10), then=resize)
     assert "speed and cost" in seen[-1]
     assert "840 in all" in seen[-1]
-    app._poll()  # the timer may fire once more after the widgets are gone
+    app.poll()  # the timer may fire once more after the widgets are gone
     app.draw()
 
 
@@ -217,7 +217,7 @@ def test_nothing_is_drawn_while_nothing_changes():
                 for widget in app.screen.query("#body *"):
                     widget.refresh = lambda *_, of=widget, **__: drawn.append(of) or of
                 drawn.clear()  # of opening the page
-                app._poll()
+                app.poll()
                 await pilot.pause()
                 assert drawn == [], key
 

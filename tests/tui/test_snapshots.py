@@ -16,7 +16,7 @@ import pytest
 
 from starling.tui.app import StarlingApp
 from tests.harness.snapshots import NOW
-from tests.harness.tui.looking import CannedSource, examined, screen_text, settle, swarm
+from tests.harness.tui.looking import CannedSource, examined, screen_text, settle, strips, swarm
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SCREENS = {
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 def styles(app):
     """Lines like `a12 b3`, and what a and b are."""
     names, lines = {}, []
-    for strip in app.screen._compositor.render_strips():
+    for strip in strips(app):
         cells = [segment.style for segment in strip for _ in range(segment.cell_length)]
         runs = []
         for style, run in groupby(cells, key=_look):

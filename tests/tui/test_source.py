@@ -53,8 +53,13 @@ def node(tmp_path):
 
 
 @pytest.fixture
-def source(tmp_path):
-    source = SocketSource(tmp_path / "n", Clock())
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def source(tmp_path, clock):
+    source = SocketSource(tmp_path / "n", clock)
     yield source
     source.close()
 
@@ -81,7 +86,7 @@ def test_only_the_newest_snapshot_is_decoded(node, source, monkeypatch):
     assert again is first
 
 
-def test_a_vanished_node_leaves_its_last_snapshot_and_is_attached_again(tmp_path, node, source):
+def test_a_vanished_node_leaves_its_last_snapshot_and_is_attached_again(tmp_path, node, source, clock):
     source.poll()
     node.say(snapshot(round=5))
     assert source.poll()[0].trouble is None
@@ -89,10 +94,10 @@ def test_a_vanished_node_leaves_its_last_snapshot_and_is_attached_again(tmp_path
     (gone,) = source.poll()
     assert gone.snapshot.round == 5
     assert "went away" in gone.trouble
-    source._clock.now = 2.0
+    clock.now = 2.0
     assert "no node is running" in source.poll()[0].trouble
     node = FakeNode(tmp_path / "n")
-    source._clock.now = 4.0
+    clock.now = 4.0
     source.poll()
     node.say(snapshot(round=6))
     (back,) = source.poll()

@@ -48,7 +48,7 @@ class PageServer:
 
     def __init__(self, documents: Documents, token: str = "") -> None:
         self._documents = documents
-        self._token = token or secrets.token_urlsafe(TOKEN_BYTES)
+        self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
         self._hosts: frozenset[bytes] = frozenset()
         self._open: dict[asyncio.Timeout, None] = {}  # the oldest first
         static = files("starling.tui.web") / "static"
@@ -61,7 +61,7 @@ class PageServer:
         try:
             port = server.sockets[0].getsockname()[1]
             self._hosts = frozenset(f"{name}:{port}".encode() for name in (HOST, "localhost"))
-            yield f"http://{HOST}:{port}/{self._token}/"
+            yield f"http://{HOST}:{port}/{self.token}/"
         finally:
             server.close()  # without waiting for connections: browsers keep some open that say nothing
 
@@ -106,7 +106,7 @@ class PageServer:
             return _text(HTTPStatus.MISDIRECTED_REQUEST, "open the address that `starling web` printed")
         path, _, query = request.target.partition(b"?")
         token, slash, name = path.removeprefix(b"/").partition(b"/")
-        if not slash or not hmac.compare_digest(token, self._token.encode()):
+        if not slash or not hmac.compare_digest(token, self.token.encode()):
             return _text(HTTPStatus.FORBIDDEN, "open the whole address that `starling web` printed: it ends with a token")
         if request.method not in {b"GET", b"HEAD"}:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: this page changes nothing")

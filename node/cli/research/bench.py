@@ -84,7 +84,7 @@ def codec(dims: tuple[int, ...], codecs: tuple[str, ...], repeat: int, threads: 
         raise ConfigError(f"--threads: must be >= 0, got {threads}; try `--threads 0` for one per core")
     if not 0 <= beside <= MOST_BUSY:
         raise ConfigError(f"--beside: must be in [0, {MOST_BUSY}], got {beside}; try `--beside 1`")
-    cases = _measure("codec", Case, codecs or CODECS, dims, DIM, repeat, repeat, device, threads or cores_there(), beside)
+    cases = measure("codec", Case, codecs or CODECS, dims, DIM, repeat, repeat, device, threads or cores_there(), beside)
     if as_json:
         emit(Codecs(cases=cases))
         return
@@ -116,7 +116,7 @@ def rules(dims: tuple[int, ...], count: int, rules: tuple[str, ...], repeat: int
 
     if not LEAST <= count <= LARGEST:
         raise ConfigError(f"--n: must be in [{LEAST}, {LARGEST}], got {count}; try `--n 16`")
-    cases = _measure("rules", RuleCase, rules or RULES, dims, RULES_DIM, repeat, count, repeat)
+    cases = measure("rules", RuleCase, rules or RULES, dims, RULES_DIM, repeat, count, repeat)
     if as_json:
         emit(Rules(cases=cases))
         return
@@ -264,7 +264,7 @@ def overlap(
     console().print(table(columns, map(_overlap_row, cases), fold=True))
 
 
-def _measure(
+def measure(
     what: str, kind: type[T], names: Sequence[str], dims: Sequence[int], usual: int, repeat: int, *arguments: object
 ) -> tuple[T, ...]:
     """Cases of `starling.kernels.{what}`, each in a child process, as the command line never imports torch; `usual` is an example of d."""

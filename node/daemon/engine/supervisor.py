@@ -65,6 +65,11 @@ class EngineSupervisor:
             self._lost(engine, error)
             raise
 
+    @property
+    def engine(self) -> EngineHandle | None:
+        """The engine that is up, if one is."""
+        return self._engine
+
     async def ready(self) -> calls.Opened:
         """Wait until an engine is up. -> its reply when it opened the task"""
         await self._up.wait()

@@ -56,6 +56,11 @@ class Transactions:
             if it.sent and SHOWN_AFTER_S <= now - it.began < SHOWN_UNTIL_S
         )
 
+    @property
+    def size(self) -> int:
+        """Number of exchanges under way, shown or not, at most MAX_UNDER_WAY."""
+        return len(self._under_way)
+
     def observe(self, fact: Fact) -> None:
         """Record what belongs to a transaction, or to a question and its answer."""
         match fact:

@@ -103,12 +103,12 @@ class PairwiseExchange(ExchangeService[Pairwise]):
             raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
         commands = self._core.receive(peer, message, trio.current_time())
         self._tell(Received(About(peer, type(message), *message.figures), len(frame)))
-        self._do(commands)
+        self.carry_out(commands)
 
     async def _chase(self) -> None:
         while True:
             await trio.sleep(self._core.pace.patience.deadline.wait_s())
-            self._do(self._core.chase())
+            self.carry_out(self._core.chase())
 
     async def revoke(self, peer: str) -> None:
         """Delete the flow of a peer that is gone, banned or reborn, what was settled too."""
@@ -116,7 +116,7 @@ class PairwiseExchange(ExchangeService[Pairwise]):
         edge = core.edges.get(peer)
         self._budget.forget(peer)
         self._watch.forget(peer)
-        self._do(core.revoke(peer, trio.current_time()))
+        self.carry_out(core.revoke(peer, trio.current_time()))
         self._move()
         await self._rest(peer)
         if edge is not None and core.edges.get(peer) is edge:
@@ -125,7 +125,7 @@ class PairwiseExchange(ExchangeService[Pairwise]):
     async def reset_all(self) -> None:
         """Start every edge anew and notify the peers: the engine lost its flows, or holds another model."""
         peers = list(self._core.edges)
-        self._do(self._core.reset_all(trio.current_time()))
+        self.carry_out(self._core.reset_all(trio.current_time()))
         self._move()
         for peer in peers:
             await self._rest(peer)

@@ -141,7 +141,7 @@ class PulledExchange(ExchangeService[Pulls]):
         if isinstance(message, Relayed) and commands:
             self._tell(Received(About(peer, Relayed, *message.figures), len(frame)))
             self._attested(statement_of(message.claim, self._context.swarm))
-        self._do(commands)
+        self.carry_out(commands)
 
     def _wake(self, peer: str, wake: Wake) -> None:
         """Nobody is woken where all take part in every round."""
@@ -149,7 +149,7 @@ class PulledExchange(ExchangeService[Pulls]):
 
     def _afford(self, count: int, now: float) -> bool:
         """Whether a payload may go out now, under the volunteer's cap and within what is queued for peers that read slowly."""
-        if self._queued_bytes and self._queued_bytes + count > MAX_UNDER_WAY_BYTES:
+        if self.queued_bytes and self.queued_bytes + count > MAX_UNDER_WAY_BYTES:
             return False
         if not (cap := self._context.limits.up_bytes_per_s):
             return True
@@ -166,14 +166,14 @@ class PulledExchange(ExchangeService[Pulls]):
             why = reply.reason if isinstance(reply, calls.Refused) else "it is longer than a frame may be"
             text = f"the model of round {round} was not published: {why}"
             self._context.report.event("not_published", text, level="warning", round=round)
-            self._do(self._core.withhold(round))
+            self.carry_out(self._core.withhold(round))
             return False
         payload, digest = reply.payload, reply.digest
         self._longest = max(self._longest, len(payload), reply.longest)
         context = self._context
         signature = context.identity.sign(body(context.swarm, context.me, context.incarnation, round, digest))
         published = Pulled(0, round, context.incarnation, digest, signature, payload)
-        self._do(self._core.publish(published, trio.current_time()))
+        self.carry_out(self._core.publish(published, trio.current_time()))
         return True
 
     def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
@@ -192,7 +192,7 @@ class PulledExchange(ExchangeService[Pulls]):
         self._since = math.inf
         peers = links if await self._publish(round) else ()
         began = trio.current_time()
-        self._do(core.ask(round, peers, began, lag_s))
+        self.carry_out(core.ask(round, peers, began, lag_s))
         try:
             await self._until_done(self._telling(round))
         finally:

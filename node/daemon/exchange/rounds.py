@@ -38,7 +38,7 @@ class RoundExchange(PairwiseExchange):
     def computing(self, round: int, links: Mapping[str, float], view: bytes, since: float | None = None) -> None:
         """Note that local steps of `round` begin, or began at `since`; arguments as in `Pairwise.compute`."""
         self._look(links)
-        self._do(self._core.compute(round, links, view, trio.current_time() if since is None else since))
+        self.carry_out(self._core.compute(round, links, view, trio.current_time() if since is None else since))
 
     async def round(
         self,
@@ -55,7 +55,7 @@ class RoundExchange(PairwiseExchange):
         """
         core, began = self._core, trio.current_time()
         self._budget.beside_s = beside_s or math.inf
-        self._do(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
+        self.carry_out(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
         usual_s = core.pace.patience.usual_s()
 
         def look() -> None:
@@ -67,7 +67,7 @@ class RoundExchange(PairwiseExchange):
         finally:
             # nobody is waited for beyond the deadline: what is later is this node's own delay
             waited_s = min(trio.current_time(), core.pace.patience.expires) - began - core.pace.patience.usual_s()
-            self._do(core.end(trio.current_time()))
+            self.carry_out(core.end(trio.current_time()))
         outcomes = dict(core.pace.outcomes)
         for peer in list(core.edges):
             await self._rest(peer)

@@ -81,7 +81,12 @@ class ExchangeService(Generic[Core]):
         self._peers: dict[str, _Peer] = {}
         self._nursery: trio.Nursery | None = None
         self._happened = trio.Event()
-        self._queued_bytes = 0  # payload bytes that wait to be sent or are being sent
+        self.queued_bytes = 0  # payload bytes that wait to be sent or are being sent
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell if no frame or call of a peer is under way."""
+        return not self._peers
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer peers until cancelled. A RemoteProtocolError is reported as the peer's fault."""
@@ -112,7 +117,7 @@ class ExchangeService(Generic[Core]):
         for subscriber in self._subscribers:
             subscriber(fact)
 
-    def _do(self, commands: Iterable[Command]) -> None:
+    def carry_out(self, commands: Iterable[Command]) -> None:
         """Carry out what a core returned."""
         for command in commands:
             match command:
@@ -147,11 +152,11 @@ class ExchangeService(Generic[Core]):
     async def _until_done(self, woken: Callable[[], object] = lambda: None) -> None:
         """Wait until the core is done; `woken` is called after each of its ticks."""
         core = self._core
-        self._do(core.tick(trio.current_time()))
+        self.carry_out(core.tick(trio.current_time()))
         while not core.done:
             with trio.move_on_at(core.deadline):
                 await self._happened.wait()
-            self._do(core.tick(trio.current_time()))
+            self.carry_out(core.tick(trio.current_time()))
             woken()
 
     async def _mix(self, round: int, asked: tuple[str, ...] = (), *, own: bool = True) -> calls.Done:
@@ -186,7 +191,7 @@ class ExchangeService(Generic[Core]):
         self._tell(Queued(about))
         if len(it.frames) < MAX_FRAMES:
             it.frames.append((message, about))
-            self._queued_bytes += about.payload_bytes
+            self.queued_bytes += about.payload_bytes
         if not it.sending:
             it.sending = True
             self._spawn(partial(self._send_frames, peer, it))
@@ -201,14 +206,14 @@ class ExchangeService(Generic[Core]):
                     with trio.fail_after(self._send_s):
                         await self._network.send(peer, "exchange", frame)
             except (TransportError, trio.TooSlowError):
-                self._queued_bytes -= sum(lost.payload_bytes for _, lost in it.frames)
+                self.queued_bytes -= sum(lost.payload_bytes for _, lost in it.frames)
                 it.frames.clear()
-                self._do(self._core.unreachable(peer, trio.current_time()))
+                self.carry_out(self._core.unreachable(peer, trio.current_time()))
                 self._move()
             else:
                 self._tell(Sent(about, len(frame), trio.current_time() - began))
             finally:
-                self._queued_bytes -= about.payload_bytes
+                self.queued_bytes -= about.payload_bytes
         it.sending = False
         self._forget_idle(peer, it)
 
@@ -243,7 +248,7 @@ class ExchangeService(Generic[Core]):
             if isinstance(call, calls.Offer | calls.Answer | calls.Apply):
                 clip = reply.clip if isinstance(reply, calls.Answered | calls.Done) else None
                 self._tell(Called(peer, call.seq, trio.current_time() - began, clip))
-            self._do(self._core.reply(call, reply, trio.current_time()))
+            self.carry_out(self._core.reply(call, reply, trio.current_time()))
             if isinstance(call, calls.VerifyUpdate | calls.VerifyEarlier):
                 self._move()
         it.calling = False

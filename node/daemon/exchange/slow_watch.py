@@ -41,6 +41,11 @@ class SlowWatch:
         """A line for each thing that became slow."""
         return tuple(map(_words, self._core.named()))
 
+    @property
+    def measured(self) -> int:
+        """Number of edges measured, for each kind."""
+        return self._core.size
+
     def observe(self, fact: Fact) -> None:
         """Learn from frames that were sent, and from answers: how long one takes counts from the last time that it was requested."""
         match fact:

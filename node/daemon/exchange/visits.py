@@ -61,19 +61,19 @@ class VisitExchange(PairwiseExchange):
     async def contact_next(self, edges: Iterable[str], slot: int) -> Outcome | None:
         """Visit the next of our edges in this slot. -> how it ended, None if there is none to visit"""
         peer = self._core.next_visit(edges)
-        self._do(self._core.enter_slot(slot, trio.current_time()))
+        self.carry_out(self._core.enter_slot(slot, trio.current_time()))
         return None if peer is None else await self.contact(peer, slot)
 
     async def contact(self, peer: str, slot: int) -> Outcome:
         """Visit one peer: begin an exchange, or ask it to begin. -> how it ended"""
         core, began = self._core, trio.current_time()
         self._moved_bytes.pop(peer, None)
-        self._do(core.enter_slot(slot, trio.current_time()))
-        self._do(core.visit(peer, trio.current_time()))
+        self.carry_out(core.enter_slot(slot, trio.current_time()))
+        self.carry_out(core.visit(peer, trio.current_time()))
         try:
             await self._until_done()
         finally:
-            self._do(core.end(trio.current_time()))
+            self.carry_out(core.end(trio.current_time()))
             self._rate(peer, core.pace.outcomes.get(peer, "timeout"), trio.current_time() - began)
         outcome = core.pace.outcomes[peer]
         self._noted({peer: outcome}, core.take_clipped([peer]))
@@ -86,7 +86,7 @@ class VisitExchange(PairwiseExchange):
         if edge is None:
             return False
         inc = edge.inc
-        self._do(core.close(peer, trio.current_time()))
+        self.carry_out(core.close(peer, trio.current_time()))
 
         async def closed() -> None:
             while edge.closing:
@@ -95,7 +95,7 @@ class VisitExchange(PairwiseExchange):
         while edge.closing:
             with trio.move_on_after(core.pace.patience.deadline.wait_s() / RETRIES):
                 await closed()
-            self._do(core.retry_close(peer))
+            self.carry_out(core.retry_close(peer))
         await self._rest(peer)
         return edge.settled is not None and edge.settled[0] == inc
 

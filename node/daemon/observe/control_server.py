@@ -52,7 +52,7 @@ class ControlServer:
         try:
             async with trio.open_nursery() as nursery:
                 streams = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
-                nursery.start_soon(trio.serve_listeners, self._connection, [streams])
+                nursery.start_soon(trio.serve_listeners, self.answer, [streams])
                 task_status.started()
         finally:
             listener.close()
@@ -90,7 +90,8 @@ class ControlServer:
         listener.setblocking(False)
         return listener, inode
 
-    async def _connection(self, stream: trio.SocketStream) -> None:
+    async def answer(self, stream: trio.SocketStream) -> None:
+        """Answer the requests of a connection until it ends."""
         self._connections += 1
         try:
             async with stream:

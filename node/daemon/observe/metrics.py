@@ -68,6 +68,11 @@ class MetricsService:
         self._taken: tuple[float, StatusSnapshot] | None = None
         self._rendered: dict[str, tuple[bytes, str]] = {}
 
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return len(self._open)
+
     async def serve(self) -> None:
         """Serve until cancelled; returns at once if the address is none."""
         try:
@@ -88,13 +93,14 @@ class MetricsService:
                 continue
             where = ", ".join(sorted({_shown(listener.socket.getsockname()) for listener in listeners}))
             self._report.event("metrics_listening", f"metrics at {where}", addresses=where)
-            await trio.serve_listeners(self._connection, listeners)
+            await trio.serve_listeners(self.answer, listeners)
 
     def _report_failure(self, why: str) -> None:
         advice = "training goes on without metrics, put another into node.toml and `starling run` again"
         self._report.event("no_metrics", f"metrics.listen: {why}, got {self._listen!r}; {advice}", level="error")
 
-    async def _connection(self, stream: trio.abc.HalfCloseableStream) -> None:
+    async def answer(self, stream: trio.abc.HalfCloseableStream) -> None:
+        """Answer the one request of a connection, and close it."""
         async with stream:
             host = _client(stream)
             if not self._rates.take(host, trio.current_time()):

@@ -79,10 +79,10 @@ class Accountant:
         self._path = path
         self._delta = delta
         self._most = most
-        self._lots = [] if path is None else _read(path)
-        if not self._lots or (self._lots[-1].noise, self._lots[-1].rate) != (noise, rate):
-            self._lots.append(Lot(noise, rate, 0))
-        self._reserved = self._lots[-1].steps
+        self.lots = [] if path is None else _read(path)  # steps with the same noise and rate, the last of now
+        if not self.lots or (self.lots[-1].noise, self.lots[-1].rate) != (noise, rate):
+            self.lots.append(Lot(noise, rate, 0))
+        self._reserved = self.lots[-1].steps
         self.epsilon(1)  # raises now instead of at the first step
         self.problem = ""  # why no step may be taken; "" if one may
 
@@ -92,7 +92,7 @@ class Accountant:
 
     def count_step(self) -> bool:
         """Count one step, before it is taken. -> whether it may be."""
-        last = self._lots[-1]
+        last = self.lots[-1]
         if last.steps == self._reserved and not self._reserve():
             return False
         last.steps += 1
@@ -102,7 +102,7 @@ class Accountant:
         """Write the exact count, at an orderly stop. After an OSError the file has more steps than were taken, not fewer."""
         if self._path is not None:
             self._write(0)
-            self._reserved = self._lots[-1].steps
+            self._reserved = self.lots[-1].steps
 
     def _reserve(self) -> bool:
         lot = LOT
@@ -116,7 +116,7 @@ class Accountant:
         except OSError as error:
             self.problem = f"{self._path} cannot be written: {error.strerror or error}"
             return False
-        self._reserved = self._lots[-1].steps + lot
+        self._reserved = self.lots[-1].steps + lot
         self.problem = ""
         return True
 
@@ -126,7 +126,7 @@ class Accountant:
             tensor_file.flush_folder(self._path.parent)
 
     def _with(self, further: int) -> list[Lot]:
-        *before, last = self._lots
+        *before, last = self.lots
         return [*before, Lot(last.noise, last.rate, last.steps + further)]
 
 

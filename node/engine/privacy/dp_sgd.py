@@ -66,15 +66,15 @@ class PrivateGradients:
         named = dict(model.module.named_parameters())
         self._parameters = {name: named[name] for name in layout.names}
         self._dim, self._dtype = layout.dim, layout.dtype
-        self._rate = min(1.0, about.batch_size / data.units)
+        self.rate = min(1.0, about.batch_size / data.units)
         self._chunk = max(1, CHUNK_BYTES // (layout.dim * layout.dtype.itemsize))
         self._each = _each_sample(model.task, model.module)
         try:
-            self._sum(torch.zeros(1, dtype=torch.int64))
+            self.clipped(torch.zeros(1, dtype=torch.int64))
         except (RuntimeError, TypeError, ValueError) as error:
             why = str(error).split(". ")[0].split("\n")[0]
             raise _refused(about, f"has a loss that torch cannot differentiate sample by sample ({why[:120]})") from error
-        self.accountant = Accountant(path, noise=section.noise, rate=self._rate, delta=section.delta, most=section.max_epsilon)
+        self.accountant = Accountant(path, noise=section.noise, rate=self.rate, delta=section.delta, most=section.max_epsilon)
 
     def gradient(self) -> tuple[Tensor, float]:
         """Return a noised gradient (d,), and the mean loss of its samples, for the owner only; nan for none.
@@ -83,13 +83,13 @@ class PrivateGradients:
         """
         if not self.accountant.count_step():
             return torch.zeros(self._dim, dtype=self._dtype), math.nan
-        drawn = (self._csprng.uniform(self._data.units) < self._rate).nonzero()[0]
-        total, losses = self._sum(torch.from_numpy(drawn))
+        drawn = (self._csprng.uniform(self._data.units) < self.rate).nonzero()[0]
+        total, losses = self.clipped(torch.from_numpy(drawn))
         noised = self._csprng.noised(total, self._deviation)
         mean = float(losses.mean()) if losses.numel() else math.nan
-        return (noised / (self._rate * self._data.units)).to(self._dtype), mean
+        return (noised / (self.rate * self._data.units)).to(self._dtype), mean
 
-    def _sum(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def clipped(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Samples (m,) -> the sum (d,) in double precision of their clipped gradients, and their losses (m,)."""
         total, losses = torch.zeros(self._dim, dtype=torch.float64), [torch.empty(0)]
         parameters = {name: parameter.detach() for name, parameter in self._parameters.items()}

@@ -59,7 +59,7 @@ class Rank:
         self._gradients = Gradients(opening.numerics, chosen, self.model, opening.device, binding=self._binding)
         self._gradient = self._binding.gradient()
 
-    def _restored(self) -> Callable[[], None]:
+    def restoring(self) -> Callable[[], None]:
         """Gives the model's buffers back what they hold now: a forward pass that ran out of memory has counted its batch already."""
         buffers = list(self.model.buffers())
         before = [each.clone() for each in buffers]
@@ -77,7 +77,7 @@ class Rank:
             team.share(self._binding.x)
             batch = self._data.batch(self._batch, generator(self._seed, "batch", self._node, step))
             self._stepped.begin_step(self.model, step, self._batch)
-            team.compute(self._gradients, batch, self._gradient, seed, self._restored())
+            team.compute(self._gradients, batch, self._gradient, seed, self.restoring())
             self._stepped.end_step(self.model)
 
 

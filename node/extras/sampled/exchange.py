@@ -87,18 +87,18 @@ class SampledExchange(PulledExchange):
     async def _watch(self) -> None:
         """Wake those whose turn is next."""
         while True:
-            self._do(self._turns.tick(trio.current_time()))
+            self.carry_out(self._turns.tick(trio.current_time()))
             with trio.move_on_at(self._turns.tick_at):
                 await self._happened.wait()
 
     def _wake(self, peer: str, wake: Wake) -> None:
-        self._do(self._turns.receive(peer, wake, trio.current_time()))
+        self.carry_out(self._turns.receive(peer, wake, trio.current_time()))
         for it in wake.claims:
             self._attested(statement_of(it, self._context.swarm))
 
     async def begin(self, round: int) -> None:
         """Take part, with a model that is the average of the round before this one if it is not the initial one."""
-        self._do(self._turns.begin(trio.current_time()))
+        self.carry_out(self._turns.begin(trio.current_time()))
         if round > 0:
             await self._engine.call(calls.Train(round, 0))
             await self.publish(self.sampling.stride * round - 1)
@@ -122,7 +122,7 @@ class SampledExchange(PulledExchange):
         await self._engine.call(calls.Train(done, 0))  # freezes our own vector: only then others' are received
         if others:
             await self._expect(done)
-            self._do(core.ask(due.turn - 1, others, trio.current_time()))
+            self.carry_out(core.ask(due.turn - 1, others, trio.current_time()))
             try:
                 await self._until_done(self._telling(due.turn - 1))
             finally:
@@ -158,7 +158,7 @@ class SampledExchange(PulledExchange):
         published = self._core.newest
         claim = Claim(self._context.me, published.incarnation, turn, published.digest, published.signature)
         used, self._used = self._used, ()
-        self._do(self._turns.publish(claim, used, trio.current_time()))
+        self.carry_out(self._turns.publish(claim, used, trio.current_time()))
         self._move()
         return True
 
@@ -168,7 +168,7 @@ class SampledExchange(PulledExchange):
 
     def finish(self) -> None:
         """This node has the last model."""
-        self._do(self._turns.finish(self._used))
+        self.carry_out(self._turns.finish(self._used))
 
     async def revoke(self, peer: str) -> None:
         """The peer is gone, banned or reborn."""

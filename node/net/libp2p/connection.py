@@ -110,6 +110,11 @@ class Connection:
             self._queued.unpark_all()
 
     @property
+    def streams(self) -> int:
+        """Number of streams that are not over."""
+        return len(self._streams)
+
+    @property
     def is_full(self) -> bool:
         """Tell if streams have to wait before they queue more."""
         return self.session.outgoing_bytes >= self.queue_bytes

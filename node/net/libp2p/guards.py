@@ -35,6 +35,11 @@ class AcceptRate:
 
     _buckets: Rates[str] = field(default_factory=lambda: Rates(ACCEPTS_PER_S, 8 * ACCEPTS_PER_S, MAX_BLOCKS))
 
+    @property
+    def blocks(self) -> int:
+        """Number of blocks remembered."""
+        return len(self._buckets)
+
     def allowed(self, block: str, now: float) -> bool:
         """Count one more connection. -> whether it may begin a handshake"""
         return self._buckets.take(block, now)

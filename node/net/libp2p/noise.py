@@ -110,6 +110,11 @@ class Channel:
         self._plain = self._sealed = memoryview(b"")
         self._buffer = bytearray()  # a record that is cut
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of a record that is not whole, less than MAX_RECORD_BYTES + 2."""
+        return len(self._buffer)
+
     async def read(self) -> bytes:
         """Received bytes, at least one; b"" at the end; ChannelBroken as `records`."""
         return b"".join(await self.records(READ_BYTES))

@@ -43,6 +43,11 @@ class PartialFrames:
     strange: int = 0  # bytes of `held` that belong to unknown peers
     _assemblies: list[Assembly] = field(default_factory=list)
 
+    @property
+    def streams(self) -> int:
+        """Number of streams that are read."""
+        return len(self._assemblies)
+
     def begin(self, stream: Stream, known: Callable[[], bool]) -> Assembly:
         """Start assembling frames of a stream; `known` says at the beginning of each whether its peer is known."""
         assembly = Assembly(stream, known)

@@ -102,8 +102,8 @@ class Relay:
                 message = HopMessage(type=HopMessage.STATUS, status=Status.OK, limit=self._limit())
                 await stream.write(framed(message))
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._copy, circuit, stream, conversation.rest, far, nursery.cancel_scope)
-                    nursery.start_soon(self._copy, circuit, far, first, stream, nursery.cancel_scope)
+                    nursery.start_soon(self.copy, circuit, stream, conversation.rest, far, nursery.cancel_scope)
+                    nursery.start_soon(self.copy, circuit, far, first, stream, nursery.cancel_scope)
         finally:
             self.slots.end(circuit)
             self._scopes.pop(circuit.number, None)
@@ -133,7 +133,8 @@ class Relay:
             return None
         return stream, conversation.rest
 
-    async def _copy(self, circuit: Circuit, source: Stream, first: bytes, to: Stream, scope: trio.CancelScope) -> None:
+    async def copy(self, circuit: Circuit, source: Stream, first: bytes, to: Stream, scope: trio.CancelScope) -> None:
+        """Pass on one direction of a circuit, at its pace, until it ends."""
         data: bytes | memoryview = first
         try:
             while True:

@@ -97,6 +97,11 @@ class RelaySlots:
         """Return the open circuits, the oldest first."""
         return tuple(self._circuits.values())
 
+    @property
+    def buckets(self) -> int:
+        """Token buckets of peers with a reservation or a circuit."""
+        return len(self._knocks) + len(self._paces)
+
     def holders(self, now: float) -> tuple[str, ...]:
         """Peers with a reservation, sorted."""
         self._expire(now)

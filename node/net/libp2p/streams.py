@@ -34,6 +34,11 @@ class Stream:
         self._arrived = trio.lowlevel.ParkingLot()
         self._credited = trio.lowlevel.ParkingLot()
 
+    @property
+    def unread(self) -> int:
+        """Bytes received and not read."""
+        return sum(map(len, self._chunks))
+
     async def read(self) -> bytes | memoryview:
         """Received bytes, at least one; b"" at the end; StreamBroken if it was reset or the connection is gone.
 

@@ -49,11 +49,11 @@ class Session:
     max_inbound: int = MAX_INBOUND_STREAMS
     most_window: int = WINDOW  # of a stream
     frames: int = 0  # received so far
-    _streams: dict[int, StreamState] = field(default_factory=dict)
+    streams: dict[int, StreamState] = field(default_factory=dict)  # that are not over
     _outgoing: Outgoing = field(default_factory=Outgoing)
     _next_id: int = 0
     _last_inbound: int = 0
-    _inbound: int = 0
+    inbound: int = 0  # number of those that the peer opened
     _windows: int = 0  # of inbound streams
     _buffer: bytearray = field(default_factory=bytearray)
     _body: tuple[int, int] = (0, 0)  # stream and bytes left of the data frame under way
@@ -72,17 +72,17 @@ class Session:
     def open(self) -> int:
         """Return a new stream's id. The peer may answer on it at once."""
         stream, self._next_id = self._next_id, self._next_id + 2
-        self._streams[stream] = StreamState(inbound=False)
+        self.streams[stream] = StreamState(inbound=False)
         self._put(_UPDATE, _SYN, stream, 0)
         return stream
 
     def __contains__(self, stream: int) -> bool:
         """Tell if either side may still send on a stream."""
-        return stream in self._streams
+        return stream in self.streams
 
     def room(self, stream: int) -> int:
         """Bytes that may be sent on a stream now; 0 if it is gone."""
-        state = self._streams.get(stream)
+        state = self.streams.get(stream)
         return 0 if state is None or state.we_finished else state.send_credit
 
     def send(self, stream: int, data: memoryview) -> int:
@@ -94,14 +94,14 @@ class Session:
         if 0 < len(data) - count < SMALL_BYTES < count:
             count -= SMALL_BYTES  # for what is left not to be a small frame
         if count:
-            self._streams[stream].send_credit -= count
+            self.streams[stream].send_credit -= count
             self._put(_DATA, 0, stream, count)
             self._outgoing.add(data[:count])
         return count
 
     def consumed(self, stream: int, count: int) -> None:
         """`count` received bytes are out of the way: the peer may send as many more, and twice the window while that is allowed."""
-        state = self._streams.get(stream)
+        state = self.streams.get(stream)
         if state is None or state.they_finished:
             return
         state.consumed += count
@@ -117,18 +117,18 @@ class Session:
 
     def keep_window(self, stream: int) -> None:
         """Stop growing a stream's window: its data, and short frames behind them, wait."""
-        state = self._streams.get(stream)
+        state = self.streams.get(stream)
         if state is not None:
             state.steady = True
 
     def window(self, stream: int) -> int:
         """Most bytes of a stream that can be received and not consumed; 0 if it is gone."""
-        state = self._streams.get(stream)
+        state = self.streams.get(stream)
         return 0 if state is None else state.window
 
     def finish(self, stream: int) -> None:
         """Send no more on a stream."""
-        state = self._streams.get(stream)
+        state = self.streams.get(stream)
         if state is not None and not state.we_finished:
             state.we_finished = True
             self._put(_UPDATE, _FIN, stream, 0)
@@ -137,7 +137,7 @@ class Session:
 
     def reset(self, stream: int) -> None:
         """Be done with a stream in both directions."""
-        if stream in self._streams:
+        if stream in self.streams:
             self._put(_UPDATE, _RST, stream, 0)
             self._forget(stream)
 
@@ -170,7 +170,7 @@ class Session:
     def _take_body(self, stream: int, piece: memoryview, events: list[Event]) -> None:
         left = self._body[1] - len(piece)
         self._body = (stream, left)
-        if stream in self._streams:
+        if stream in self.streams:
             events.append(yamux_events.Received(stream, piece if len(piece) >= SHARED_BYTES else bytes(piece)))
             if not left and self._body_finishes:
                 self._finished(stream, events)
@@ -195,17 +195,17 @@ class Session:
         if not self._openings.take(1, now):
             raise Violation("muxer_openings")
         self._last_inbound = stream
-        if self._inbound >= self.max_inbound:
+        if self.inbound >= self.max_inbound:
             self._answer(_UPDATE, _RST, stream, 0)
             return
-        self._inbound += 1
-        self._streams[stream] = StreamState(inbound=True)
+        self.inbound += 1
+        self.streams[stream] = StreamState(inbound=True)
         self._windows += INITIAL_WINDOW
         self._answer(_UPDATE, _ACK, stream, 0)
         events.append(yamux_events.Opened(stream))
 
     def _on_stream(self, kind: int, flags: int, stream: int, length: int, events: list[Event]) -> None:
-        state = self._streams.get(stream)
+        state = self.streams.get(stream)
         if kind == _DATA:
             if length > (WINDOW if state is None else state.receive_credit):
                 raise Violation("muxer_window_overrun")
@@ -232,7 +232,7 @@ class Session:
             self._body_finishes = False
 
     def _finished(self, stream: int, events: list[Event]) -> None:
-        state = self._streams[stream]
+        state = self.streams[stream]
         if not state.they_finished:
             state.they_finished = True
             events.append(yamux_events.Finished(stream))
@@ -240,8 +240,8 @@ class Session:
                 self._forget(stream)
 
     def _forget(self, stream: int) -> None:
-        state = self._streams.pop(stream)
-        self._inbound -= state.inbound
+        state = self.streams.pop(stream)
+        self.inbound -= state.inbound
         self._windows -= state.window if state.inbound else 0
 
     def _answer(self, kind: int, flags: int, stream: int, length: int) -> None:

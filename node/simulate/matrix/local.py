@@ -50,7 +50,7 @@ class LocalSteps:
     _scalars: frozenset[str] = frozenset()
     _weights: Tensor | None = field(init=False)  # (N, 1)
     _steps: Tensor = field(init=False)  # (N,) since the optimiser's memory was empty
-    _done: Tensor = field(init=False)  # (N,)
+    done: Tensor = field(init=False)  # (N,)
     _lives: Tensor = field(init=False)  # (N,) how often the optimiser's memory was emptied
     _joined_at: Tensor = field(init=False)
 
@@ -68,14 +68,14 @@ class LocalSteps:
         )
         equal = all(weight == 1.0 for weight in self.weights)
         self._weights = None if equal else self.like.new_tensor(self.weights)[:, None]
-        self._steps, self._done, self._lives = torch.zeros((3, len(self.like)), dtype=torch.int64)
+        self._steps, self.done, self._lives = torch.zeros((3, len(self.like)), dtype=torch.int64)
         self._joined_at = torch.full((len(self.like),), _NEVER, dtype=torch.int64)
 
     def __call__(self, rows: Tensor, round: int, step: int, x: Tensor, correct: Callable[[Tensor], Tensor]) -> Tensor:
         """One local step: x (r, d) of `rows` (r,) -> their new models."""
         if self.seeds is not None:
             return self._by_seeds(self.seeds, rows, round, step, x, correct)
-        gradients = self.problem.gradients(rows, self._done[rows], x)
+        gradients = self.problem.gradients(rows, self.done[rows], x)
         bad = _not_finite(gradients)
         gradients[bad] = 0.0  # what the mixing algorithm keeps must stay finite
         if self.watched:
@@ -85,7 +85,7 @@ class LocalSteps:
         weights = 1.0 if self._weights is None else self._weights[rows]
         direction, shift = self.corrections.corrected(gradients, correct, weights)
         if self.running_mean:
-            first = self._done[rows] == 1
+            first = self.done[rows] == 1
             direction = torch.where(first[:, None], direction / (1.0 - self.section.momentum), direction)
         stepped = x.clone()
         for at, lr, count, weight in self._groups(rows, round):
@@ -107,8 +107,8 @@ class LocalSteps:
             gradients, self._raw[rows] = ahead.optimistic(gradients, self._raw[rows]), gradients
         elif ahead.looks_ahead(section):
             further = ahead.point(section, x, gradients, correct, self._ramped(rows, round, x))
-            gradients = self.problem.gradients(rows, self._done[rows], further)
-        self._done[rows] += 1
+            gradients = self.problem.gradients(rows, self.done[rows], further)
+        self.done[rows] += 1
         return gradients
 
     def _ramped(self, rows: Tensor, round: int, x: Tensor) -> Tensor:
@@ -120,15 +120,15 @@ class LocalSteps:
         """Return the directions of steps along seeded random directions, as `Learner` does for the mixing algorithm `seeds`."""
         directions = torch.stack([seeds.direction(self.problem.labels[row], round, step, x) for row in rows.tolist()])
         both = torch.stack((x + seeds.epsilon * directions, x - seeds.epsilon * directions), 1)
-        scalars = self._ramped(rows, round, x) * slope(self.problem.losses(rows, self._done[rows], both), seeds.epsilon)
-        self._done[rows] += 1
+        scalars = self._ramped(rows, round, x) * slope(self.problem.losses(rows, self.done[rows], both), seeds.epsilon)
+        self.done[rows] += 1
         bad = ~torch.isfinite(scalars)
         self.undone += int(bad.sum())
         return x - correct(scalars.masked_fill(bad, 0.0)) * directions
 
     def losses(self, rows: Tensor, models: Tensor) -> Tensor:
         """Models (r, m, d) -> (r, m): each one's loss on what its row has just learned from."""
-        return self.problem.losses(rows, (self._done[rows] - 1).clamp_min(0), models)
+        return self.problem.losses(rows, (self.done[rows] - 1).clamp_min(0), models)
 
     def joined(self, row: int, round: int) -> None:
         """A node came with another's model: its memory is empty, and its rate climbs from here."""
@@ -140,7 +140,7 @@ class LocalSteps:
 
     def life(self, row: int) -> tuple[int, int]:
         """Return how often a row's memory was emptied, and its number of local steps."""
-        return int(self._lives[row]), int(self._done[row])
+        return int(self._lives[row]), int(self.done[row])
 
     def state_of(self, row: int) -> dict[str, Tensor]:
         """Return what a row's optimiser keeps, by torch's names, not copied; empty before its first step."""

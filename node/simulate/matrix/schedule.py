@@ -113,7 +113,7 @@ class SlotSchedule:
     seed: int  # decides the order within a slot
     rings: Rings = field(init=False)
     _members: NDArray[np.bool_] = field(init=False)
-    _visited: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
+    visited: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rings = Rings(self.peers, self.degree, self.salt)
@@ -122,7 +122,7 @@ class SlotSchedule:
     def update(self, members: NDArray[np.bool_]) -> Moved:
         """Members (N,) came or went -> what became of edges."""
         before, self._members = self._members, members.copy()
-        self._visited = {pair: slot for pair, slot in self._visited.items() if members[pair[0]] and members[pair[1]]}
+        self.visited = {pair: slot for pair, slot in self.visited.items() if members[pair[0]] and members[pair[1]]}
         return self.rings.change(np.flatnonzero(before & ~members).tolist(), np.flatnonzero(members & ~before).tolist())
 
     def at(self, slot: int) -> Exchanges:
@@ -132,11 +132,11 @@ class SlotSchedule:
         served, visiting, pairs = dict.fromkeys(rows.tolist(), 0), dict[int, int](), list[tuple[int, int]]()
         for row in rows[order].tolist():
             longest_ago = min(
-                self.rings.edges[row], default=None, key=lambda other: (self._visited.get((row, other), -1), self.peers[other])
+                self.rings.edges[row], default=None, key=lambda other: (self.visited.get((row, other), -1), self.peers[other])
             )
             if longest_ago is None:
                 continue
-            self._visited[row, longest_ago] = slot
+            self.visited[row, longest_ago] = slot
             # where the peer is visiting this row already, one exchange serves both
             if visiting.get(longest_ago) != row and served[longest_ago] < MAX_SERVED:
                 served[longest_ago] += 1

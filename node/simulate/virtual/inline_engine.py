@@ -39,7 +39,7 @@ class InlineEngine:
     def __init__(self, worker: Worker, *, step_cost_s: float, call_cost_s: float) -> None:
         if step_cost_s <= 0.0:
             raise ValueError(f"step_cost_s must be > 0 or time stands still, got {step_cost_s}")
-        self._worker, self._step_cost_s, self._call_cost_s = worker, step_cost_s, call_cost_s
+        self._worker, self.step_cost_s, self._call_cost_s = worker, step_cost_s, call_cost_s
         self._calls: deque[_Call] = deque()
         self._called = trio.Event()
         self._running: dict[type[Trained | Evaluated], _Call] = {}  # answered by the reply of that type
@@ -73,7 +73,7 @@ class InlineEngine:
                         await trio.sleep(self._call_cost_s)
                         self._handle(under_way.pop())
                     elif self._worker.busy:
-                        await trio.sleep(self._step_cost_s)
+                        await trio.sleep(self.step_cost_s)
                         reply = self._worker.step()
                         if reply is not None:
                             self._running.pop(Trained if isinstance(reply, Trained) else Evaluated).answer(reply)

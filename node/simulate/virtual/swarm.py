@@ -86,12 +86,12 @@ class VirtualSwarm:
         clock_off_s: Callable[[int], float] = lambda _index: 0.0,
     ) -> None:
         self._seed = seed
-        manifest, self._config = sealed(manifest, config or NodeConfig(linger_s=1e6, threads=1, trust=True))
+        manifest, self.config = sealed(manifest, config or NodeConfig(linger_s=1e6, threads=1, trust=True))
         self.manifest = create(manifest, self.identity(0), int(EPOCH_S * 1000))
         self.swarm = swarm_id(self.manifest)
         pace = self.manifest.pace
         fixed = pace.changed(min_wait_s=pace.slot_s if pace.kind == "clock" else pace.max_wait_s)
-        self._agreed = msgspec.structs.replace(self.manifest, pace=fixed if fixed_deadlines else pace)
+        self.agreed = msgspec.structs.replace(self.manifest, pace=fixed if fixed_deadlines else pace)
         self.hub = MemoryHub(rules or (), seed)
         self.nodes: dict[int, VirtualNode] = {}
         self._step_cost_s = step_cost_s
@@ -133,7 +133,7 @@ class VirtualSwarm:
         bootstrap = tuple(address_of(other.peer_id) for at, other in sorted(self.nodes.items()) if at != index)
         stages = self.manifest.crew.stages
         shard = (index // stages if shard is None else shard) % self.manifest.partition.shards
-        config = msgspec.structs.replace(self._config, bootstrap=bootstrap[:8], shard=shard)
+        config = msgspec.structs.replace(self.config, bootstrap=bootstrap[:8], shard=shard)
         if stages > 1:
             config = msgspec.structs.replace(config, stage=index % stages if stage is None else stage)
         if index in self._attacks:
@@ -173,7 +173,7 @@ class VirtualSwarm:
         """Return what a node keeps: between two starts only bans and trust, and its checkpoint if there is a folder."""
         checkpoint = self._folder / f"{index}.safetensors" if self._folder else None
         before = self.stores.get(index, MemoryStore())
-        store = self.stores[index] = MemoryStore(self._agreed, before.decisions, checkpoint=checkpoint)
+        store = self.stores[index] = MemoryStore(self.agreed, before.decisions, checkpoint=checkpoint)
         return store
 
     async def _live(self, virtual: VirtualNode) -> None:

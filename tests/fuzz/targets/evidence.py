@@ -92,9 +92,8 @@ class _Detection:
         except RemoteProtocolError as error:
             reason_of(error, {"claim_forged", "evidence_proves_nothing", "too_much_evidence"}, sender)
         assert len(self.store.held(self.now)) <= 4
-        assert max(len(self.store._convicted), len(self.store._rations._of)) <= 6
-        assert len(self.statements._rations._of) <= 3
-        assert all(len(held) <= 2 * 7 for held in self.statements._held.values()), "two incarnations, seven rounds"
+        assert self.store.size <= 4 + 6 + 6
+        assert self.statements.size <= 3 + PEERS * (1 + 2 * 7), "two incarnations, seven rounds"
 
     def _attest(self, *, honest: bool) -> Attestation:
         choices = self.choices

@@ -55,7 +55,7 @@ def _requests(data: bytes) -> bool:
     piece = 1 + (data[0] if data else 0)
     stream = Script([data[at : at + piece] for at in range(1, len(data), piece)], most_sent=6)
     server = ControlServer(NOWHERE, bare, _command, Changes())
-    at_once(server._connection, stream)
+    at_once(server.answer, stream)
     answers = b"".join(stream.sent).splitlines()
     refused = [answer for answer in answers if not json.loads(answer).get("ok", True)]
     assert len(answers) <= max(data[1:].count(b"\n"), 1) + 6
@@ -166,7 +166,7 @@ def _show(found: StatusSnapshot) -> None:
     out.print(look.status_table(found))
     for width in (80, 200):
         out.print(look.peer_table(found.peers[:8], width))
-    look._print_first(out, found, None, Path("node"))
+    look.print_first(out, found, None, Path("node"))
     text = out.file.getvalue()
     assert all(character.isprintable() or character == "\n" for character in text), "no control sequence reaches the terminal"
     for event in found.events[:8]:

@@ -11,6 +11,7 @@ from starling.gossip.membership.detector import Detector
 from starling.gossip.membership.events import Died, Output, Send
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList
+from starling.gossip.membership.probes import MAX_RELAYS
 from starling.gossip.wire import frames, schema
 from starling.gossip.wire.schema import Record, Request, Response, Rumor
 from tests.fuzz.target import Choices, Target, reason_of
@@ -213,7 +214,7 @@ class _Member:
         assert ME in view.alive or self.core.stopped
         assert detectors.verify(self.core.own)
         assert view.members[ME].record == self.core.own
-        assert sum(probe.asker is not None for probe in self.core.prober.probes._open.values()) <= 64
+        assert self.core.prober.probes.relayed <= MAX_RELAYS
         assert view.alive == tuple(sorted(view.alive))
 
     def _message(self) -> schema.Control:

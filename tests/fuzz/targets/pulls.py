@@ -44,6 +44,7 @@ class _Node:
         self.now = 0.0
         self.verifying: list[VerifyUpdate | VerifyEarlier] = []
         self.sent: Counter[str] = Counter()  # vectors by peer since the last publishing
+        self.forgotten: set[str] = set()  # since then: their answers are counted anew
         self.used = self.faults = 0
 
     def act(self) -> None:
@@ -69,12 +70,17 @@ class _Node:
                 self._do(machine.tick(self.now))
             case _:
                 peer = choices.of(PEERS)
-                machine.forget(peer) if choices.flag() else machine.unreachable(peer, self.now)
+                if choices.flag():
+                    machine.forget(peer)
+                    self.forgotten.add(peer)
+                else:
+                    machine.unreachable(peer, self.now)
 
     def _round(self) -> None:
         machine, number = self.machine, self.machine.round
         if machine.publishable(number):
             self.sent.clear()
+            self.forgotten.clear()
             self._do(machine.publish(_published("me", number), self.now))
         self._do(machine.ask(number, PEERS[: 1 + self.choices.below(3)], self.now, 1.0))
         self.verifying = [call for call in self.verifying if isinstance(call, VerifyEarlier)]
@@ -131,19 +137,15 @@ class _Node:
             assert frames.decode("exchange", "me", frames.encode(command.message)) == command.message
             if isinstance(command.message, Pulled):
                 self.sent[command.peer] += 1
-                assert self.sent[command.peer] <= MAX_ANSWERS or not self._known(command.peer)
+                assert self.sent[command.peer] <= MAX_ANSWERS or command.peer in self.forgotten
                 assert command.message.payload == _published("me", command.message.round).payload
         assert len(commands) <= len(PEERS) * (1 + DEPTH), "a message costs little"
         assert len(machine.relays.rounds) <= DEPTH + 1
         assert len(machine.relays.open) <= AT_ONCE * DEPTH * len(PEERS)
-        assert len(machine._deferred) <= MAX_DEFERRED
-        assert len(machine._published) <= KEPT
+        assert machine.deferred <= MAX_DEFERRED
+        assert len(machine.published) <= KEPT
         now = [call for call in self.verifying if isinstance(call, VerifyUpdate)]
         assert len(now) <= len(PEERS), "the engine looks at one vector of a peer"
-
-    def _known(self, peer: str) -> bool:
-        """Its answers are counted; a peer that was forgotten in between may get more."""
-        return peer in self.machine._answered and self.machine._answered[peer] >= self.sent[peer]
 
 
 def _published(peer: str, number: int) -> Pulled:

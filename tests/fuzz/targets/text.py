@@ -162,7 +162,7 @@ def _invite(data: bytes) -> bool:
     if setting >= 128:
         rest = rest[:1000]  # base58 takes time with the square of the length
         prefix = invites.INVITED if setting >= 192 else invites.PREFIX
-        text = prefix + base58.b58encode(rest + invites._checksum(prefix, rest)).decode()
+        text = prefix + base58.b58encode(rest + invites.checksum_of(prefix, rest)).decode()
     try:
         found = invites.decode(text)
     except ConfigError as error:

@@ -103,7 +103,7 @@ def _records(data: bytes) -> bool:
     try:
         while plain := immediately(channel.read()):
             read += plain
-            assert len(channel._buffer) < noise.MAX_RECORD_BYTES + 2
+            assert channel.buffered < noise.MAX_RECORD_BYTES + 2
     except ChannelBroken as error:
         one_line(error)
         assert not intact
@@ -164,11 +164,12 @@ def _muxer(data: bytes) -> bool:
                     if isinstance(body, bytes):
                         received[stream] = received.get(stream, 0) + len(body)
                         assert received[stream] <= yamux.WINDOW, "no more than the window is held"
-        inbound = sum(stream.inbound for stream in session._streams.values())
-        assert inbound == session._inbound <= yamux.MAX_INBOUND_STREAMS
-        assert len(session._streams) <= yamux.MAX_INBOUND_STREAMS + len(ours)
+        inbound = sum(stream.inbound for stream in session.streams.values())
+        assert inbound == session.inbound <= yamux.MAX_INBOUND_STREAMS
+        assert len(session.streams) <= yamux.MAX_INBOUND_STREAMS + len(ours)
         assert session.outgoing_bytes <= yamux.MAX_OUTGOING_BYTES + len(data) * (1 << 15)
-        assert session._outgoing == twin._outgoing or violated
+        assert session.outgoing_bytes == twin.outgoing_bytes or violated
+    assert violated or b"".join(session.take(1 << 30)) == b"".join(twin.take(1 << 30))
     return not violated and bool(received)
 
 
@@ -295,7 +296,7 @@ async def _lanes_program(data: bytes) -> bool:
         for number in range(len(streams)):
             nursery.start_soon(read, number)
     assert unfinished.held == 0
-    assert not unfinished._assemblies
+    assert unfinished.streams == 0
     for stream, got, long, (frames_sent, announced) in zip(streams, delivered, too_long, expected, strict=True):
         assert got == frames_sent[: len(got)], "a frame arrives whole or not at all"
         assert stream.broken or (got, long) == (frames_sent, announced)
@@ -352,7 +353,7 @@ async def _connection_program(data: bytes) -> bool:
         await connection.run(serve)
     assert connection.violation is None or connection.violation in VIOLATIONS
     assert connection.over.is_set()
-    assert not connection._streams
+    assert connection.streams == 0
     assert unfinished.held == 0
     return bool(received)
 

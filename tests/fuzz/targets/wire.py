@@ -142,7 +142,7 @@ def _manifest(data: bytes) -> bool:
         raw = msgpack.packb(plain, use_bin_type=True)
     if setting < 128:
         raw = _signed(raw)
-    swarm = manifest._hash(raw) if setting % 2 == 0 else manifest.swarm_id(MANIFESTS[0])
+    swarm = manifest.hash_of(raw) if setting % 2 == 0 else manifest.swarm_id(MANIFESTS[0])
     try:
         found = manifest.from_bytes(raw, swarm, "peer")
     except RemoteProtocolError as error:
@@ -168,8 +168,8 @@ def _signed(raw: bytes) -> bytes:
     """
     try:
         plain = msgpack.unpackb(raw, raw=False, strict_map_key=True, max_array_len=256, max_ext_len=0)
-        unsigned = manifest._sorted({**plain, "founder": CREATOR.peer_id, "signature": ""})
-        signature = CREATOR.sign(manifest._SIGN_DOMAIN + msgpack.packb(unsigned, use_bin_type=True)).hex()
+        unsigned = manifest.ordered({**plain, "founder": CREATOR.peer_id, "signature": ""})
+        signature = CREATOR.sign(manifest.SIGN_DOMAIN + msgpack.packb(unsigned, use_bin_type=True)).hex()
         signed: bytes = msgpack.packb({**unsigned, "signature": signature}, use_bin_type=True)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
         return raw

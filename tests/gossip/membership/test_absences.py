@@ -43,7 +43,7 @@ def test_only_members_recently_away_are_remembered():
     for peer, gone_s in {"gone": 2.0, "back": 1.0, "lately": 2.0}.items():
         absences.over(peer, gone_s, now=100.0)
     absences.keep(["back", "lately"], 105.0)
-    assert set(absences._until) == {"lately"}
+    assert absences.peers == {"lately"}
 
 
 def test_a_member_that_was_silent_is_lately_gone_until_it_has_been_back_for_long():

@@ -48,7 +48,7 @@ def test_two_of_eight_that_accuse_all_others_have_nobody_held_dead_and_cost_a_bo
             known = swarm.nodes[liar].member_list.members
             said = tuple(Rumor(peer, known[peer].record.incarnation, known[peer].record.version, "suspect", liar) for peer in honest)
             for victim in honest:
-                swarm._put(swarm.now + delay_s, victim, (liar, encode(Spread((), said))))
+                swarm.put(swarm.now + delay_s, victim, (liar, encode(Spread((), said))))
         if swarm.run(began + turn * EVERY_S) >= began + seconds:
             break
     late = [event for at, who, event in swarm.events if at > began and who in honest]

@@ -76,5 +76,5 @@ def test_simultaneous_joiners_know_all_within_a_round_trip():
     swarm = DetectorSwarm(12, delay_s=0.02)
     swarm.run(0.5, swarm.agreed)
     met = swarm.run(swarm.now + 0.1)
-    told = [peer for node in swarm.nodes.values() for peer in node.view.introductions._told]
+    told = [peer for node in swarm.nodes.values() for peer in node.view.introductions.hearsay]
     assert not told, f"at {met} s some know others from hearsay"

@@ -96,5 +96,5 @@ def test_before_training_all_count_at_once():
 
 def test_memory_is_bounded():
     roster, _ = training(*(event for i in range(2 * MAX_REMEMBERED) for event in (Joined(f"n{i}"), Left(f"n{i}"))))
-    assert len(roster._past) == MAX_REMEMBERED
+    assert roster.remembered == MAX_REMEMBERED
     assert roster.members(0.0) == ("me",)

@@ -73,4 +73,4 @@ def test_votes_are_bounded():
     mine = votes()
     for number in range(MAX_VOTERS + 10):
         mine.voted(str(number), True)
-    assert len(mine._votes) == MAX_VOTERS
+    assert len(mine.received) == MAX_VOTERS

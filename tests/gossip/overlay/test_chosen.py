@@ -96,9 +96,9 @@ def test_once_all_are_tried_an_edge_changes_only_for_one_that_is_half_as_fast_ag
     for me, node in met.nodes.items():
         slowest = min(min(met.rates[me], met.rates[peer]) for peer in node.fast)
         drawn = set(node.peers) - set(node.fast)
-        others = [peer for peer in node._rates if peer not in drawn and peer not in node.fast]
-        better = [peer for peer in others if node._rates[peer] > HYSTERESIS * slowest]
-        assert all(peer in node._refused for peer in better)  # who is fast for many has no room left
+        others = [peer for peer in node.rates if peer not in drawn and peer not in node.fast]
+        better = [peer for peer in others if node.rates[peer] > HYSTERESIS * slowest]
+        assert all(peer in node.refused for peer in better)  # who is fast for many has no room left
 
 
 def test_edges_change_one_at_a_time_and_not_before_all_were_measured():
@@ -120,9 +120,9 @@ def test_edges_change_one_at_a_time_and_not_before_all_were_measured():
 def test_an_exchange_that_fails_makes_an_edge_slow():
     node = ChosenEdges(3, SALT)
     node.measured("peer", 10.0)
-    assert node._rates["peer"] == 10.0
+    assert node.rates["peer"] == 10.0
     node.measured("peer", 0.0)
-    assert node._rates["peer"] == pytest.approx(7.0)
+    assert node.rates["peer"] == pytest.approx(7.0)
 
 
 def test_guests_up_to_the_degree_are_answered_and_not_visited():
@@ -143,7 +143,7 @@ def test_guests_up_to_the_degree_are_answered_and_not_visited():
 def test_a_peer_that_refused_is_not_requested_again_at_once():
     node, others = ChosenEdges(3, SALT), names(4)
     opened, _ = node.update("me", others)
-    (asked,) = set(opened) - set(node._drawn.peers)
+    (asked,) = set(opened) - set(node.visits(0))
     node.drop(asked)
     for _ in range(10):
         opened, _ = node.update("me", others)

@@ -120,7 +120,7 @@ def test_the_lazy_form_has_no_negative_eigenvalue_and_moves_everybody_half_as_fa
 @given(seed=st.integers(0, 2**63 - 1), n=st.integers(2, 40), factor=st.floats(0.05, 3.0))
 def test_a_random_graph_is_connected_symmetric_and_equal_on_all_nodes(seed, n, factor):
     W = matrix(ErdosRenyi(seed, factor), n, 0)
-    random_graph._graph.cache_clear()
+    random_graph.connected_graph.cache_clear()
     assert (matrix(ErdosRenyi(seed, factor), n, 7) == W).all()
     assert (W == W.T).all()
     assert residual(W) < 1.0 - 1e-9
@@ -139,7 +139,7 @@ def test_random_graphs_have_the_degrees_of_their_probability():
 def test_going_from_gap_to_gap_hits_each_trial_with_its_probability(share):
     p = share / 2**32
     trials = 200_000
-    hits = random_graph._hits(7, trials, share)
+    hits = random_graph.successes(7, trials, share)
     assert len(hits) == pytest.approx(p * trials, abs=4 * math.sqrt(trials * p * (1 - p)) + 1e-9)
     assert (np.diff(hits) > 0).all()
     neighbors = int((np.diff(hits) == 1).sum())

@@ -58,9 +58,13 @@ async def examined(run_dir):
     return CHECKS
 
 
+def strips(app):
+    """Lines of the screen with their styles, which textual does not offer."""
+    return app.screen._compositor.render_strips()
+
+
 def screen_text(app):
-    strips = app.screen._compositor.render_strips()
-    return "\n".join(strip.text for strip in strips)
+    return "\n".join(strip.text for strip in strips(app))
 
 
 def look(

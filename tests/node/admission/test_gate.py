@@ -307,4 +307,4 @@ def test_memory_per_peer_is_bounded(monkeypatch):
     for nonce in range(50):
         record = Record(PEOPLE[1].peer_id, SWARM, 1, nonce, "alive", (), b"", credentials.encode(Credential("", Ticket(0, nonce))))
         gate.prove(record, good=True)
-    assert len(gate._proven) == len(gate._parsed) == 10
+    assert gate.size == 2 * 10

@@ -75,7 +75,7 @@ def test_a_bad_invite_is_one_clear_line(text, says):
     "packed", [b"\xc0", b"\x92\xa1s\x90", b"\x92\x01\x91\xa2/x", b"\x93\xa1s\x91\xa2/x\x00", b"\x92\xa1s\x91\x01", b"\x92\xa1s\x91\xa3abc"]
 )
 def test_a_well_sealed_invite_with_wrong_content_is_damaged_too(packed):
-    text = invites.PREFIX + base58.b58encode(packed + invites._checksum(invites.PREFIX, packed)).decode()
+    text = invites.PREFIX + base58.b58encode(packed + invites.checksum_of(invites.PREFIX, packed)).decode()
     with pytest.raises(ConfigError, match="damaged"):
         invites.decode(text)
 

@@ -154,7 +154,7 @@ def test_crews_have_a_part_and_a_vote_each_and_their_machines_one_stage_each(can
     plan = planned(canned, "--task", "text", "--nodes", "7", *CREWS, *text, "--dir", str(tmp_path / "demo"))
     assert (plan.manifest.pace.quorum, plan.manifest.partition.shards) == (2, 2)
     with Demo(plan) as demo:
-        configs = [demo._config(index) for index in range(7)]
+        configs = [demo.config(index) for index in range(7)]
     assert [(config.shard, config.stage) for config in configs] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 0)]
     assert plan.alone.crew.stages == 1
 
@@ -290,8 +290,8 @@ def test_the_terminal_ui_is_closed_by_one_sigint_and_a_bar_follows_when_a_person
     popen = subprocess.Popen
     monkeypatch.setattr(progress.subprocess, "Popen", lambda _arguments, env: popen([sys.executable, "-c", ui, str(log)], env=env))
     bars = []
+    monkeypatch.setattr(progress.Bar, "show", lambda _self, *shown: bars.append(shown))
     with progress.Terminal(tmp_path) as terminal:
-        monkeypatch.setattr(terminal._bar, "show", lambda *shown: bars.append(shown))
         terminal.show(0.0, "starting")
         while not log.exists() or "up" not in log.read_text():
             terminal.show(0.1, "starting")
@@ -415,7 +415,7 @@ def test_the_final_state_of_a_node(reported, changes, expected, tmp_path):
     member = Member(0, tmp_path, "12D3")
     member.process = SimpleNamespace(poll=lambda: 1 if changes.get("down") else None)
     member.snapshot, member.killed_at, member.reborn = snapshot, changes.get("killed_at"), changes.get("reborn", False)
-    assert Demo(Plan(Manifest(), seconds=changes.get("seconds")))._row(member).state == expected
+    assert Demo(Plan(Manifest(), seconds=changes.get("seconds"))).row(member).state == expected
 
 
 def member(tmp_path, index, value, attack="", state="finished"):
@@ -430,10 +430,10 @@ def member(tmp_path, index, value, attack="", state="finished"):
 def test_mean_and_minimum_are_of_the_honest(tmp_path):
     demo = Demo(Plan(Manifest()))
     demo.members = [member(tmp_path, 0, 0.9), member(tmp_path, 1, 0.8), member(tmp_path, 2, 0.1, "foe"), member(tmp_path, 3, 1.0, "foe")]
-    summary = demo._summary(1.0)
+    summary = demo.summary(1.0)
     assert [row.byzantine for row in summary.nodes] == [False, False, True, True]
     assert (summary.mean, summary.min, summary.max) == (pytest.approx(0.85), 0.8, 0.9)
-    assert demo._line() == "4 nodes (2 Byzantine), round 10, accuracy 0.850"
+    assert demo.line() == "4 nodes (2 Byzantine), round 10, accuracy 0.850"
 
 
 def test_crews_consensus_distance_is_that_of_whole_models(tmp_path):
@@ -443,16 +443,16 @@ def test_crews_consensus_distance_is_that_of_whole_models(tmp_path):
     values = [("a", 3, 1.0), ("b", 1, 2.0), ("a", 3, 3.0), ("b", 1, 6.0)]
     for each, (name, count, value) in zip(demo.members, values, strict=True):
         save_file({name: np.full(count, value, np.float32)}, RunDir(each.run_dir).model)
-    assert demo._consensus_distance() == pytest.approx(7.0**0.5)
+    assert demo.consensus_distance() == pytest.approx(7.0**0.5)
     demo.members = demo.members[:2]
-    assert demo._consensus_distance() is None
+    assert demo.consensus_distance() is None
 
 
 def test_every_node_of_a_demo_has_the_file_that_its_swarm_begins_with(tmp_path):
     manifest = Manifest(task=TaskSection(start=str(tmp_path / "warm.safetensors")))
     with Demo(Plan(manifest, folder=tmp_path)) as demo:
-        assert {demo._config(index).start for index in range(3)} == {str(tmp_path / "warm.safetensors")}
-        assert Demo(Plan(Manifest()))._config(0).start == ""
+        assert {demo.config(index).start for index in range(3)} == {str(tmp_path / "warm.safetensors")}
+        assert Demo(Plan(Manifest())).config(0).start == ""
 
 
 def test_the_run_does_not_wait_for_a_byzantine_node(tmp_path):
@@ -460,16 +460,16 @@ def test_the_run_does_not_wait_for_a_byzantine_node(tmp_path):
     demo = Demo(Plan(Manifest()))
     late = member(tmp_path, 1, 0.5, "nan", state="training")
     demo.members = [member(tmp_path, 0, 0.9), late]
-    assert demo._row(late).state == "left"
-    assert list(demo._watch())
+    assert demo.row(late).state == "left"
+    assert list(demo.watch())
 
 
 def test_byzantine_nodes_know_each_other_and_honest_nodes_are_configured_as_usual(tmp_path):
     """The demo says the second yes for its owner, who asked for it by name."""
     plan = Plan(Manifest(), nodes=5, byzantine=((3, "alie"), (4, "nan")), folder=tmp_path)
     with Demo(plan) as demo:
-        configs = [demo._config(index) for index in range(5)]
-        crew = {demo._peer(3), demo._peer(4)}
+        configs = [demo.config(index) for index in range(5)]
+        crew = {demo.peer(3), demo.peer(4)}
     assert [(config.attack, config.attack_agreed) for config in configs[2:]] == [("", False), ("alie", True), ("nan", True)]
     assert [set(str(config.attack_params["crew"]).split(",")) for config in configs[3:]] == [crew, crew]
     assert configs[0].attack_params == {}
@@ -490,17 +490,17 @@ def test_every_owner_bans_every_byzantine_node_once_and_one_that_does_not_answer
     demo.members = [member(tmp_path, index, 0.5 + index / 10, "foe" if index > 1 else "") for index in range(4)]
     for each in demo.members:
         each.snapshot = structs.replace(each.snapshot, addresses=("/ip4/127.0.0.1/tcp/1",))
-    demo._ban()
+    demo.ban()
     assert asked == [("0", "evaluate", None), ("0", "ban", "12D32"), ("0", "ban", "12D33")]
     before = demo.before_ban
     assert (before.round, before.mean, before.min) == (10, pytest.approx(0.55), 0.5)
     asked.clear()
     silent.clear()
     for _ in range(2):
-        demo._ban()
+        demo.ban()
     assert asked == [("1", "ban", "12D32"), ("1", "ban", "12D33")]
     assert demo.before_ban is before
-    assert demo._line() == "4 nodes (2 Byzantine, banned), round 10, accuracy 0.550"
+    assert demo.line() == "4 nodes (2 Byzantine, banned), round 10, accuracy 0.550"
 
 
 def test_a_byzantine_node_that_all_others_have_banned_ends_as_banned(tmp_path):
@@ -509,7 +509,7 @@ def test_a_byzantine_node_that_all_others_have_banned_ends_as_banned(tmp_path):
     rows = (PeerStatus("12D32", "banned", standing="ban"),)
     for honest, expected in zip(demo.members, ("done", "banned"), strict=False):
         honest.snapshot = structs.replace(honest.snapshot, peers=rows)
-        assert demo._row(demo.members[2]).state == expected
+        assert demo.row(demo.members[2]).state == expected
 
 
 # --- a node alone, beside the swarm -----------------------------------------------------------------------------
@@ -557,6 +557,6 @@ def test_the_table_says_what_the_swarm_did_for_a_node_and_what_to_do_next(canned
 @pytest.mark.parametrize(("state", "seconds", "counts"), [("finished", None, True), ("training", None, False), ("training", 9.0, True)])
 def test_a_node_alone_that_did_less_is_not_compared(state, seconds, counts):
     demo = Demo(Plan(Manifest(), seconds=seconds))
-    assert demo._how_alone_did() is None
+    assert demo.lone_result() is None
     demo.alone = SimpleNamespace(snapshot=SimpleNamespace(state=state, round=3, local_steps=60, value=0.5))
-    assert demo._how_alone_did() == (DemoAlone(rounds=3, local_steps=60, value=0.5) if counts else None)
+    assert demo.lone_result() == (DemoAlone(rounds=3, local_steps=60, value=0.5) if counts else None)

@@ -147,7 +147,7 @@ def test_no_bootstrap_address_is_right_for_a_creator_alone():
 def measured(monkeypatch, tmp_path):
     """A healthy machine with a public address in an empty folder, whose bootstrap addresses answer; the test changes what it likes."""
     monkeypatch.chdir(tmp_path)
-    answers = {"_hosts": {"9.9.9.9": "public"}, "_largest": 16 << 20, "cores_there": 64, "_writable": Place(free=1 << 40)}
+    answers = {"interface_hosts": {"9.9.9.9": "public"}, "_largest": 16 << 20, "cores_there": 64, "disk_at": Place(free=1 << 40)}
     for name, answer in answers.items():
         monkeypatch.setattr(doctor, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(verdicts, "NODE_BYTES", 1)
@@ -159,8 +159,8 @@ def measured(monkeypatch, tmp_path):
     async def dial(address):
         return Dialled(address, None, said["failed"]) if said["failed"] else Dialled(address, 0.01)
 
-    monkeypatch.setattr(doctor, "_torch", torch)
-    monkeypatch.setattr(doctor, "_dial", dial)
+    monkeypatch.setattr(doctor, "ask_torch", torch)
+    monkeypatch.setattr(doctor, "dial", dial)
     return said
 
 
@@ -300,14 +300,14 @@ def test_a_port_that_another_program_has_is_seen(measured, tmp_path, capsys):
     ("address", "failed"), [("/ip4/127.0.0.1/tcp/1", "refused"), ("/dns4/no.such.name.invalid/tcp/1", "name"), ("/unix/a", "other")]
 )
 def test_dialling_tells_what_happened(address, failed):
-    dialled = trio.run(doctor._dial, address)
+    dialled = trio.run(doctor.dial, address)
     assert (dialled.failed, dialled.seconds) == (failed, None)
 
 
 @pytest.mark.real
 def test_dialling_a_listening_peer_takes_no_time():
     with socket.create_server(("127.0.0.1", 0)) as other:
-        dialled = trio.run(doctor._dial, f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}")
+        dialled = trio.run(doctor.dial, f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}")
     assert dialled.seconds < verdicts.DIAL_S
     assert dialled.kind == "loopback"
 
@@ -317,7 +317,7 @@ def test_a_silent_node_is_not_awaited(autojump_clock, monkeypatch):
         await trio.sleep_forever()
 
     monkeypatch.setattr(trio, "open_tcp_stream", silence)
-    assert trio.run(doctor._dial, "/ip4/9.9.9.9/tcp/1", clock=autojump_clock).failed == "silent"
+    assert trio.run(doctor.dial, "/ip4/9.9.9.9/tcp/1", clock=autojump_clock).failed == "silent"
     assert autojump_clock.current_time() == pytest.approx(verdicts.DIAL_S)
 
 
@@ -326,9 +326,9 @@ def test_addresses_are_those_of_interfaces_without_loopback(monkeypatch):
     families = {host: socket.AF_INET6 if ":" in host else socket.AF_INET for host in kinds}
     found = {"eth0": [SimpleNamespace(address=host, family=family) for host, family in families.items()]}
     monkeypatch.setattr("psutil.net_if_addrs", lambda: found)
-    assert doctor._hosts() == {host: kind for host, kind in kinds.items() if kind}
+    assert doctor.interface_hosts() == {host: kind for host, kind in kinds.items() if kind}
     monkeypatch.setattr("psutil.net_if_addrs", dict)
-    assert doctor._hosts() == {}
+    assert doctor.interface_hosts() == {}
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_addresses_are_those_of_interfaces_without_loopback(monkeypatch):
 def test_torch_is_asked_in_a_process_that_may_fail_or_hang(program, answer, monkeypatch):
     monkeypatch.setattr(doctor, "PROBE", ("/no/python",) if program is None else (sys.executable, "-c", program))
     monkeypatch.setattr(verdicts, "TORCH_S", 1.0 if answer is None else 60.0)
-    assert trio.run(doctor._torch) == answer
+    assert trio.run(doctor.ask_torch) == answer
 
 
 @pytest.mark.parametrize("words", [["doctor"], ["demo"], ["create"], ["join", "starling1:x"], ["run"]])
@@ -375,8 +375,8 @@ def test_a_directory_that_this_user_may_not_enter_is_a_failure_in_one_line(measu
 
 def test_an_unwritable_folder_is_reported_with_the_reason(tmp_path):
     (tmp_path / "file").touch()
-    assert doctor._writable(tmp_path / "file" / "node").error == "Not a directory"
-    assert doctor._writable(tmp_path / "new" / "node").error == ""
+    assert doctor.disk_at(tmp_path / "file" / "node").error == "Not a directory"
+    assert doctor.disk_at(tmp_path / "new" / "node").error == ""
 
 
 @pytest.mark.real

@@ -162,7 +162,7 @@ def test_a_rotation_loses_and_repeats_nothing(rotations, place, reader):
 def test_what_is_written_while_the_end_of_a_file_is_read_is_not_lost(place, reader, monkeypatch):
     """Between our last look at the file and the look at its name, the node writes and renames."""
     append(place, line("a"))
-    look = reader._next
+    look = reader.next_file
 
     def late():
         if (place / "log.jsonl").exists() and not (place / "log.jsonl.1").exists():
@@ -171,7 +171,7 @@ def test_what_is_written_while_the_end_of_a_file_is_read_is_not_lost(place, read
             append(place, line("c"))
         return look()
 
-    monkeypatch.setattr(reader, "_next", late)
+    monkeypatch.setattr(reader, "next_file", late)
     assert events(reader) == ["a", "b", "c"]
 
 

@@ -208,7 +208,7 @@ def test_a_field_that_is_left_unset_need_not_be_there():
         perhaps: int | msgspec.UnsetType = msgspec.UNSET
 
     definition = {"properties": {"there": {}, "perhaps": {}}}
-    schemas._complete(definition, Half)
+    schemas.complete(definition, Half)
     assert definition["required"] == ["there"]
 
 

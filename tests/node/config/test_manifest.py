@@ -112,7 +112,7 @@ def test_toml_and_bytes_bring_the_same_manifest_back():
 
 def resealed(plain):
     raw = msgpack.packb(plain) if not isinstance(plain, bytes) else plain
-    return raw, manifests._hash(raw)
+    return raw, manifests.hash_of(raw)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_bytes_that_are_not_the_manifest_are_the_senders_fault(spoil, reason):
 )
 def test_the_right_bytes_of_another_version_ask_for_an_upgrade(change):
     """The hash fits, so the sender is honest: it is us who cannot read it."""
-    raw, swarm = resealed(manifests._sorted({**msgspec.to_builtins(created()), **change}))
+    raw, swarm = resealed(manifests.ordered({**msgspec.to_builtins(created()), **change}))
     with pytest.raises(ConfigError, match=r"another version.*upgrade") as error:
         manifests.from_bytes(raw, swarm, "peer")
     assert "\n" not in str(error.value)
@@ -154,7 +154,7 @@ def test_the_right_bytes_of_another_version_ask_for_an_upgrade(change):
 
 def test_missing_fields_are_another_version_too():
     """Filling in our defaults would make another manifest of it, with another id."""
-    plain = manifests._sorted(msgspec.to_builtins(created()))
+    plain = manifests.ordered(msgspec.to_builtins(created()))
     del plain["pace"]
     with pytest.raises(ConfigError, match="another version"):
         manifests.from_bytes(*resealed(plain), "peer")

@@ -25,7 +25,7 @@ CODECS = ("compress.request", "compress.response")
 
 
 def entries(key):
-    return EVERY[key]._entries.items()
+    return EVERY[key].entries.items()
 
 
 def walked(value, path=()):

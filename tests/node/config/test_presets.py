@@ -322,7 +322,7 @@ def test_the_table_in_the_documentation_is_the_code(name):
     section = DOCS.read_text().partition(f"\n### `{name}`\n")[2].partition("\n#")[0]
     rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
     told = [tuple(cell(text) for text in row[:3]) for row in rows]
-    assert told == [(key.name, presets._shown(key.value), words(key.limit)) for key in PRESETS[name]]
+    assert told == [(key.name, presets.shown(key.value), words(key.limit)) for key in PRESETS[name]]
 
 
 def words(limit):
@@ -331,4 +331,4 @@ def words(limit):
     if limit.where is None:
         return limit.words
     key, values = limit.where
-    return f"{limit.words} where {key} = {' or '.join(map(presets._shown, values)) if isinstance(values, tuple) else values}"
+    return f"{limit.words} where {key} = {' or '.join(map(presets.shown, values)) if isinstance(values, tuple) else values}"

@@ -105,7 +105,7 @@ def test_also_after_an_error():
 
 @pytest.mark.parametrize(("name", "blocks"), [("blocks", 4), ("sequence of blocks", 2), ("layers", 1), ("gpt", 4)])
 def test_blocks_are_the_outermost_members_of_lists(name, blocks):
-    assert len(Checkpointed(MODELS[name][0]())._wrappers) == blocks
+    assert Checkpointed(MODELS[name][0]()).blocks == blocks
 
 
 def test_a_model_without_blocks_is_refused_in_one_line():

@@ -134,7 +134,7 @@ def test_what_is_remembered_is_bounded_and_goes_with_the_peer_and_the_model():
     distances = ConsensusDistance()
     for number in range(2 * MOST):
         distances.record(f"peer {number}", 1.0)
-    assert len(distances._fresh) == MOST
+    assert distances.size == MOST
     distances.forget_all()
     assert distances.figure() is None
     distances.record("gone", 5.0)

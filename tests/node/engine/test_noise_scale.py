@@ -69,7 +69,7 @@ def test_there_is_no_figure_before_some_measurements_nor_where_noise_hides_the_g
 def test_numbers_that_are_not_finite_are_left_out():
     scale = measured(LEAST, (8,))
     before = msgspec.to_builtins((scale.count, scale.trace, scale.square))
-    scale._note(torch.tensor([torch.inf]), torch.tensor([1.0]), 1.0)
+    scale.record(torch.tensor([torch.inf]), torch.tensor([1.0]), 1.0)
     assert (scale.count, scale.trace, scale.square) == tuple(before)
 
 

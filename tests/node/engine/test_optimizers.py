@@ -125,9 +125,9 @@ def test_a_large_model_is_stepped_in_one_pass(kind, decay, monkeypatch):
         if turn == 9:
             plain.load(fused.state_dict())
             fused.load(plain.state_dict())
-    assert [plain._fused, fused._fused] == [False, True]
+    assert [plain.fused, fused.fused] == [False, True]
     monkeypatch.setattr("starling.node.engine.optimizers.LARGE", dim)
-    assert not optimizer(section, other, model=model)._fused
+    assert not optimizer(section, other, model=model).fused
 
 
 @pytest.mark.parametrize("kind", REFERENCES)

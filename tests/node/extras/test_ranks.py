@@ -34,7 +34,7 @@ def test_all_ranks_open_concurrently():
 def test_a_rank_counts_a_batch_once_in_its_buffers_though_it_is_computed_twice():
     made = Rank.__new__(Rank)
     made.model = nn.BatchNorm1d(2)
-    restore = made._restored()
+    restore = made.restoring()
     before = {name: each.clone() for name, each in made.model.named_buffers()}
     made.model(torch.arange(16.0).view(8, 2))
     assert not torch.equal(made.model.running_mean, before["running_mean"])

@@ -35,7 +35,7 @@ def test_a_line_holds_only_what_is_new(tmp_path):
 def test_what_was_appended_to_a_bounded_list_is_never_lost(before, new, limit):
     """Of equal entries too many may be appended, but none too few: a list that forgets and repeats is the hardest case."""
     held, now = tuple(before[-limit:]), tuple((before + new)[-limit:])
-    written = record._appended(held, now)
+    written = record.appended(held, now)
     assert (held + written)[-limit:] == now
     assert len(written) <= len(now)
 

@@ -121,14 +121,14 @@ def test_mlflow_has_the_points_of_a_run(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
 def test_wandb_takes_the_points_of_a_run_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason="needs wandb: pip install 'starling-swarm[wandb]'")
+    wandb = pytest.importorskip("wandb", reason="needs wandb: pip install 'starling-swarm[wandb]'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     tracker = TRACKERS.build("tracker", "wandb", {"target": "my-project", "run": RUN})
     for point in scalars([at_second(1), at_second(3)]):
         tracker.add(point)
-    summary = dict(tracker._run.summary)
+    summary = dict(wandb.run.summary)
     tracker.close()
     assert summary["loss"] == 0.25
     assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))

@@ -118,7 +118,7 @@ def test_the_files_name_no_other_origin_and_hold_no_inline_script():
 
 
 def test_a_token_is_new_each_time_and_long():
-    tokens = {PageServer(documents)._token for _ in range(8)}
+    tokens = {PageServer(documents).token for _ in range(8)}
     assert len(tokens) == 8
     assert min(map(len, tokens)) >= 32
 

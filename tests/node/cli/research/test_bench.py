@@ -215,7 +215,7 @@ def test_every_model_pace_driver_and_link_is_a_case_of_the_overlap(monkeypatch, 
 def test_the_models_of_an_overlap_have_about_the_parameters_asked_for(model, tmp_path):
     """And their data are there; the manifest is one that nodes accept."""
     for d in (100_000, 1_000_000, 10_000_000):
-        chosen = assignments(overlap._task(model, d, tmp_path))
+        chosen = assignments(overlap.task_of(model, d, tmp_path))
         agreed = toml.apply_set(Manifest(), chosen)
         manifests.check(agreed)
         assert abs(frame.parameters(agreed) - d) < 0.25 * d
@@ -295,7 +295,7 @@ def test_a_table_has_a_row_for_each_case_and_a_dash_for_what_is_not_known(argume
 def test_a_child_that_dies_is_an_error_that_says_so(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, -9, stdout="", stderr=""))
     with pytest.raises(GossipError, match=r"full.int4 at d = 10: its process ended with -9; it may need"):
-        bench._measure("codec", Case, ["full+int4"], [10], 10, 1)
+        bench.measure("codec", Case, ["full+int4"], [10], 10, 1)
 
 
 def test_the_command_line_does_not_import_torch():
@@ -438,7 +438,7 @@ def test_every_rule_offered_has_its_counterpart():
 
 def test_a_slow_peer_is_not_repeated_for_long():
     calls = []
-    combining._timed(lambda: calls.append(sum(range(200_000))), 50, 1e-4)
+    combining.timed(lambda: calls.append(sum(range(200_000))), 50, 1e-4)
     assert len(calls) == 1
 
 

@@ -91,7 +91,7 @@ async def test_a_peer_that_begins_and_never_ends_fills_no_memory():
         kept.observe(Called("stranger", number, 0.1, 1.0))
     kept.observe(queued_pull("b", 1))
     kept.observe(received_vector("b", 1, len(b"vector")))
-    assert len(kept._under_way) == MAX_UNDER_WAY
+    assert kept.size == MAX_UNDER_WAY
     for _ in range(2 * MAX_ENDED):
         kept.observe(Ended("b", 3, 0, "busy", "", "initiator"))
     kept.observe(Ended("b", 0, 1, "committed", "", "initiator"))

@@ -14,7 +14,7 @@ from starling.node.daemon.exchange.pull_service import FRAME_BYTES
 from starling.node.daemon.membership.neighbors import Caps, RandomNeighbors, secret_draws
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
-from tests.harness.pull_swarm import INCARNATION, PullSwarm, sign, verify
+from tests.harness.pull_swarm import FIRST_NUMBER, INCARNATION, PullSwarm, sign, verify
 from tests.harness.virtual import virtual
 
 
@@ -63,7 +63,7 @@ async def test_thousands_of_requests_cost_two_vectors_and_one_signature():
         assert a.engine.count(calls.Publish) == 1
         assert {reason for _, reason in a.facts.faults} == {"asked_too_often"}
         assert len(a.facts.faults) == 3_000 - MAX_QUESTIONS
-        assert not a.exchange._peers
+        assert a.exchange.is_idle
         assert spent_s < 6.0  # 2 ms each, though the sender and the network are counted as well
 
 
@@ -88,7 +88,7 @@ async def test_a_lie_is_a_fault_with_a_name_and_costs_its_teller_alone(reason):
         nursery.start_soon(swarm["b"].round, 0, "")
         nursery.start_soon(a.round, 0, "bz")
         await trio.sleep(0.1)  # z is at work and has parked the question
-        await z.network.send("a", "exchange", LIES[reason](a.exchange._core.questions["z"]))
+        await z.network.send("a", "exchange", LIES[reason](FIRST_NUMBER + 2))
         await trio.sleep(5.0)
         assert a.facts.faults == [("z", reason)]
         assert a.engine.mixed == [(0, {"b": b"b 0", "z": None})]
@@ -164,12 +164,12 @@ async def test_a_peer_that_reads_nothing_uses_memory_briefly_and_delays_no_other
         nursery.start_soon(swarm["b"].round, 0, "a")
         await trio.sleep(0.1)
         assert stuck
-        assert a.exchange._queued_bytes >= len(b"a 0")
+        assert a.exchange.queued_bytes >= len(b"a 0")
         await swarm["c"].round(0, "a")
         assert swarm["c"].exchange.stats == Exchanges(committed=1)
         await trio.sleep(5.0)
-        assert a.exchange._queued_bytes == 0
-        assert not a.exchange._peers
+        assert a.exchange.queued_bytes == 0
+        assert a.exchange.is_idle
 
 
 @virtual
@@ -232,7 +232,7 @@ async def test_a_cap_that_is_changed_holds_for_the_next_response():
     a.engine.padding = b.engine.padding = bytes(100_000)
     async with swarm.serving():
         for number, (cap, committed) in enumerate([(0, 1), (1000, 2), (1000, 2), (10**8, 3), (0, 4)]):
-            a.exchange._context.limits.up_bytes_per_s = cap
+            a.limits.up_bytes_per_s = cap
             await a.round(number, "")
             await b.round(number, "a")
             assert b.exchange.stats.committed == committed

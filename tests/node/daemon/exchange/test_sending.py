@@ -47,7 +47,7 @@ async def sent(line, messages, usual_s):
         await nursery.start(service.serve)
         start = trio.current_time()
         for peer, message in messages.items():
-            service._do([SendMessage(peer, message)])
+            service.carry_out([SendMessage(peer, message)])
             await trio.testing.wait_all_tasks_blocked()
         await trio.sleep(60.0)
         nursery.cancel_scope.cancel()

@@ -71,4 +71,4 @@ async def test_unrequested_responses_count_for_nothing():
     for seq in range(10 * OLD):
         watched.observe(received_response(PEERS[0], seq))
         watched.observe(sent_response(PEERS[0], 10, 0.5))  # too short to measure a line
-    assert watched._core._pasts == {}
+    assert watched.measured == 0

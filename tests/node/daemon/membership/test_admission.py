@@ -12,6 +12,7 @@ from starling.gossip.wire.schema import Hello, Probe, Record, Spread, Sync
 from starling.node.admission import credential as credentials
 from starling.node.admission.chain import bind, invite
 from starling.node.admission.credential import Credential, Ticket
+from starling.node.admission.gate import puzzle_of
 from starling.node.config.schema import AdmissionSection
 from starling.node.daemon.context import in_thread
 from starling.node.daemon.membership.admission import WASTED_AT_ONCE
@@ -219,7 +220,7 @@ async def test_forged_work_costs_its_teller_a_fault_and_the_node_a_bounded_numbe
     async with swarm.running(()):
         victim, stranger = swarm.nodes[0], Stranger(swarm)
         before, epoch = victim.cost.calls, int(START_S // 60)
-        good = victim.admission._puzzle
+        good = puzzle_of(swarm.manifest, swarm.id)
         nonces = (n for n in range(10**6) if not good.is_solved(stranger.peer, Ticket(epoch, n)))
         await stranger.network.dial(victim.address)
         for version in range(1000):
@@ -295,7 +296,7 @@ async def test_one_prefix_cannot_fill_the_list_of_members(autojump_clock):
                 identity = Identity.from_seed((first + n).to_bytes(32, "big"))
                 record = Record(identity.peer_id, swarm.id, 1, 0, "alive", (address(n),), b"")
                 membership._view.merge(record, 0.0)
-            return len(membership._view.members)
+            return len(membership.table)
 
         taken = take_in(1000, lambda n: army[n], 10_000)
         assert taken == MAX_MEMBERS // ORIGIN_SHARE + 1

@@ -221,12 +221,13 @@ async def test_strangers_together_have_one_budget_and_members_keep_theirs(autoju
 
 
 async def test_a_member_may_name_few_unmet_peers_and_more_as_they_are_met(autojump_clock, processor):
-    async with victim_and(MemoryHub(), "asker", "teller") as (victim, _, teller):
+    hub = MemoryHub()
+    async with victim_and(hub, "asker", "teller") as (victim, _, teller):
         few, began = int(records.UNMET_AT_ONCE), trio.current_time()
         await teller.say(victim, Spread(tuple(record_of(f"p{each:02}") for each in range(30))))
         present = lambda: {peer for peer in victim.membership.members if peer[0] == "p"}  # noqa: E731
         await until(lambda: len(present()) == few, 1.0)
-        met = Voice(victim.network._hub, "p00")
+        met = Voice(hub, "p00")
         await met.join(victim)
         await until(lambda: victim.membership.last_frame("p00") is not None, 1.0)
         await teller.say(victim, Spread(tuple(record_of(f"q{each:02}") for each in range(30))))
@@ -241,7 +242,7 @@ async def test_a_member_may_name_few_unmet_peers_and_more_as_they_are_met(autoju
 async def test_a_peer_named_by_the_owner_may_name_all_others(autojump_clock, processor):
     """A joiner learns of all members from the one it knows, without a look at any of them."""
     async with victim_and(MemoryHub(), "KNOWN") as (victim, known):
-        victim.membership._records.greeted.add("KNOWN")
+        victim.membership.greet("KNOWN", given=True)
         for half in "pq":
             await known.say(victim, Sync(tuple(record_of(f"{half}{each:02}") for each in range(50))))
         await until(lambda: len(victim.membership.members) == 101, 2.0)

@@ -41,7 +41,7 @@ async def line(served):
     """A connection to the service, in virtual time and without a socket."""
     here, there = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(served._connection, there)
+        nursery.start_soon(served.answer, there)
         yield here
         await here.aclose()
 
@@ -130,7 +130,7 @@ async def test_an_unfinished_http_request_is_dropped(autojump_clock, sent):
         here, there = memory_stream_pair()
         there.send_stream.send_all = never
         await here.send_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
-        await served._connection(there)
+        await served.answer(there)
     else:
         async with line(served) as stream, trio.open_nursery() as nursery:
             if isinstance(sent, str):
@@ -139,7 +139,7 @@ async def test_an_unfinished_http_request_is_dropped(autojump_clock, sent):
                 await stream.send_all(sent)
             assert await stream.receive_some() == b""
     assert trio.current_time() - began == pytest.approx(metrics.DEADLINE_S, abs=0.5)
-    assert served._open == {}
+    assert served.connections == 0
 
 
 async def never(_data):
@@ -160,12 +160,12 @@ async def test_idle_lines_cannot_keep_a_scraper_out(autojump_clock, monkeypatch)
         idle = []
         for _ in range(4):
             here, there = memory_stream_pair()
-            nursery.start_soon(served._connection, there)
+            nursery.start_soon(served.answer, there)
             await trio.testing.wait_all_tasks_blocked()
             idle.append(here)
         assert (await ask(served))[0] == 200
         assert await idle[0].receive_some() == b""  # the oldest made room
-        assert len(served._open) == 3
+        assert served.connections == 3
         nursery.cancel_scope.cancel()
 
 
@@ -177,7 +177,7 @@ async def test_a_flood_from_one_address_does_not_keep_a_scraper_at_another_out(a
     async with trio.open_nursery() as nursery:
         for _ in range(200):
             _, there = memory_stream_pair()
-            nursery.start_soon(served._connection, there)
+            nursery.start_soon(served.answer, there)
         await trio.testing.wait_all_tasks_blocked()
         assert (await ask(served))[0] == 200
         nursery.cancel_scope.cancel()
@@ -193,7 +193,7 @@ async def test_a_flood_is_closed_unread_and_costs_four_snapshots_a_second(autoju
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 await here.send_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
-                nursery.start_soon(served._connection, there)
+                nursery.start_soon(served.answer, there)
                 answered += bool(await here.receive_some())
                 scope.cancel()
         await trio.sleep(0.005)

@@ -195,6 +195,6 @@ async def test_the_last_round_is_told_when_the_node_ends(autojump_clock):
 async def test_a_recorded_demo_has_every_node_record_and_keeps_the_files(tmp_path):
     for record, every_s in ((True, RECORD_S), (False, 0)):
         demo = Demo(make_plan(nodes=2, rounds=5, folder=tmp_path, record=record))
-        assert demo._config(1).record.every_s == every_s
+        assert demo.config(1).record.every_s == every_s
     with pytest.raises(ConfigError, match="--record: needs --dir"):
         make_plan(nodes=2, rounds=5, record=True)

@@ -1,10 +1,13 @@
 """What every kind of exchange promises, asked of each: what a round does, and that nothing else does anything."""
 
+from collections import Counter
+
 import pytest
 import torch
 from msgspec import structs
 
 from starling.gossip.compress import codec
+from starling.gossip.compress.budget import Effort
 from starling.gossip.compress.catalogue import quantizer
 from starling.gossip.compress.support import Full
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -334,17 +337,19 @@ def test_exchanges_need_a_frozen_vector(kind):
 
 
 @of_kinds
-def test_the_calls_of_transactions_are_timed_if_they_succeed(kind):
+def test_the_calls_of_transactions_are_timed_if_they_succeed(kind, monkeypatch):
     """What is pulled is about whole vectors whatever it takes; what is refused tells nothing of an exchange."""
+    spent = Counter()
+    monkeypatch.setattr(Effort, "exchanged", lambda self, seconds: spent.update({id(self): seconds}))
     nodes = trained(agreed(kind))
     talk(nodes, kind in PULLED)
     assert nodes["a"].seconds == (0.0 if kind in PULLED else 4.0)
     if kind not in PULLED:
-        assert nodes["a"].exchange.effort._exchanged == 2.0
+        assert spent[id(nodes["a"].exchange.effort)] == 2.0
         with pytest.raises(RemoteProtocolError):
             nodes["a"].call(calls.Answer("b", 0, 9, 0, 2.0, 0.0, b""))
         nodes["a"].call(calls.Drop("b", 0, 9))
-        assert nodes["a"].exchange.effort._exchanged == 2.0
+        assert spent[id(nodes["a"].exchange.effort)] == 2.0
 
 
 @of_kinds

@@ -64,7 +64,7 @@ def test_steps_are_written_down_before_they_are_taken(tmp_path):
     for taken in range(1, 2 * LOT + 2):
         assert first.count_step()
         again = spent(path)
-        counts.append(sum(lot.steps for lot in again._lots) - taken)
+        counts.append(sum(lot.steps for lot in again.lots) - taken)
     assert min(counts) == 0
     assert max(counts) < LOT
     first.write()
@@ -79,7 +79,7 @@ def test_other_noise_or_other_data_are_added_to_what_was_spent(tmp_path):
         now.count_step()
         now.write()
         assert now.epsilon() > before
-    assert [(lot.noise, lot.rate, lot.steps) for lot in now._lots] == [(1.0, 0.02, 1), (2.0, 0.02, 1), (2.0, 0.05, 1)]
+    assert [(lot.noise, lot.rate, lot.steps) for lot in now.lots] == [(1.0, 0.02, 1), (2.0, 0.02, 1), (2.0, 0.05, 1)]
 
 
 def test_the_last_step_that_is_taken_is_the_last_that_may_be():

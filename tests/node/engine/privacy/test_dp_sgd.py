@@ -79,7 +79,7 @@ def test_the_sum_is_that_of_each_samples_own_clipped_gradient(monkeypatch, chunk
     monkeypatch.setattr(dp_sgd, "CHUNK_BYTES", chunk * 4810 * 4)
     private, model, data = mechanism(schema.PrivacySection(noise=1.0, clip_norm=0.7))
     index = torch.tensor([3, 3, 17, 40, 101])
-    total, losses = private._sum(index)
+    total, losses = private.clipped(index)
     expected, alone = torch.zeros(4810, dtype=torch.float64), []
     for sample in index:
         model.zero_grad()
@@ -98,7 +98,7 @@ def test_convolutions_and_attention_are_learned_sample_by_sample(task, tmp_path)
     source = tmp_path if isinstance(task, Text) else None
     private, model, data = mechanism(schema.PrivacySection(noise=1.0, clip_norm=1e6), task, source=source)
     index = torch.arange(0, data.units, max(1, data.units // 5))
-    total, _ = private._sum(index)
+    total, _ = private.clipped(index)
     model.zero_grad()
     task.loss(model, data.take(index)).backward()
     expected = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]).double() * len(index)
@@ -141,15 +141,15 @@ def test_a_step_is_the_sum_of_a_random_batch_with_that_noise_over_the_batch_size
 def test_every_sample_is_drawn_apart_from_all_others_and_a_step_without_any_is_noise_alone():
     """Poisson sampling: a batch's size is binomial, and no draw says anything about the next."""
     private, _, data = mechanism()
-    sizes, summed = [], private._sum
-    private._sum = lambda index: (sizes.append(len(index)), (torch.zeros(4810), torch.zeros(0)))[1]
+    sizes, summed = [], private.clipped
+    private.clipped = lambda index: (sizes.append(len(index)), (torch.zeros(4810), torch.zeros(0)))[1]
     for _ in range(400):
         private.gradient()
     sizes = torch.tensor(sizes, dtype=torch.float64)
     spread = 32 * (1 - 32 / data.units)
     assert float(sizes.mean()) == pytest.approx(32, abs=4 * math.sqrt(spread / 400))
     assert float(sizes.var()) == pytest.approx(spread, rel=0.3)
-    private._sum, private._rate = summed, 1e-12
+    private.clipped, private.rate = summed, 1e-12
     gradient, loss = private.gradient()
     assert math.isnan(loss)
     assert bool((gradient != 0.0).all())

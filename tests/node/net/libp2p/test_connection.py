@@ -36,15 +36,16 @@ class PlainChannel:
 async def connected(bytes_per_s=inf):
     """Both ends of a connection, the streams that reach the second, and a nursery."""
     sockets = trio.testing.memory_stream_pair()
+    channels, ups = [PlainChannel(socket, bytes_per_s) for socket in sockets], [Pacer(0), Pacer(0)]
     one, other = (
-        Connection(ConnectionInfo("p", "", inbound, 0, 0), socket, PlainChannel(socket, bytes_per_s), b"", Pacer(0), Pacer(0))
-        for socket, inbound in zip(sockets, (False, True), strict=True)
+        Connection(ConnectionInfo("p", "", inbound, 0, 0), socket, channel, b"", up, Pacer(0))
+        for socket, channel, up, inbound in zip(sockets, channels, ups, (False, True), strict=True)
     )
     send, accepted = trio.open_memory_channel(100)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.run, send.send)
         nursery.start_soon(other.run, send.send)
-        yield SimpleNamespace(one=one, other=other, accepted=accepted), nursery
+        yield SimpleNamespace(one=one, other=other, accepted=accepted, channel=channels[0], up=ups[0]), nursery
         nursery.cancel_scope.cancel()
 
 
@@ -96,8 +97,8 @@ async def test_streams_that_are_over_leave_nothing_behind():
                 far.finish()
             await trio.sleep(0.1)
         for end in (ends.one, ends.other):
-            assert not end._streams
-            assert not end.session._streams
+            assert end.streams == 0
+            assert not end.session.streams
 
 
 async def lane_between(ends, lane="exchange"):
@@ -151,7 +152,7 @@ async def test_a_slow_links_buffer_does_not_make_it_look_fast():
         for _ in range(300):
             await write_frame(long, bytes(12 << 10))
             await trio.sleep(0.2)
-        ends.one._channel.bytes_per_s = 125_000
+        ends.channel.bytes_per_s = 125_000
         nursery.start_soon(write_frame, long, bytes(1 << 20))
         await trio.sleep(0.5)
         assert await probed_s(nursery, short, far) < 0.1
@@ -201,7 +202,7 @@ async def test_a_fast_link_is_given_full_batches():
         while received < 8 << 20:
             received += len(await far.read())
         assert ends.one.queue_bytes == MOST_QUEUE_BYTES
-        ends.one._up.change(80_000)
+        ends.up.change(80_000)
         await write_frame(stream, bytes(1 << 10))
         await trio.sleep(1.0)
         assert ends.one.queue_bytes == 20_000, "two pieces: a short frame waits for a quarter of a second"
@@ -287,7 +288,7 @@ async def test_a_long_frame_of_a_stranger_waits_until_it_is_known():
         nursery.start_soon(write_frame, stream, bytes(16 << 20))
         await trio.sleep(STALL_S - 1.0)
         assert unfinished.held == unfinished.strange == INITIAL_WINDOW
-        assert sum(map(len, far._chunks)) <= INITIAL_WINDOW
+        assert far.unread <= INITIAL_WINDOW
         known.set()
         await trio.sleep(1.0)
         assert [len(frame) for frame in frames] == [16 << 20]

@@ -70,8 +70,7 @@ def test_no_schedule_passes_a_bound_and_what_ends_is_free_again(steps):
         slots.lost(peer)
     assert not slots.circuits
     assert not slots.holders(now)
-    assert not slots._paces
-    assert not slots._knocks
+    assert slots.buckets == 0
 
 
 def test_a_place_that_was_left_is_given_again_however_often():

@@ -197,7 +197,7 @@ def test_a_late_joiner_has_an_empty_memory_and_a_rising_rate(kind, case, keys):
     x = walk(local, x, [(0, [0, 1, 2]), (1, [0, 1, 2])])
     local.joined(1, 2)
     x[1] = local.problem.start
-    local._done[1] = 0  # so that `alone` draws the same batches
+    local.done[1] = 0  # so that `alone` draws the same batches
     x = walk(local, x, [(2, [0, 1, 2]), (3, [0, 1, 2])])
     torch.testing.assert_close(x[1], alone(local, 1, (2, 3), joined_at=2), rtol=0, atol=1e-15)
     torch.testing.assert_close(x[0], alone(local, 0, (0, 1, 2, 3)), rtol=0, atol=1e-15)

@@ -185,7 +185,7 @@ def test_every_edge_is_used_once_before_any_twice():
     for slot in range(12):
         made.at(slot)
     for row in range(40):
-        begun = [made._visited.get((row, other), -1) for other in made.rings.edges[row]]
+        begun = [made.visited.get((row, other), -1) for other in made.rings.edges[row]]
         assert len(begun) <= 8
         assert min(begun) >= 12 - len(begun)
 
