@@ -78,15 +78,10 @@ class ExchangeService(Generic[Core]):
         self._subscribers = subscribers
         self._send_s, self._usual_s = send_s, usual_s
         self._one_at_a_time = trio.Lock()  # held while a long request is sent
-        self._peers: dict[str, _Peer] = {}
+        self.under_way: dict[str, _Peer] = {}  # whose frames or calls are under way
         self._nursery: trio.Nursery | None = None
         self._happened = trio.Event()
         self.queued_bytes = 0  # payload bytes that wait to be sent or are being sent
-
-    @property
-    def is_idle(self) -> bool:
-        """Tell if no frame or call of a peer is under way."""
-        return not self._peers
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer peers until cancelled. A RemoteProtocolError is reported as the peer's fault."""
@@ -168,7 +163,7 @@ class ExchangeService(Generic[Core]):
 
     async def _rest(self, peer: str) -> None:
         """Wait until the engine has replied to all calls for a peer."""
-        while (it := self._peers.get(peer)) is not None and it.calling:
+        while (it := self.under_way.get(peer)) is not None and it.calling:
             await it.idle.wait()
 
     def _move(self) -> None:
@@ -177,7 +172,7 @@ class ExchangeService(Generic[Core]):
         self._happened = trio.Event()
 
     def _peer(self, peer: str) -> _Peer:
-        return self._peers.setdefault(peer, _Peer())
+        return self.under_way.setdefault(peer, _Peer())
 
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
         if self._nursery is not None:  # else the service is stopping: there is no more work
@@ -256,5 +251,5 @@ class ExchangeService(Generic[Core]):
         self._forget_idle(peer, it)
 
     def _forget_idle(self, peer: str, it: _Peer) -> None:
-        if not (it.sending or it.calling) and self._peers.get(peer) is it:
-            del self._peers[peer]
+        if not (it.sending or it.calling) and self.under_way.get(peer) is it:
+            del self.under_way[peer]
