@@ -1,4 +1,4 @@
-"""Alerts for Prometheus: of metrics and labels that nodes have, in PromQL that can be read, each with a section of the runbook."""
+"""Alerts for Prometheus use metrics and labels that nodes export, in valid PromQL, with a section of the runbook each."""
 
 import re
 import shutil
@@ -28,8 +28,8 @@ PROMQL = re.compile(rf"{TERM}(?: and on \([a-z, ]+\) {TERM})*")
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_asks_for_what_nodes_export(name):
-    """In the part of PromQL that these files use, which is far smaller than the whole and checked whole."""
+def test_alerts_use_only_metrics_that_nodes_export(name):
+    """These files use a small subset of PromQL, which is checked completely."""
     expression, known = ALERTS[name]["expr"], exported()
     assert PROMQL.fullmatch(expression), expression
     asked = set(re.findall(r"\bstarling_\w+", expression))
@@ -46,27 +46,27 @@ def test_an_alert_asks_for_what_nodes_export(name):
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_says_what_it_is_and_where_the_runbook_goes_on(name):
-    """Links are relative to the repository, as a mirror has them too."""
+def test_alerts_have_a_summary_and_a_runbook_link(name):
+    """Links are relative to the repository, so mirrors work too."""
     rule = ALERTS[name]
     assert rule["labels"]["severity"] in {"warning", "critical"}
     assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
     assert rule["annotations"]["runbook"] == f"docs/runbook.md#{name.lower()}"
 
 
-def test_the_runbook_has_a_section_for_each_and_no_other():
+def test_the_runbook_has_one_section_per_alert():
     assert re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE) == list(ALERTS)
 
 
-def test_prometheus_is_told_of_them_and_has_them():
-    """In the container as on the disk."""
+def test_prometheus_is_configured_with_the_alerts():
+    """In the container and on disk."""
     (named,) = yaml.safe_load((OBSERVE / "prometheus.yml").read_text())["rule_files"]
     service = yaml.safe_load((OBSERVE.parent / "compose.yaml").read_text())["services"]["prometheus"]
     assert f"./observe/{named}:/etc/prometheus/{named}:ro" in service["volumes"]
 
 
 def test_names_of_metrics_follow_the_conventions():
-    """Prometheus's, which OpenTelemetry's exporters keep: a prefix, snake case, base units last, `_total` behind them."""
+    """Prometheus's, which OpenTelemetry's exporters keep: a prefix, snake case, base units last, then `_total`."""
     for name in exported():
         assert re.fullmatch(r"starling(_[a-z]+)+", name), name
         assert not re.search(r"_(ms|millis\w*|kb|mb|percent|pct|minutes|hours|count)(_|$)", name), name
@@ -76,7 +76,7 @@ def test_names_of_metrics_follow_the_conventions():
 
 @pytest.mark.real
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_prometheus_own_tool_finds_no_fault_in_the_alerts():
+def test_promtool_accepts_the_alerts():
     for arguments in (("check", "rules", "alerts.yml"), ("test", "rules", "alerts.test.yml")):
         done = subprocess.run(["promtool", *arguments], cwd=OBSERVE, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""A manifest names a task; only what is installed and declares itself a task is ever called."""
+"""A manifest names a task; only installed code that declares itself a task is ever called."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ def test_installed_functions_and_classes_make_tasks():
         ((":", "os:", ":system", "..os:system", "os:a.b", "/tmp/evil:x", "os:system:x"), "must look like my_module:MyClass"),
     ],
 )
-def test_what_is_not_installed_or_no_plain_dotted_name_is_refused(kinds, message):
+def test_uninstalled_and_invalid_names_are_refused(kinds, message):
     for kind in kinds:
         with pytest.raises(ConfigError, match=message):
             task(kind, {})
 
 
 @pytest.mark.parametrize("kind", ["os:system", f"{__name__}:bare", f"{__name__}:wrong", f"{__name__}:unresolved", "os:sep"])
-def test_nothing_is_called_that_does_not_declare_itself_a_task(kind):
-    """A creator could name any function installed on a volunteer's machine: os:system with a command, say."""
+def test_only_declared_tasks_are_called(kind):
+    """A creator could otherwise name any function installed on a volunteer's machine, such as os:system."""
     called.clear()
     params = {"command": "exit 1"} if kind == "os:system" else {}
     with pytest.raises(ConfigError, match=r"must be a class with metric, .*, or a function annotated"):
@@ -105,7 +105,7 @@ def test_nothing_is_called_that_does_not_declare_itself_a_task(kind):
     assert called == []
 
 
-def test_what_claims_to_be_a_task_and_is_not_is_refused(monkeypatch):
+def test_an_object_that_only_claims_to_be_a_task_is_refused(monkeypatch):
     module = types.ModuleType("liars")
     module.liar = liar
     monkeypatch.setitem(sys.modules, "liars", module)

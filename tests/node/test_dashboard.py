@@ -1,4 +1,4 @@
-"""The files an operator mounts: a dashboard that asks only for figures that nodes have, and a scrape of every node of the compose file."""
+"""The files that an operator mounts: a dashboard of existing metrics, and a scrape of every node of the compose file."""
 
 import json
 import re
@@ -21,7 +21,7 @@ UNITS = {"short", "percentunit", "ops", "Bps", "bytes", "s"}
 
 
 @pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=[title for title, _ in EXPRESSIONS])
-def test_every_panel_asks_for_what_nodes_export(title, expression):
+def test_panels_use_only_metrics_that_nodes_export(title, expression):
     known = exported()
     asked = set(re.findall(r"\bstarling_\w+", expression))
     assert asked
@@ -30,17 +30,17 @@ def test_every_panel_asks_for_what_nodes_export(title, expression):
     for by in re.findall(r"\bby \(([^)]*)\)", expression):
         labels |= {label.strip() for label in by.split(",")}
     of_nodes = set().union(*(known[name] for name in asked))
-    assert labels - {"instance", "service", "job"} <= of_nodes  # these the scrape adds
+    assert labels - {"instance", "service", "job"} <= of_nodes  # labels that the scrape adds
 
 
-def test_counters_are_shown_as_rates_and_nothing_else_is():
-    """But for restarts, which are so few that their number says more."""
+def test_exactly_the_counters_are_shown_as_rates():
+    """Except restarts, which are so rare that their number says more."""
     for title, expression in EXPRESSIONS:
         for name in re.findall(r"(\w*\(?)\bstarling_(\w+)", expression):
             assert (name[0] == "rate(") == (name[1].endswith("_total") and name[1] != "engine_restarts_total"), title
 
 
-def test_every_panel_says_what_it_is_and_in_which_unit():
+def test_every_panel_has_a_title_and_a_unit():
     for panel in PANELS:
         assert panel["title"], panel["id"]
         assert panel["description"], panel["title"]
@@ -49,7 +49,7 @@ def test_every_panel_says_what_it_is_and_in_which_unit():
         assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
 
 
-def test_it_has_what_grafana_needs_of_a_dashboard():
+def test_the_dashboard_has_the_keys_that_grafana_needs():
     assert DASHBOARD["schemaVersion"] >= 36
     assert {"title", "uid", "time", "refresh", "templating", "annotations", "tags"} <= DASHBOARD.keys()
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
@@ -65,7 +65,7 @@ def test_it_has_what_grafana_needs_of_a_dashboard():
 
 
 def unknown_keys(given, read, where=""):
-    """Paths of what is in a document and not in what was read of it."""
+    """Yield paths of a document's keys that its parsed form lacks."""
     if isinstance(given, dict):
         for key, value in given.items():
             yield from unknown_keys(value, read[key], f"{where}.{key}") if key in read else (f"{where}.{key}",)
@@ -83,7 +83,7 @@ def test_grafana_s_own_types_know_every_key():
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
     read = json.loads(JSONEncoder().encode(dashboard.Dashboard.from_json(DASHBOARD)))
-    of_the_editor = ".templating.list[1].definition"  # the query once more, which Grafana writes and its types leave out
+    of_the_editor = ".templating.list[1].definition"  # the query again, which Grafana writes and its types leave out
     assert [*unknown_keys(DASHBOARD, read)] == [of_the_editor]
 
 
@@ -109,8 +109,8 @@ def test_every_kind_of_node_of_the_compose_file_is_scraped():
 
 @pytest.mark.real
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_prometheus_own_tool_finds_no_fault(tmp_path):
-    """Of its configuration, and of every expression, as a recording rule."""
+def test_promtool_accepts_the_configuration(tmp_path):
+    """The scrape configuration, and every expression, checked as a recording rule."""
     rules = [
         {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "1m").replace("$instance", ".*")}
         for number, (_, expression) in enumerate(EXPRESSIONS)

@@ -1,4 +1,4 @@
-"""Identities: libp2p's ids without libp2p, keys that survive, signatures that cannot be moved."""
+"""Identities: libp2p's ids without libp2p, keys that persist, signatures bound to their message and peer."""
 
 import stat
 
@@ -23,7 +23,7 @@ def identity(n=1):
 
 @given(st.binary(min_size=32, max_size=32))
 def test_the_peer_id_holds_the_public_key(public_key):
-    """The id is enough to check a signature, without a directory."""
+    """The id alone suffices to check a signature."""
     assert public_key_of(peer_id_of(public_key)) == public_key
     assert peer_id_of(public_key).startswith("12D3Koo")
 
@@ -31,8 +31,8 @@ def test_the_peer_id_holds_the_public_key(public_key):
 @pytest.mark.slow
 @examples(20)
 @given(seed=st.binary(min_size=32, max_size=32))
-def test_peer_ids_equal_libp2ps(seed):
-    """The network derives the id from the same seed by its own means: both must name the node alike."""
+def test_peer_ids_equal_those_of_libp2p(seed):
+    """The network derives the id from the same seed with libp2p's own code; both must agree."""
     ed25519 = pytest.importorskip("libp2p.crypto.ed25519")
     from libp2p.peer.id import ID
 
@@ -67,7 +67,7 @@ def pem_of_another_kind():
     ],
 )
 def test_a_key_file_that_cannot_be_used_is_refused_and_never_overwritten(content, mode, reason, tmp_path):
-    """A new key in its place would be another peer: the person decides."""
+    """A new key would make another peer, which only the user can decide."""
     path = tmp_path / "identity.key"
     path.write_bytes(content)
     path.chmod(mode)
@@ -77,14 +77,14 @@ def test_a_key_file_that_cannot_be_used_is_refused_and_never_overwritten(content
     assert path.read_bytes() == content
 
 
-def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):
+def test_an_unusable_identity_folder_gives_one_line(tmp_path):
     with pytest.raises(ConfigError, match="cannot write"):
         Identity.load_or_create(tmp_path / "missing" / "identity.key")
     with pytest.raises(ConfigError, match="cannot read"):
         Identity.load_or_create(tmp_path)
 
 
-def test_a_signature_is_of_one_message_by_one_peer():
+def test_a_signature_is_valid_for_one_message_and_one_peer():
     one, other = identity(1), identity(2)
     signature = one.sign(b"message")
     assert verify(one.peer_id, signature, b"message")
@@ -101,7 +101,7 @@ def test_a_malformed_peer_id_verifies_nothing(peer):
 
 @given(st.sampled_from(["peer", "swarm", "incarnation", "version", "status", "addresses", "signature"]))
 def test_every_field_of_a_record_is_signed(field):
-    """A record is passed on by strangers: none of it may be theirs."""
+    """Strangers forward records and must not be able to change them."""
     me = identity()
     record = me.sign_record(Record(me.peer_id, SWARM, 5, 1, "alive", ("/ip4/1.2.3.4/tcp/1",), b""))
     assert verify_record(record, SWARM)

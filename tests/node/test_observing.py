@@ -1,4 +1,4 @@
-"""docs/observing.md names every metric, event and field that there is, and none that is not."""
+"""docs/observing.md lists every existing metric, event and field, and no other."""
 
 import ast
 import re
@@ -13,19 +13,19 @@ from tests.harness.scrape import exported
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/observing.md").read_text()
 COMMON = {"level", "text"}
-BY_VERDICT = {"peer_quarantine", "peer_unban", "peer_trust"}  # named by what was decided
+BY_VERDICT = {"peer_quarantine", "peer_unban", "peer_trust"}  # its name is the decision's
 IN_THE_LOG_ALONE = {"library"}
 
 
 def rows(heading):
-    """[(names in the first cell, the second cell)] of the table below a line."""
+    """Return [(names in the first cell, the second cell)] of the table below a line."""
     table = PAGE.split(heading, 1)[1].split("\n|---|---|\n", 1)[1].split("\n\n", 1)[0]
     cells = [line.strip("| ").split("|", 1) for line in table.splitlines()]
     return [(set(re.findall(r"`(\w+)`", first)), "".join(second)) for first, *second in cells]
 
 
 def events():
-    """{name: fields} of every event that the source names: in a call of `event`, or in an `Event` or `Note` of a core."""
+    """Return {name: fields} of every event in the source: in a call of `event`, or in an `Event` or `Note` of a core."""
     found = {}
     for path in (*(ROOT / "node").rglob("*.py"), *(ROOT / "gossip").rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""The package in examples/parts adds one part of every kind by entry point, and a swarm trains with all of them."""
+"""The package in examples/parts adds one part of every kind by entry point, and swarms train with all of them."""
 
 import tomllib
 from pathlib import Path
@@ -40,7 +40,7 @@ def installed(tmp_path, monkeypatch):
         yield shelf
 
 
-def test_every_kind_of_part_is_there_in_one_short_file():
+def test_the_example_package_has_every_kind_of_part_in_one_short_file():
     groups = tomllib.loads(PROJECT)["project"]["entry-points"]
     kinds = ("overlays", "mixers", "selectors", "quantizers", "rules", "attacks", "tasks", "optimizers")
     assert set(groups) == {f"starling.{kind}" for kind in kinds}
@@ -51,7 +51,7 @@ def test_every_kind_of_part_is_there_in_one_short_file():
 @pytest.mark.slow
 @pytest.mark.parametrize("assignments", [PAIRWISE, PULLED], ids=["pairwise", "pulled"])
 def test_a_swarm_of_whole_nodes_trains_with_parts_of_a_package(installed, assignments):
-    """Differences are averaged by one algorithm, and models combined by a rule by another: so two swarms."""
+    """One mixing algorithm exchanges differences and another combines models by a rule, hence two swarms."""
     scenario = presets.load(Scenario, assignments=[*COMMON, *assignments])
     check_one(scenario)
     outcome = simulate(scenario, lambda *_: None)
@@ -61,7 +61,7 @@ def test_a_swarm_of_whole_nodes_trains_with_parts_of_a_package(installed, assign
 
 @pytest.mark.parametrize("folder", [True, False], ids=["in the folder", "not found"])
 def test_an_attack_of_the_current_folder_needs_no_package(folder, tmp_path):
-    """Of a node, whose engine gets the folder from the daemon, as for a task."""
+    """On a node, whose engine gets the folder from the daemon, as for a task."""
     module = f"own_attack_{folder}".lower()
     (tmp_path / f"{module if folder else 'other'}.py").write_text((PARTS / "echo.py").read_text())
     call = structs.replace(opening(manifest(mix="gather")), attack=f"{module}:Echo", code=str(tmp_path))

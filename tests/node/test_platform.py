@@ -1,4 +1,4 @@
-"""One module knows which system this is. Where a function has another way elsewhere that runs here too, that way is tested as well."""
+"""One module knows the operating system. Alternatives for other systems that work here too are tested as well."""
 
 import errno
 import mmap
@@ -24,12 +24,12 @@ ELSEWHERE = {"node/platform.py", "gossip/vector.py", "tui/__main__.py"}
 
 @pytest.fixture(params=["linux", "darwin", "win32"])
 def system(request, monkeypatch):
-    """Each system's own way, where Linux can go it."""
+    """Run with each system's implementation that works on Linux."""
     monkeypatch.setattr(sys, "platform", request.param)
     return request.param
 
 
-def test_no_other_part_asks_which_system_this_is():
+def test_only_the_platform_module_asks_for_the_operating_system():
     asking = {
         str(path.relative_to(ROOT))
         for folder in ("node", "gossip", "robust", "tui", "src/starling/integrations")
@@ -62,7 +62,7 @@ def test_a_reader_that_closed_a_pipe_is_noticed_while_waiting():
     os.close(write)
 
 
-def test_a_file_is_written_and_read_at_any_place(system, tmp_path):
+def test_a_file_is_written_and_read_at_any_offset(system, tmp_path):
     file = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR)
     platform.write_at(file, b"later", 5)
     platform.write_at(file, b"first", 0)
@@ -72,7 +72,7 @@ def test_a_file_is_written_and_read_at_any_place(system, tmp_path):
 
 
 @pytest.mark.parametrize("before", [b"", b"x" * 1000])
-def test_room_on_the_disk_is_really_taken(system, tmp_path, before):
+def test_disk_space_is_really_allocated(system, tmp_path, before):
     size = (2 << 20) + 12345
     path = tmp_path / "file"
     path.write_bytes(before)
@@ -116,7 +116,7 @@ def test_files_travel_over_a_socket(tmp_path):
         os.close(files[0])
 
 
-def test_a_session_is_killed_with_all_that_it_started():
+def test_a_session_is_killed_with_all_its_processes():
     script = "import subprocess, sys; subprocess.Popen(['sleep', '60']); print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         process.stdout.readline()
@@ -125,11 +125,11 @@ def test_a_session_is_killed_with_all_that_it_started():
         assert platform.out_of_memory(process.wait())
 
 
-def test_what_ends_a_program_in_order_is_what_the_system_has(system):
+def test_termination_signals_are_those_of_the_system(system):
     assert (platform.hangup() is None) == (system == "win32")
 
 
-def test_an_address_space_without_a_limit_is_no_figure(monkeypatch):
+def test_an_unlimited_address_space_gives_no_figure(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (resource.RLIM_INFINITY,) * 2)
     assert platform.address_space() is None
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (1 << 30, -1))
@@ -163,14 +163,14 @@ def test_a_deep_folder_has_a_short_path_or_the_owner_is_told_to_choose_another(m
         platform.begin_session,
     ],
 )
-def test_what_windows_lacks_is_an_error_of_the_system_in_one_line(monkeypatch, lacks):
+def test_features_missing_on_windows_give_one_line(monkeypatch, lacks):
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(OSError, match=r"this system has no .*; on Windows run Starling in WSL"):
         lacks()
 
 
 @pytest.mark.trio
-async def test_on_windows_a_node_says_so_before_it_does_anything_and_so_does_a_command(monkeypatch, tmp_path):
+async def test_on_windows_a_node_refuses_before_doing_anything(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(ConfigError, match=r"--dir: .*no Unix sockets; on Windows run Starling in WSL"):
         await ControlServer(tmp_path, None, None, None).run()

@@ -1,6 +1,6 @@
-"""Parts from other packages: found by name, imported only when named, and never able to stand for a built-in one.
+"""Parts from other packages: found by name, imported only when named, and never able to replace a built-in one.
 
-The packages are those of docs/extending.md, made from its own code blocks.
+The packages are made from the code blocks of docs/extending.md.
 """
 
 import re
@@ -43,13 +43,13 @@ def documented(shelf):
 
 
 def selector(name, ratio=0.1, **params):
-    """As the engine makes it from a manifest."""
+    """Return the selector as the engine makes it from a manifest."""
     section = CompressSection(select=name, ratio=ratio, **params)
     return selection(section, Fp16(), Int4())(0, 1000)
 
 
 def test_the_documented_selector_and_quantizer_are_used_by_name_and_cross_the_wire(documented):
-    """From the page to a payload: what a reader who copies it gets."""
+    """A reader who copies the page gets working code."""
     every_nth = selector("every_nth")
     fp24 = quantizer("fp24", torch.float32)
     x = torch.randn(1000, generator=generator(0))
@@ -68,7 +68,7 @@ def test_the_documented_selector_takes_twenty_lines():
 
 
 def test_the_documented_parts_keep_the_contraction_they_promise(documented):
-    """Every coordinate has its turn: over n exchanges exactly 1/n of ‖x‖² on average."""
+    """Every coordinate is selected in turn: over n exchanges exactly 1/n of ‖x‖² on average."""
     every_nth = selector("every_nth")
     fp24 = quantizer("fp24", torch.float32)
     x = torch.randn(1000, generator=generator(0), dtype=torch.float64)
@@ -79,21 +79,21 @@ def test_the_documented_parts_keep_the_contraction_they_promise(documented):
     assert sum(errors) / 60 <= (1 - compressor.contraction(1000) * 0.9) * x.square().sum()
 
 
-def test_the_documented_quantizer_refuses_what_it_cannot_have_written(documented):
+def test_the_documented_quantizer_refuses_invalid_bytes(documented):
     fp24 = quantizer("fp24", torch.float32)
     for data, reason in ((b"\0" * 5, "bad_length"), (b"\0\x80\x7f", "not_finite")):
         with pytest.raises(ValueError, match=reason):
             fp24.decode(data, 1)
 
 
-def test_bad_parameters_of_a_package_are_one_line_as_those_of_built_in_parts(documented):
+def test_bad_parameters_of_a_package_s_part_give_one_line(documented):
     with pytest.raises(ConfigError, match=r"^compress: ratio must be in \(0, 1\], got 2.0$"):
         selector("every_nth", 2.0)
     with pytest.raises(ConfigError, match=r"compress.n: no such key; choose one of .*ratio"):
         selector("every_nth", n=3)
 
 
-def test_a_catalogue_lists_built_in_and_offered_names_in_order(documented):
+def test_a_catalogue_lists_built_in_and_installed_names_in_order(documented):
     catalogue = SELECTORS
     assert list(catalogue) == [*SELECTORS.built_in, "every_nth"]
     assert len(catalogue) == len(SELECTORS.built_in) + 1
@@ -112,8 +112,8 @@ def test_without_packages_a_catalogue_is_the_built_in_one(shelf):
     assert tuple(SELECTORS) == SELECTORS.built_in
 
 
-def test_a_package_is_imported_when_it_is_named_and_not_before(documented):
-    """What no manifest names costs nothing and can do no harm."""
+def test_a_package_is_imported_only_when_named(documented):
+    """A package that no manifest names costs nothing and can do no harm."""
     catalogue = SELECTORS
     SELECTORS.check("every_nth")
     assert "every_nth" in catalogue
@@ -143,11 +143,11 @@ def test_a_broken_package_is_one_line_that_names_it_and_what_to_do(shelf, value,
     assert "'bad' of starling-broken" in message
     assert "pip install --upgrade starling-broken" in message
     assert "\n" not in message
-    assert selector("top_k") == SELECTORS["top_k"](0.1)  # what is not named is not imported
+    assert selector("top_k") == SELECTORS["top_k"](0.1)  # a package that is not named is not imported
 
 
-def test_a_package_cannot_stand_for_a_built_in_part(shelf):
-    """Else installing one thing would change what another name means, on this machine only."""
+def test_a_package_cannot_replace_a_built_in_part(shelf):
+    """Otherwise installing a package would change the meaning of a name on this machine only."""
     shelf.offer("starling-impostor", "top_k", "impostor:Part", impostor="Part = dict")
     with pytest.raises(ConfigError, match="'top_k' is built in, but starling-impostor offers another"):
         SELECTORS.check("top_k")
@@ -162,14 +162,14 @@ def test_two_packages_cannot_share_a_name(shelf):
             look_up()
 
 
-def test_a_group_offers_only_its_own(documented):
+def test_an_entry_point_group_offers_only_its_own_parts(documented):
     assert "fp24" not in SELECTORS
     with pytest.raises(ConfigError, match="'fp24'"):
         SELECTORS.check("fp24")
 
 
 def test_a_name_that_is_not_installed_is_an_error_that_says_so(shelf):
-    """A manifest from elsewhere may name anything; peers cannot be asked for the code."""
+    """A received manifest may name anything, and code is never fetched from peers."""
     shelf.offer("starling-other", "other", "other:Part")
     with pytest.raises(ConfigError) as caught:
         Catalogue("compress.select", "starling.selectors", {"full": Entry(""), "mask": Entry("")}).check("every_nth")
@@ -180,13 +180,13 @@ def test_a_name_that_is_not_installed_is_an_error_that_says_so(shelf):
 
 @pytest.mark.parametrize("code", [5, 127, 256, -1])
 def test_a_packages_quantizer_has_a_code_of_its_own_range(shelf, code):
-    """A built-in code to come could otherwise mean something else to old peers."""
+    """Otherwise a later built-in code could mean something else to older peers."""
     shelf.offer("starling-coarse", "coarse", "coarse:Coarse", "starling.quantizers", coarse=f"class Coarse:\n    code = {code}")
     with pytest.raises(ConfigError, match=rf"code of 'coarse' must be in \[128, 255\], got {code}"):
         quantizer("coarse", torch.float32)
 
 
-def test_built_in_codes_leave_the_packages_range_alone():
+def test_built_in_codes_are_outside_the_packages_range():
     built_in = [quantizer(name, torch.float32) for name in QUANTIZERS]
     assert not {made.code for made in built_in} & set(PLUGIN_CODES)
 
@@ -201,7 +201,7 @@ def test_checking_a_name_imports_no_torch():
 
 
 def test_a_manifest_cannot_use_two_packages_with_one_code(documented):
-    """What is a request and what an answer would look alike on the wire."""
+    """Requests and answers would look alike on the wire."""
     documented.offer("starling-also", "also", "also:Also", "starling.quantizers", also="class Also:\n    code = 128")
     for request, response in (("fp24", "fp24"), ("fp24", "int4")):
         exchange_codec(Manifest(compress=CompressSection(request=request, response=response)), torch.float32)

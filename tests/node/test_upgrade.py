@@ -1,4 +1,4 @@
-"""Versions: one table, what a released version wrote is read or refused with the next command, and what upgrade-check says of it."""
+"""Versions: one table; files of released versions are read, or refused with the next command; and upgrade-check's output."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ RANGES = st.tuples(st.integers(1, 9), st.integers(0, 9)).map(lambda pair: Range(
 
 @pytest.fixture(params=sorted(path.name for path in RELEASED.iterdir() if path.is_dir()))
 def left_behind(request, tmp_path):
-    """The run directory of a node of a released version, with the modes that git does not keep."""
+    """The run directory of a node of a released version, with file modes that git does not store."""
     folder = tmp_path / "node"
     shutil.copytree(RELEASED / request.param / "node", folder)
     for file in folder.iterdir():
@@ -43,7 +43,7 @@ def checks(path):
 
 
 def test_every_file_of_a_released_version_is_read(left_behind):
-    """As a node, the terminal UI and pandas read them, not only by their headers."""
+    """By a node, the terminal UI and pandas, beyond the headers."""
     run_dir = RunDir.existing(left_behind)
     manifest = run_dir.read_manifest()
     assert run_dir.read_config().shard == 1
@@ -59,8 +59,8 @@ def test_every_file_of_a_released_version_is_read(left_behind):
     assert {"manifest", "identity", "invite", "checkpoint.safetensors", "best.safetensors", "record.jsonl", "final.json"} <= found.keys()
 
 
-def test_the_table_is_what_the_code_writes():
-    """A number that is raised beside the table, or a lane without one, fails here."""
+def test_the_table_of_versions_equals_the_code():
+    """A version number raised without the table, or a lane without one, fails here."""
     assert set(versions.LANES) == set(LANES)
     assert get_args(get_type_hints(Manifest)["format"]) == (MANIFEST.newest,)
     assert (CHECKPOINT.newest, SNAPSHOT.newest) == (tensor_file.FORMAT, snapshot.VERSION)
@@ -86,7 +86,7 @@ def test_the_table_is_what_the_code_writes():
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
 def test_files_of_a_later_version_are_refused_with_the_next_command(left_behind, spoil, name, said):
-    """One line each: what is there, what is read, the next command."""
+    """In one line each: the version found, the versions readable, the next command."""
     spoil(left_behind)
     found = checks(left_behind)[name]
     assert found.verdict == "fail"
@@ -97,8 +97,8 @@ def test_files_of_a_later_version_are_refused_with_the_next_command(left_behind,
         assert UPGRADE in found.found + found.todo
 
 
-def test_nothing_that_a_later_version_wrote_is_begun_anew(left_behind):
-    """Not even a checkpoint, which a damaged one would allow: the owner would lose what the swarm learned."""
+def test_files_of_a_later_version_are_never_replaced(left_behind):
+    """Unlike for a damaged checkpoint: the owner would lose what was trained."""
     _restamp(left_behind / "checkpoint.safetensors", CHECKPOINT.newest + 1)
     with pytest.raises(ConfigError, match="pip install --upgrade") as caught:
         Checkpoints(left_behind / "checkpoint.safetensors", swarm="", schema="").load()
@@ -109,7 +109,7 @@ def test_nothing_that_a_later_version_wrote_is_begun_anew(left_behind):
             refused(left_behind)
 
 
-def test_the_command_says_it_to_people_and_programs(left_behind, capsys):
+def test_upgrade_check_has_text_and_json_output(left_behind, capsys):
     """Exit code 1 only where something cannot be read."""
     assert main(["upgrade-check", str(left_behind)]) == 0
     assert "all of it is read as it is" in capsys.readouterr().out
@@ -139,7 +139,7 @@ def test_announced_versions_survive_encoding(lanes):
 
 @settings(max_examples=40)
 @given(st.binary(max_size=60) | st.from_regex(rb"\A(state [0-9]{1,9} [0-9]{1,9}(, )?){1,3}\Z"))
-def test_anything_else_is_a_value_error(data):
+def test_other_texts_give_a_value_error(data):
     try:
         heard = versions.heard(data)
     except ValueError:
@@ -154,7 +154,7 @@ def _replace(path: Path, old: str, new: str) -> None:
 
 
 def _restamp(path: Path, version: int) -> None:
-    """The same tensors, said to be of another format."""
+    """Write the same tensors with another format number."""
     data = path.read_bytes()
     tensors, facts = tensor_file.unpack(data)
     packed = tensor_file.pack({name: torch.as_tensor(value) for name, value in tensors.items()}, facts)

@@ -51,7 +51,7 @@ def test_tensorboard_reads_what_was_written(tmp_path, capsys):
         assert found.Scalars("loss")[1].value == pytest.approx(0.5)
 
 
-def test_what_is_no_record_is_said_in_one_line(tmp_path, capsys):
+def test_a_file_that_is_no_record_gives_one_line(tmp_path, capsys):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     (tmp_path / "a.jsonl").write_bytes(b"hello\n")
     assert main([str(tmp_path / "a.jsonl"), str(tmp_path / "logs")]) == 2

@@ -1,7 +1,7 @@
-"""What activations lose between the stages of a net that is trained: direct codecs a share that stays, changes one that dies.
+"""Errors of compressed activations between the stages of a trained net: a constant share with direct codecs, vanishing with differences.
 
-Nets for digits and for a smooth function cut in three, gradients back in int8 by chance; means of three seeds, where the reference has
-one or two.
+Nets for digits and for a smooth function, cut in three, with gradients in randomly rounded int8; means of three seeds, where the
+reference has one or two.
 """
 
 import itertools
@@ -26,7 +26,7 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Problem:
-    """What is learned, and by which stages: the widths of the layers of each, with a tanh after all but the last one."""
+    """The data, and the stages: each one's layer widths, with a tanh after all layers but the last."""
 
     stages: tuple[tuple[int, ...], ...]
     epochs: int
@@ -36,7 +36,7 @@ class Problem:
 
 
 def digits():
-    """The reference's 1,297 for training and 500 to test."""
+    """Return digits, split as in the reference: 1,297 for training and 500 for testing."""
     data = Digits().data(built_in(), "cpu")
     known, held_out = data.take(torch.arange(data.samples)), next(data.held_out(1000))
     x, y = torch.cat([known[0], held_out[0]]).flatten(1), torch.cat([known[1], held_out[1]])
@@ -46,7 +46,7 @@ def digits():
 
 
 def smooth():
-    """512 points of a smooth function, whose loss shows what rounding leaves."""
+    """Return 512 points of a smooth function, whose loss shows rounding errors."""
     chance = torch.Generator().manual_seed(3)
     x = torch.randn(512, 16, generator=chance)
     y = torch.sin(x @ torch.randn(16, 3, generator=chance) / 4).sum(1, keepdim=True)
@@ -58,7 +58,7 @@ FIT = Problem(((16, 32), (32, 32), (32, 32, 1)), 40, 0.02, mse_loss, smooth)
 
 
 class Line(torch.autograd.Function):
-    """The next stage works with what arrived; the gradient comes back through its codec."""
+    """Passes the decoded activations to the next stage, and gradients back through their codec."""
 
     @staticmethod
     def forward(ctx, sent, arrived, chance):
@@ -72,14 +72,14 @@ class Line(torch.autograd.Function):
 
 @dataclass
 class Trained:
-    errors: list[float]  # of what the second stage sees, relative, in each epoch
+    errors: list[float]  # relative errors of the second stage's input, in each epoch
     loss: float  # on the training data, without rounding
     hits: float  # accuracy, without rounding
-    bits: float  # of a number that is sent forward, frames and all
+    bits: float  # bits per number that is sent forward, with frames
 
 
 def trained(name, seed, problem=DIGITS):
-    """A name of None: nothing is rounded."""
+    """Train with the named codec; with None nothing is rounded."""
     x, y, test_x, test_y = problem.data()
     chance = generator(seed, "net")
     stages = [_stage(widths, last=widths is problem.stages[-1], chance=chance) for widths in problem.stages]
@@ -130,12 +130,12 @@ def _linear(inputs, outputs, chance):
 
 @pytest.fixture(scope="module")
 def exact():
-    """Of both problems nothing is rounded."""
+    """The results on both problems without rounding."""
     return {problem: [trained(None, seed, problem) for seed in range(3)] for problem in (DIGITS, FIT)}
 
 
 def means(runs, epochs):
-    """(errors in the second epoch, half way and in the last, loss, accuracy)."""
+    """Return (errors in the second epoch, half way and in the last, loss, accuracy)."""
     errors = [fmean(run.errors[epoch] for run in runs) for epoch in (1, epochs // 2, epochs - 1)]
     return errors, fmean(run.loss for run in runs), fmean(run.hits for run in runs)
 
@@ -144,10 +144,10 @@ def means(runs, epochs):
     ("name", "second", "middle", "last"),
     [("int8", 0.004, 0.004, 0.004), ("int4", 0.079, 0.079, 0.079), ("delta4", 0.076, 0.0128, 0.0), ("delta2", 0.517, 0.162, 0.002)],
 )
-def test_an_error_of_values_stays_and_one_of_changes_dies_and_neither_costs_accuracy(name, second, middle, last, exact):
-    """In the second epoch, half way and in the last.
+def test_the_error_of_values_stays_and_that_of_differences_vanishes(name, second, middle, last, exact):
+    """Errors in the second epoch, half way and in the last.
 
-    Half way the reference tells .008 and .148 of changes, of one seed each; five seeds of its script on these data have .0128 and .162
+    Half way the reference reports .008 and .148 for differences, one seed each; five seeds of its script on these data give .0128 and .162
     (.0084 to .0162, .135 to .179).
     """
     errors, loss, hits = means([trained(name, seed) for seed in range(3)], DIGITS.epochs)
@@ -168,10 +168,10 @@ def test_an_error_of_values_stays_and_one_of_changes_dies_and_neither_costs_accu
         ("delta2", 2.35, 0.126, 0.023, 0.001, 1.16),
     ],
 )
-def test_a_smooth_function_is_learned_with_changes_of_two_bits_as_with_values_of_four(name, bits, second, middle, last, loss, exact):
-    """The loss over that without rounding, as of five seeds of the reference's script, whose own differ by two (.0105 to .0233).
+def test_two_bit_differences_learn_a_smooth_function_like_four_bit_values(name, bits, second, middle, last, loss, exact):
+    """The loss relative to that without rounding, in five seeds of the reference's script, which differ by a factor of two (.0105 to .0233).
 
-    Scales of 64 numbers are half a bit a number more, and the sample's number two, where it has 32.
+    Scales of 64 numbers add half a bit per number, and the sample's number two bits in samples of 32 numbers.
     """
     runs = [trained(name, seed, FIT) for seed in range(3)]
     errors, found, _ = means(runs, FIT.epochs)

@@ -1,4 +1,4 @@
-"""Activations between stages: golden bytes, what both ends see, and payloads that no honest stage sends."""
+"""Activations between stages: golden bytes, equal values at both ends, and payloads that no honest stage sends."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def drawn(*shape, seed=1):
 
 
 @pytest.mark.parametrize("name", DIRECT)
-def test_both_ends_have_the_same_numbers_and_the_error_is_the_codec_s(name):
+def test_both_ends_decode_equal_activations_with_the_codec_s_error(name):
     h = drawn(4, 16, 8)
     data, sent = encode(h, codec(name), chance())
     seen, samples = decode(data, codec(name), 4)
@@ -37,7 +37,7 @@ def test_golden_bytes():
 
 
 @pytest.mark.parametrize(("name", "most"), [("delta8", 1e-3), ("delta4", 5e-3), ("delta2", 5e-2)])
-def test_changes_leave_an_error_that_dies_as_they_do_and_caches_stay_equal(name, most):
+def test_the_error_of_differences_vanishes_and_caches_stay_equal(name, most):
     ours, theirs, h, samples = Cache(1 << 20), Cache(1 << 20), drawn(4, 100), (5, 6, 7, 5)
     h[3] = h[0]
     for visit in range(6):
@@ -53,7 +53,7 @@ def test_changes_leave_an_error_that_dies_as_they_do_and_caches_stay_equal(name,
     assert len(data) < 4 * 100 * 2
 
 
-def test_a_step_that_is_given_up_leaves_no_trace_in_a_cache_and_a_full_one_keeps_no_more():
+def test_an_abandoned_step_does_not_change_the_cache_and_a_full_cache_stores_no_more():
     cache = Cache(2 * 100 * 2)
     encode(drawn(3, 100), codec("delta4"), chance(), cache, (1, 2, 3))
     assert [cache.get(each) is not None for each in (1, 2, 3)] == [True, True, False]
@@ -88,7 +88,7 @@ def test_payloads_that_no_honest_stage_sends_are_refused_by_reason():
         encode(torch.tensor([[float("nan")]]), how, chance())
 
 
-def test_changes_of_samples_that_were_never_sent_are_refused():
+def test_differences_of_unsent_samples_are_refused():
     how, sender, receiver = codec("delta4"), Cache(1 << 20), Cache(1 << 20)
     first, _ = encode(drawn(2, 8), how, chance(), sender, (1, 2))
     second, _ = encode(drawn(2, 8), how, chance(), sender, (1, 2))

@@ -1,4 +1,4 @@
-"""Layer-wise allocation: the best options under a budget, and a selector that spends bytes by it."""
+"""Layer-wise allocation: the best options within a budget, and a selector that allocates bytes by it."""
 
 import itertools
 
@@ -23,7 +23,7 @@ LAYERS, OPTIONS = 6, 4
 
 
 def instance(seed):
-    """Errors fall and bytes rise from option to option; layers differ in scale, as those of a network do."""
+    """Return options per layer with falling errors and rising bytes; layers differ in scale, as those of a network do."""
     chance = np.random.default_rng(seed)
     errors = np.sort(chance.random((LAYERS, OPTIONS)) * chance.random((LAYERS, 1)) * 3)[:, ::-1]
     sizes = np.sort(chance.integers(1, 1000, (LAYERS, OPTIONS))).astype(float)
@@ -40,8 +40,8 @@ def every_choice(spent, budget):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_least_error_under_a_byte_budget_is_what_trying_everything_finds(seed):
-    """The slot's direction; whole bytes within the number of buckets are not rounded at all."""
+def test_the_allocation_equals_exhaustive_search(seed):
+    """Whole bytes up to the number of buckets are not rounded at all."""
     errors, sizes = instance(seed)
     budget = sizes[:, 1].sum()
     choice = least_error(errors, sizes, budget)
@@ -52,7 +52,7 @@ def test_least_error_under_a_byte_budget_is_what_trying_everything_finds(seed):
 @given(seed=seeds, share=st.floats(0.0, 1.0), buckets=st.integers(10, 200))
 @examples(40)
 def test_rounding_up_keeps_every_budget(seed, share, buckets):
-    """However coarse the buckets: what does not surely fit is not chosen."""
+    """However coarse the buckets, only allocations that surely fit are chosen."""
     errors, sizes = instance(seed)
     sizes = sizes + 0.5
     least, most = sizes[:, 0].sum(), sizes[:, -1].sum()
@@ -65,7 +65,7 @@ def test_rounding_up_keeps_every_budget(seed, share, buckets):
         assert total(sizes, choice) <= budget * (1 + 1e-9)
 
 
-def test_a_budget_for_everything_takes_the_best_of_everything():
+def test_a_sufficient_budget_takes_every_layer_s_best_option():
     errors, sizes = instance(1)
     assert least_error(errors, sizes, sizes.sum()) == (OPTIONS - 1,) * LAYERS
 
@@ -99,7 +99,7 @@ SCALES = (10.0, 0.1, 1.0, 0.3, 0.05)
 
 
 def network(*labels):
-    """Layers whose numbers differ 200-fold in size."""
+    """Return layers whose numbers differ 200-fold in size."""
     return torch.cat(
         [
             scale * torch.randn(size, generator=generator(0, "layers", layer, *labels), dtype=torch.float64)
@@ -124,7 +124,7 @@ def test_a_payload_keeps_its_byte_budget_and_uses_most_of_it(seed, budget):
         assert size >= 0.8 * budget
 
 
-def test_each_layer_keeps_its_largest():
+def test_each_layer_sends_its_largest_coordinates():
     x = network(1)
     support = Layered(BOUNDS, 1500, Int4()).select(x, None, 0, 0)
     for layer, (offset, size) in enumerate(BOUNDS):
@@ -135,8 +135,8 @@ def test_each_layer_keeps_its_largest():
 
 @given(seed=seeds, budget=st.integers(100, 6000))
 @examples(20)
-def test_the_layers_errors_sum_to_no_more_than_with_equal_shares_and_none_is_starved(seed, budget):
-    """That sum is what is made least; and each layer keeps half of its share, as large as the numbers of others may be."""
+def test_the_sum_of_layer_errors_is_at_most_that_of_equal_shares(seed, budget):
+    """That sum is minimised, and each layer keeps half of its share however large other layers' numbers are."""
 
     def error(indices):
         rest = x.clone()
@@ -151,8 +151,8 @@ def test_the_layers_errors_sum_to_no_more_than_with_equal_shares_and_none_is_sta
     assert all(kept_in(support, layer).numel() >= round(0.5 * k) for layer, k in enumerate(shares))
 
 
-def test_bytes_go_where_they_lower_the_error_most():
-    """Of two layers of one size, one has all its weight in a few coordinates: those are enough for it, the other gets the rest."""
+def test_bytes_are_allocated_where_they_reduce_the_error_most():
+    """Of two layers of equal size, one has all its weight in a few coordinates: it gets those, and the other layer the rest."""
     x = torch.randn(2000, generator=generator(4), dtype=torch.float64)
     x[:1000] *= 1e-3
     x[:1000:50] = 30.0
@@ -170,20 +170,20 @@ def test_equal_layers_get_about_equal_shares():
     assert counts.min() > 0.7 * counts.max()
 
 
-def test_a_change_since_the_last_exchange_is_what_bytes_are_spent_on():
+def test_bytes_are_spent_on_changes_since_the_last_exchange():
     x, reference = network(1), network(2)
     selector = Layered(BOUNDS, 1000, Int4())
     assert selector.select(x, reference, 0, 0) == selector.select(x - reference, None, 0, 0)
     assert selector.select(x, reference, 1, 5) == selector.select(x, reference, 0, 0), "nothing is drawn"
 
 
-def test_a_budget_for_everything_sends_everything_and_none_sends_one_coordinate():
+def test_a_sufficient_budget_sends_everything_and_no_budget_one_coordinate():
     x = network(1)
     assert Layered(BOUNDS, codec.size(Full(), Int4(), DIM), Int4()).select(x, None, 0, 0) == Full()
     assert Layered(BOUNDS, 1, Float64()).select(x, None, 0, 0) == Indices(x.abs().argmax().view(1))
 
 
-def test_nothing_that_goes_in_is_modified():
+def test_inputs_are_not_modified():
     x, reference = network(1), network(2)
     before = x.clone(), reference.clone()
     Layered(BOUNDS, 1000, Int4()).select(x, reference, 0, 0)

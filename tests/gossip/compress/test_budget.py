@@ -1,4 +1,4 @@
-"""Budgets: the largest mask that fits, and never more bytes than allowed unless one block is too many already."""
+"""Budgets: the largest mask that fits, and never more bytes than allowed unless a single block exceeds them."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from tests.strategies import examples
 
 
 def cost(ratio, dim, request, response):
-    """The most that payloads of any turn can take: a mask without the short last block."""
+    """Return the largest payload of any step: a mask without the short last block."""
     x = torch.zeros(dim)
     masks = [Mask(ratio).select(x, None, 0, turn) for turn in range(blocks_in(dim))]
     return max(codec.size(mask, request, dim) + codec.values_size(mask, response, dim) for mask in masks)
@@ -54,7 +54,7 @@ def test_a_budget_too_small_for_anything_still_sends_one_block():
     ("rate", "cap", "expected"), [(0.0, 0.0, 0), (1000.0, 0.0, 500), (0.0, 800.0, 400), (1000.0, 800.0, 400), (0.1, 0.0, 1)]
 )
 def test_the_budget_of_an_exchange_never_exceeds_the_volunteers_cap(rate, cap, expected):
-    """Nothing known is 0, no limit; anything known is at least one byte, since 0 would mean the opposite."""
+    """If nothing is known it is 0, no limit; otherwise at least one byte, since 0 would mean the opposite."""
     assert exchange_budget(rate, 2.0, 0.25, cap) == expected
 
 
@@ -64,14 +64,14 @@ def test_planning_needs_no_torch():
 
 
 def judged(effort, trained_s, exchanged_s):
-    """After as many calls as are judged together."""
+    """Make as many calls as are judged together."""
     effort.trained(trained_s)
     for _ in range(JUDGED):
         effort.exchanged(exchanged_s / JUDGED)
     return effort.part
 
 
-def test_exchanges_of_a_long_vector_shrink_until_they_take_little_of_the_time_of_local_steps_and_grow_again():
+def test_exchange_sizes_adapt_to_a_small_share_of_local_step_time():
     effort, whole_s = Effort(), 0.04
     for _ in range(20):
         judged(effort, 1.0, whole_s * effort.part)
@@ -82,14 +82,14 @@ def test_exchanges_of_a_long_vector_shrink_until_they_take_little_of_the_time_of
     assert judged(effort, 100.0, whole_s) == 1.0
 
 
-def test_exchanges_that_are_slow_whatever_their_size_still_are_about_something():
+def test_exchanges_that_are_always_slow_keep_a_minimum_size():
     effort = Effort()
     for _ in range(20):
         judged(effort, 1.0, 10.0)
     assert effort.part == LEAST_EFFORT
 
 
-def test_without_time_or_local_steps_nothing_is_known_of_effort():
+def test_without_measured_times_exchange_sizes_are_not_limited():
     effort = Effort()
     assert judged(effort, 1.0, 0.0) == 1.0, "as in virtual time"
     assert judged(effort, 0.0, 1.0) == 1.0

@@ -1,7 +1,7 @@
-"""Payloads: exact, canonical, bounded, and stable for as long as the version byte says 1.
+"""Payloads are exact, canonical, bounded, and stable for as long as the version byte says 1.
 
-The golden payloads are written by `python -m tests.gossip.compress.test_codec`, for a new kind, code or use of chance only: an old
-line never changes. Lines of int8 and int4 without "dithered" come from an earlier use of chance; what they decode to is what counts.
+The golden payloads are written by `python -m tests.gossip.compress.test_codec`, for a new kind, code or use of random numbers only: an old
+line never changes. Lines of int8 and int4 without "dithered" come from an earlier use of random numbers; only their decoded values count.
 """
 
 import json
@@ -46,12 +46,12 @@ LATER = {name: make() for name, make in QUANTIZERS.items() if name not in (*FIRS
 
 
 def values_on(support):
-    """Multiples of 1/16 below 2: exact in half precision, so that the golden bytes test the code, not the rounding."""
+    """Return multiples of 1/16 below 2: exact in half precision, so the golden bytes test the code, not the rounding."""
     return (torch.arange(support.size(DIM), dtype=torch.float32) * 37 % 64 - 31) / 16
 
 
 def golden_payloads():
-    """Name -> payload in hexadecimal digits. All supports and directions with the first quantizers; two supports with the others."""
+    """Return name -> payload in hexadecimal digits. All supports and directions with the first quantizers; two supports with the others."""
     payloads = {}
     for name, q in (FIRST | LATER).items():
         dithered = " dithered" if q.draws(1) else ""
@@ -67,7 +67,7 @@ def golden_payloads():
 
 
 def check_hostile(data):
-    """The promise of the fuzzed decoders: refused with a known reason, or in bounds and canonical."""
+    """Assert what fuzzed decoders guarantee: bytes are refused with a known reason, or are in bounds and canonical."""
     implied = data[1:2] in (bytes([Kind.IMPLIED]), bytes([Kind.IMPLIED_AND_WISH]))
     (RESPONSE if implied else REQUEST).run(b"\0" + data)
 
@@ -79,8 +79,8 @@ def test_payloads_never_change():
 
 
 @pytest.mark.parametrize("name", json.loads(GOLDEN.read_text()))
-def test_whatever_was_ever_written_still_decodes_to_what_was_meant(name):
-    """Also where today's encoder uses chance in another way. (What is meant is exact in the float formats.)"""
+def test_all_golden_payloads_decode_to_their_values(name):
+    """Also where today's encoder uses random numbers differently. (The meaning is exact in the float formats.)"""
     direction, *middle, quantizer_name = name.removesuffix(" dithered").split()
     q = (FIRST | LATER)[quantizer_name]
     data = bytes.fromhex(json.loads(GOLDEN.read_text())[name])
@@ -106,12 +106,12 @@ class TestEveryKindOfPayload:
         assert torch.equal(decoded, q.decode(q.encode(values, generator(1)), values.numel()).float())
 
     def test_both_ends_decode_the_same_bits(self, support, q):
-        """The responder decodes its own answer, the initiator what arrived: v and −v must cancel exactly."""
+        """The responder decodes its own answer, the initiator the received one: v and −v must cancel exactly."""
         data, at_responder = codec.encode_values(values_on(support), q, DIM, generator(1))
         at_initiator, _ = codec.decode_values(bytes(bytearray(data)), support, DIM, torch.float32, [q])
         assert not (at_initiator + -at_responder).any()
 
-    def test_its_size_is_known_before_it_is_made(self, support, q):
+    def test_a_payload_s_size_is_known_in_advance(self, support, q):
         values = values_on(support)
         assert len(codec.encode(values, support, q, DIM, generator(1))) == codec.size(support, q, DIM)
         for wish in (None, WISH):
@@ -139,7 +139,7 @@ class TestEveryKindOfPayload:
 
 @pytest.mark.parametrize("name", [name for name in golden_payloads() if "full" not in name and "bitmap" not in name])
 def test_every_bit_flip_is_refused_or_stays_in_bounds(name):
-    """Flips of the framing and the support, and of the first and last values: a quarter of each byte's bits, taken in turn."""
+    """Flips in the framing, the support, and the first and last values: a quarter of each byte's bits, in rotation."""
     data = bytes.fromhex(golden_payloads()[name])
     for position in {*range(min(len(data), 48)), *range(max(0, len(data) - 16), len(data))}:
         for bit in range(position % 4, 8, 4):
@@ -156,7 +156,7 @@ def test_arbitrary_bytes_are_refused_or_stay_in_bounds(data):
 
 @given(seed=seeds, dim=st.integers(1, 500), data=st.data())
 @examples(40)
-def test_indices_and_wishes_of_any_shape_make_the_round_trip(seed, dim, data):
+def test_indices_and_requested_coordinates_survive_encoding(seed, dim, data):
     chosen = data.draw(st.sets(st.integers(0, dim - 1), min_size=1, max_size=60).map(sorted))
     support = indices(*chosen)
     values = torch.randn(len(chosen), generator=generator(seed))
@@ -182,12 +182,12 @@ def header(kind, name="float32", dim=DIM, version=VERSION):
         (header(Kind.FULL, version=2), "bad_version"),
         (header(Kind.FULL, dim=DIM + 1), "wrong_dim"),
         (HEADER.pack(VERSION, Kind.FULL, 99, DIM), "unknown_codec"),
-        (header(Kind.FULL, name="int8"), "unknown_codec"),  # known, but not what the manifest says
+        (header(Kind.FULL, name="int8"), "unknown_codec"),  # a known code, but not the manifest's
         (header(9), "bad_support"),
-        (header(Kind.IMPLIED) + bytes(4 * DIM), "bad_support"),  # a request must say what it is about
+        (header(Kind.IMPLIED) + bytes(4 * DIM), "bad_support"),  # a request must contain its support
         (header(Kind.BLOCKS) + BLOCKS.pack(0, 4, 1, 64) + bytes(256), "bad_support"),
         (header(Kind.BLOCKS) + BLOCKS.pack(0, 0, 0, 64), "bad_support"),
-        (header(Kind.BLOCKS) + BLOCKS.pack(0, 0, 4, 64) + bytes(4 * DIM), "bad_support"),  # all of it is Full
+        (header(Kind.BLOCKS) + BLOCKS.pack(0, 0, 4, 64) + bytes(4 * DIM), "bad_support"),  # a support with all coordinates must be Full
         (header(Kind.BLOCKS) + BLOCKS.pack(0, 0, 1, 0), "bad_support"),
         (header(Kind.BLOCKS) + BLOCKS.pack(0, 0, 1, 64) + bytes(260), "bad_length"),
         (header(Kind.INDICES) + LISTING.pack(0, 1) + b"\0", "bad_support"),
@@ -203,7 +203,7 @@ def test_a_bad_request_is_refused_with_its_reason(data, reason):
 
 
 @pytest.mark.parametrize(("limit", "accepted"), [(0, False), (3, False), (4, True)])
-def test_a_wish_may_name_no_more_than_the_limit(limit, accepted):
+def test_requested_coordinates_are_limited(limit, accepted):
     support = SUPPORTS["blocks"]
     data = codec.encode_values(values_on(support), Int4(), DIM, generator(0), WISH)[0]
     if accepted:
@@ -213,7 +213,7 @@ def test_a_wish_may_name_no_more_than_the_limit(limit, accepted):
             codec.decode_values(data, support, DIM, torch.float32, [Int4()], limit)
 
 
-def test_a_response_does_not_bring_a_support_of_its_own():
+def test_a_response_cannot_have_its_own_support():
     support = SUPPORTS["rice"]
     data = codec.encode(values_on(support), support, Fp16(), DIM, generator(0))
     with pytest.raises(ValueError, match="bad_support"):
@@ -238,7 +238,7 @@ def test_a_support_that_covers_everything_has_one_encoding():
     ],
 )
 def test_a_few_bytes_cannot_cause_a_large_allocation(described):
-    """Every count is held against the bytes that really came before memory, or the sort of a mask, is spent on it."""
+    """Every count is compared with the received bytes before memory is allocated or a mask is sorted."""
     tracemalloc.start()
     with pytest.raises(ValueError, match=r"^bad_(length|support|indices)$"):
         codec.decode(described, 10**9, torch.float32, [Float32()])

@@ -1,4 +1,4 @@
-"""Selectors and the contraction they promise: for every vector or on average over the seed, alone and before any quantizer."""
+"""Selectors and their contraction: for every vector or on average over the seed, alone and before any quantizer."""
 
 import inspect
 import math
@@ -33,36 +33,36 @@ CONTRACTIONS = [
     for select in ("full", *RATED)
     for quantize in QUANTIZERS
     if quantizer(quantize, torch.float32).omega < 1 and (select in ("full", "mask") or quantize in ("identity", "int4", "sign"))
-]  # all quantizers on all of a vector and on a part of it, all selectors before three quantizers
+]  # all quantizers on whole and partial vectors, all selectors before three quantizers
 
 
 def flat():
-    """All magnitudes equal: the vector of which top-k keeps least."""
+    """Return equal magnitudes: the vector of which top-k keeps least."""
     return torch.where(torch.arange(DIM) % 3 == 0, -1.0, 1.0)
 
 
 def spike():
-    """All of it in one coordinate: the vector on which a random choice is all or nothing."""
+    """Return a vector with one non-zero coordinate, of which a random choice keeps all or nothing."""
     x = torch.zeros(DIM)
     x[777] = 3.0
     return x
 
 
 def one_block():
-    """All of it in the mask's last block, which is short."""
+    """Return a vector whose weight is in the mask's last, shorter block."""
     x = torch.zeros(DIM)
     x[960:] = torch.randn(40, generator=generator(0, "one block"))
     return x
 
 
 def heavy():
-    """Student-like tails: one value in a bucket dwarfs the others, the worst case for a shared step."""
+    """Return Student-like tails: one value in a bucket dwarfs the others, the worst case for a shared step."""
     numerator, below = torch.randn(2, DIM, generator=generator(0, "heavy"))
     return numerator / below.abs().clamp_min(1e-3)
 
 
 @pytest.mark.parametrize(("select", "quantize"), CONTRACTIONS)
-def test_contraction_holds_on_the_vectors_that_are_worst_for_it(select, quantize):
+def test_contraction_holds_on_worst_case_vectors(select, quantize):
     """E‖x − Q(x)‖² <= (1 − δ)‖x‖² for every selector before every quantizer that does not diverge in a difference loop."""
     compressor = chained(select, quantize)
     for x in (flat(), spike(), one_block(), heavy()):
@@ -70,7 +70,7 @@ def test_contraction_holds_on_the_vectors_that_are_worst_for_it(select, quantize
         errors = [(x - compressor.compress(x, generator(seed, "worst"))).square().sum().item() for seed in range(6)]
         share, energy = compressor.contraction(DIM), x.square().sum().item()
         drawn = 0.0 if select in (*BY_THE_VECTOR, "full") else math.sqrt(share * (1 - share)) * energy
-        deviation = max(torch.tensor(errors).std().item(), drawn)  # six draws may miss a spike that one in ten holds
+        deviation = max(torch.tensor(errors).std().item(), drawn)  # six draws may miss a spike that one in ten contains
         assert sum(errors) / len(errors) <= (1 - share) * energy * (1 + 1e-5) + 5 * deviation / math.sqrt(len(errors))
         assert torch.equal(x, before)
         assert torch.equal(compressor.compress(x, generator(1)), compressor.compress(x, generator(1)))
@@ -79,7 +79,7 @@ def test_contraction_holds_on_the_vectors_that_are_worst_for_it(select, quantize
 @pytest.mark.parametrize("select", BY_THE_VECTOR)
 @given(values=st.lists(st.floats(-8, 8, width=16), min_size=1, max_size=400), ratio=st.floats(0.005, 1.0), seed=st.integers(0, 99))
 @examples(50)
-def test_selectors_that_look_at_the_vector_contract_every_vector(select, values, ratio, seed):
+def test_comparing_selectors_contract_every_vector(select, values, ratio, seed):
     """‖x − x_S‖² <= (1 − δ)‖x‖² each time, not just on average: also EF21 and CHOCO may then use them."""
     x = torch.tensor(values, dtype=torch.float64)
     compressor = Chain(SELECTORS.build("compress", select, {"ratio": ratio}), Float64())
@@ -89,8 +89,8 @@ def test_selectors_that_look_at_the_vector_contract_every_vector(select, values,
 
 @given(seed=st.integers(0, 2**62), dim=st.integers(1, 3000), ratio=st.floats(0.02, 0.5), heavy=st.booleans())
 @examples(25)
-def test_a_rolling_mask_has_its_share_exactly_over_a_cycle_and_top_k_inside_it_no_less(seed, dim, ratio, heavy):
-    """The expectation over where the mask stands, taken exactly: each block is looked at equally often."""
+def test_a_rolling_mask_selects_exactly_its_share_over_a_cycle(seed, dim, ratio, heavy):
+    """The exact expectation over the mask's position: each block is selected equally often."""
     x = torch.randn(dim, generator=generator(seed), dtype=torch.float64)
     x = x**5 if heavy else x
     turns = blocks_in(dim)
@@ -104,7 +104,7 @@ def test_a_rolling_mask_has_its_share_exactly_over_a_cycle_and_top_k_inside_it_n
 
 @pytest.mark.parametrize("select", RATED)
 def test_the_promised_share_is_near_the_ratio_and_grows_with_it(select):
-    """A bound that promised less than it must would make every step size that is computed from it too small."""
+    """A bound that is too low would make every step size computed from it too small."""
     shares = [SELECTORS.build("compress", select, {"ratio": ratio}).contraction(100_000) for ratio in (0.01, 0.1, 0.2)]
     assert shares == sorted(set(shares))
     least = 1 / 64  # one coefficient of each of dct_top_k's chunks
@@ -122,8 +122,9 @@ def test_the_promised_share_is_near_the_ratio_and_grows_with_it(select):
 )
 @pytest.mark.parametrize("selector", [TopK, ChunkTopK])
 def test_top_k_keeps_the_published_share_of_random_vectors(selector, draw, published, tolerance):
-    """d = 2e5. Much more than the bound k/d, and that is why top-k is worth its indices. Student's t with 2.5 degrees of
-    freedom has squares without a variance: its share differs from draw to draw by a quarter at 1 %."""
+    """d = 2e5. The share is far above the bound k/d, which justifies top-k's indices. Student's t with 2.5 degrees of freedom has squares
+    without a variance: its share varies between draws by a quarter at 1 %.
+    """
     chance = np.random.Generator(np.random.Philox(key=3))
     x = torch.from_numpy(chance.standard_t(2.5, 200_000) if draw == "standard_t" else getattr(chance, draw)(size=200_000))
     for ratio, share, relative in zip((0.001, 0.01, 0.05, 0.1, 0.3), published, tolerance, strict=True):

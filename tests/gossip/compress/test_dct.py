@@ -1,4 +1,4 @@
-"""Cosine atoms: an orthonormal change of basis chunk by chunk, the same bits at both ends, and bytes that cannot lie."""
+"""Cosine atoms: an orthonormal transform chunk by chunk, equal bits at both ends, and validated bytes."""
 
 import hashlib
 
@@ -32,15 +32,15 @@ def gaussian(dim, *labels, dtype=torch.float64):
 
 @given(seed=seeds, dim=dims, chunk=chunks)
 @quick
-def test_there_and_back_again_and_no_energy_lost(seed, dim, chunk):
-    """Orthonormal to 1e-6, short last chunk included: so dropping coefficients contracts like dropping coordinates."""
+def test_the_transform_is_orthonormal(seed, dim, chunk):
+    """Orthonormal to 1e-6, short last chunk included: dropping coefficients contracts like dropping coordinates."""
     x = gaussian(dim, seed)
     coefficients = dct(x, chunk)
     assert (inverse_dct(coefficients, chunk) - x).norm() <= 1e-6 * x.norm()
     assert float(coefficients.norm()) == pytest.approx(float(x.norm()), rel=1e-6)
 
 
-def test_the_coefficients_are_those_of_the_textbook():
+def test_the_coefficients_equal_the_textbook_formula():
     """DCT-II, orthonormal: sqrt(2/N) Σ x_j cos(π(2j + 1)f / 2N), and sqrt(1/2) of that for f = 0."""
     x, N = gaussian(64, "textbook").numpy(), 64
     f, j = np.arange(N)[:, None], np.arange(N)
@@ -49,8 +49,8 @@ def test_the_coefficients_are_those_of_the_textbook():
     torch.testing.assert_close(dct(torch.from_numpy(x), 64), torch.from_numpy(expected), rtol=0, atol=1e-6)
 
 
-def test_the_table_is_the_same_numbers_on_every_machine():
-    """A peer whose cosines round the other way would move by other bits: the table's digest is part of the protocol."""
+def test_the_table_of_cosines_is_golden():
+    """A peer whose cosines round differently would apply other bits, so the table's digest is part of the protocol."""
     columns = [Atoms(64, Indices(torch.tensor([f]))).spread(torch.ones(1, dtype=torch.float64), 64) for f in range(64)]
     grid = torch.stack(columns) * 2**24
     assert torch.equal(grid, grid.round())
@@ -59,7 +59,7 @@ def test_the_table_is_the_same_numbers_on_every_machine():
     assert digest == "7b7c28f3a001cee036e5b1c1bd18ce4a"
 
 
-def test_a_smooth_vector_is_a_few_cosines():
+def test_a_smooth_vector_needs_few_cosines():
     x = torch.cos(torch.pi * (2 * torch.arange(640, dtype=torch.float64) % 128 + 1) * 3 / 128)
     support = DctTopK(1 / 64).select(x, None, 0, 0)
     assert (support.chosen.indices % 64).tolist() == [3] * 10
@@ -80,7 +80,7 @@ def test_the_largest_32_of_4096_of_white_noise_have_seven_percent_of_its_energy(
 @given(seed=seeds, dim=dims, chunk=chunks, ratio=st.floats(0.01, 1.0), per_chunk=st.booleans())
 @quick
 def test_contraction_holds_for_every_vector(seed, dim, chunk, ratio, per_chunk):
-    """‖x − Q(x)‖² <= (1 − δ)‖x‖² with δ = k/d but for the rounded cosines."""
+    """‖x − Q(x)‖² <= (1 − δ)‖x‖² with δ = k/d, except for the rounding of cosines."""
     x = gaussian(dim, seed)
     selector = DctTopK(ratio, chunk, per_chunk=per_chunk)
     support = selector.select(x, None, 0, 0)
@@ -88,13 +88,13 @@ def test_contraction_holds_for_every_vector(seed, dim, chunk, ratio, per_chunk):
     assert rest.square().sum() <= (1 - selector.contraction(dim)) * x.square().sum() + 1e-30
 
 
-def test_each_chunk_keeps_its_own_share_of_equal_ones_the_lowest():
+def test_each_chunk_selects_its_own_share_and_breaks_ties_by_frequency():
     flat = torch.zeros(3 * 8 + 4, dtype=torch.float64)
     assert DctTopK(0.25, 8).select(flat, None, 0, 0).chosen.indices.tolist() == [0, 1, 8, 9, 16, 17, 24]
     assert DctTopK(0.25, 8, per_chunk=False).select(flat, None, 0, 0).chosen.indices.tolist() == [*range(7)]
 
 
-def test_a_change_since_the_last_exchange_is_what_is_chosen():
+def test_changes_since_the_last_exchange_are_selected():
     x, reference = gaussian(200, 1), gaussian(200, 2)
     assert DctTopK(0.1).select(x, reference, 0, 0) == DctTopK(0.1).select(x - reference, None, 0, 0)
 
@@ -107,8 +107,8 @@ def test_all_coefficients_are_the_vector_itself(per_chunk):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(seed=seeds, dim=st.integers(2, 300), chunk=chunks, theta=st.floats(0.1, 0.9))
 @quick
-def test_both_ends_move_by_the_same_bits_with_opposite_signs(dtype, seed, dim, chunk, theta):
-    """Spreading is odd to the bit, and agrees with the inverse transform."""
+def test_both_ends_change_by_opposite_bits(dtype, seed, dim, chunk, theta):
+    """Spreading is odd bit for bit, and agrees with the inverse transform."""
     x = gaussian(dim, seed, dtype=dtype)
     support = DctTopK(0.4, chunk, per_chunk=False).select(x, None, 0, 0)
     if support == Full():
@@ -123,7 +123,7 @@ def test_both_ends_move_by_the_same_bits_with_opposite_signs(dtype, seed, dim, c
 
 
 def test_spreading_adds_the_lowest_frequency_first():
-    """Spelled out in plain numbers: the bits that any machine must get, a short last chunk included."""
+    """Computed with plain numbers: the bits that any machine must give, short last chunk included."""
     support = Atoms(4, Indices(torch.tensor([0, 1, 3, 4, 6, 9, 10])))
     values = torch.tensor([0.1, 1.3, -2.7, 5.5, 1e-4, -3.3, 0.7], dtype=torch.float32)
 
@@ -142,7 +142,7 @@ def test_spreading_adds_the_lowest_frequency_first():
     assert support.spread(values, 11).tolist() == expected
 
 
-def test_nothing_that_goes_in_is_modified():
+def test_inputs_are_not_modified():
     x = gaussian(100)
     before = x.clone()
     support = DctTopK(0.1).select(x, None, 0, 0)
@@ -154,7 +154,7 @@ def test_nothing_that_goes_in_is_modified():
     assert torch.equal(support.take(x), values), "the cached table was written to"
 
 
-def test_demo_that_keeps_whole_chunks_leaves_no_momentum():
+def test_demo_with_whole_chunks_leaves_no_momentum():
     demo, gradients = DecoupledMomentum(0.9), gaussian(2 * 128).view(2, 128)
     message, (momentum,) = send(demo, demo.start(gradients), gradients, Rows(Chain(DctTopK(1.0), Float64())), generator(0))
     assert not momentum.any()
@@ -162,7 +162,7 @@ def test_demo_that_keeps_whole_chunks_leaves_no_momentum():
 
 
 def test_demo_shares_the_coefficients_that_grew():
-    """What a small steady wave adds up to is sent once it is the largest; until then noise in other frequencies goes first."""
+    """A small steady wave is sent once its accumulated amplitude is the largest; until then noise at other frequencies is sent."""
     demo, compressor = DecoupledMomentum(0.999), Chain(DctTopK(1 / 64), Float64())
     wave = inverse_dct(0.3 * torch.eye(64, dtype=torch.float64)[5], 64)
     momentum, sent = demo.start(wave), torch.zeros(64, dtype=torch.float64)
@@ -180,14 +180,14 @@ def test_demo_shares_the_coefficients_that_grew():
     ("place", "patch", "reason"),
     [
         (0, b"\x01\x00", "bad_support"),  # chunk 1
-        (0, b"\x41\x00", "bad_support"),  # another chunk than both agreed on
+        (0, b"\x41\x00", "bad_support"),  # another chunk size than agreed
         (2, b"\x00\x00\x00\x00", "bad_support"),  # nothing
         (2, b"\xc8\x00\x00\x00", "bad_support"),  # all 200: that is the whole vector
-        (2, b"\x15\x00\x00\x00", "bad_indices"),  # one more than there are
+        (2, b"\x15\x00\x00\x00", "bad_indices"),  # one more than exist
         (6, b"\xff\xff\xff\xff", "bad_length"),
     ],
 )
-def test_a_description_that_lies_is_refused(place, patch, reason):
+def test_a_false_support_description_is_refused(place, patch, reason):
     described = DctTopK(0.1, per_chunk=False).select(gaussian(200), None, 0, 0).describe(200)
     with pytest.raises(ValueError, match=reason):
         Atoms.parse(described[:place] + patch + described[place + len(patch) :], 200, 64)

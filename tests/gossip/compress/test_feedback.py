@@ -1,4 +1,4 @@
-"""Error feedback: what each scheme conserves, where it ends, and that both ends hold the same.
+"""Error feedback: the quantity that each scheme conserves, where it converges, and that both ends have equal state.
 
 The floors are of 16 quadratic bowls (d = 50, condition 10) with one of 50 coordinates sent per node and round.
 """
@@ -28,7 +28,7 @@ def gaussian(*labels, shape=(4, 50)):
 
 
 def floor(feedback, lr, rounds, *, steps=False, sigma=0.0):
-    """Relative error in the end (with noise: mean over the second half) of x ← x − lr·mean of what receivers make of messages.
+    """Return the final relative error (with noise: mean over the second half) of x ← x − lr·mean of the receivers' estimates.
 
     steps: feed lr·gradient rather than the gradient.
     """
@@ -63,21 +63,21 @@ def floor(feedback, lr, rounds, *, steps=False, sigma=0.0):
         pytest.param(EControl(0.02), 0.02, 5000, {}, 0.0, 1e-24, id="econtrol is exact"),
     ],
 )
-def test_every_scheme_ends_where_its_theory_says(feedback, lr, rounds, more, expected, factor):
-    """At a constant rate, data differ between nodes. A run is one draw, so within a factor; exact ones below it."""
+def test_every_scheme_converges_to_its_theoretical_floor(feedback, lr, rounds, more, expected, factor):
+    """At a constant rate, with different data per node. A run is one draw, so within a factor; exact schemes below a bound."""
     ends = floor(feedback, lr, rounds, **more)
     assert expected / factor <= ends <= (expected * factor or factor)
 
 
 @pytest.mark.slow
 def test_econtrol_without_control_amplifies_its_own_errors():
-    """Both kinds of feedback at full strength: why there is a control."""
+    """Both kinds of feedback at full strength, which is why EControl scales one of them."""
     assert not floor(EControl(1.0), 0.005, 1000) < 1.0
 
 
 @pytest.mark.slow
-def test_feedback_owes_the_same_after_thousands_of_steps():
-    """Σ updates − Σ messages = memory to 1e-13: the model plus what is owed moves as if nothing were compressed."""
+def test_the_residual_is_exact_after_thousands_of_steps():
+    """Σ updates − Σ messages = memory to 1e-13: the model plus the residual moves as without compression."""
     feedback = ErrorFeedback()
     A, b, _ = quadratics(16, 50)
     x, state = torch.zeros(50, dtype=torch.float64), feedback.start(b)
@@ -93,7 +93,7 @@ def test_feedback_owes_the_same_after_thousands_of_steps():
 @pytest.mark.parametrize("name", FEEDBACKS)
 class TestEveryFeedback:
     def walk(self, name, rounds, compressor=None):
-        """Updates and (message, state before, state after) of a few rounds."""
+        """Return updates and (message, state before, state after) of a few rounds."""
         feedback, walked = construct("feedback", name, FEEDBACKS[name], {}), []
         state = feedback.start(gaussian())
         for turn in range(rounds):
@@ -103,7 +103,7 @@ class TestEveryFeedback:
             state = following
         return feedback, walked
 
-    def test_does_not_modify_what_goes_in(self, name):
+    def test_does_not_modify_its_inputs(self, name):
         feedback, walked = self.walk(name, 3)
         update, message, before, after = walked[-1]
         tensors = [update, message, *before, *after]
@@ -118,8 +118,8 @@ class TestEveryFeedback:
         update, message, before, _ = walked[-1]
         assert torch.equal(send(feedback, before, update, compressor, generator(1))[0], message)
 
-    def test_nodes_side_by_side_do_as_each_alone(self, name):
-        """So that a simulator may batch them: row i of a batch is node i, whatever the others are."""
+    def test_batched_nodes_equal_single_ones(self, name):
+        """So a simulator may batch them: row i of a batch is node i, whatever the other rows are."""
         feedback, walked = self.walk(name, 4)
         for node in range(4):
             state = feedback.start(gaussian()[node])
@@ -127,8 +127,8 @@ class TestEveryFeedback:
                 alone, state = send(feedback, state, gaussian(turn)[node], TopRows(5))
                 assert torch.equal(alone, message[node])
 
-    def test_nothing_dropped_means_the_receiver_has_the_senders_update(self, name):
-        """With Q the identity each scheme is what it is without compression: the gradient, or its momentum or mean."""
+    def test_without_compression_the_receiver_has_the_sender_s_update(self, name):
+        """With Q the identity each scheme is the uncompressed one: the gradient, or its momentum or mean."""
         feedback, walked = self.walk(name, 3, EVERYTHING)
         held = torch.zeros(4, 50, dtype=torch.float64)
         for _, message, _, _ in walked:
@@ -140,8 +140,8 @@ class TestEveryFeedback:
 
 @pytest.mark.parametrize("select", sorted(SELECTORS.keys() - {"low_rank", "layered"}))
 @pytest.mark.parametrize("quantize", ["identity", "int4", "sign", "fp8_e4m3"])
-def test_feedback_conserves_what_went_in(select, quantize):
-    """Σ inputs = Σ outputs + memory after any number of rounds: nothing is lost, only late. (The reference measures 1e-14.)"""
+def test_feedback_conserves_the_sum_of_inputs(select, quantize):
+    """Σ inputs = Σ outputs + memory after any number of rounds: nothing is lost, only delayed. (The reference measures 1e-14.)"""
     compressor = Chain(SELECTORS.build("compress", select, {}), quantizer(quantize, torch.float32))
     put_in, came_out = torch.zeros(2, 300, dtype=torch.float64)
     state = ErrorFeedback().start(put_in)
@@ -155,7 +155,7 @@ def test_feedback_conserves_what_went_in(select, quantize):
 @given(seed=seeds, ratio=st.floats(0.01, 1.0))
 @examples(20)
 def test_feedback_of_a_selection_conserves_every_bit(seed, ratio):
-    """What is sent is owed no more, what is not sent is owed in full: no rounding at all."""
+    """Sent coordinates have no residual, the others a full one: no rounding at all."""
     x, memory = gaussian(seed).float()[:2]
     compressed, (following,) = send(ErrorFeedback(), (memory,), x, Chain(TopK(ratio), Float32()), generator(0))
     assert torch.equal(compressed + following, x + memory)
@@ -165,7 +165,7 @@ def test_feedback_of_a_selection_conserves_every_bit(seed, ratio):
 @pytest.mark.parametrize("name", ["ef21", "ef21_sgdm", "econtrol"])
 @given(seed=seeds, rounds=st.integers(1, 12))
 @examples(15)
-def test_sender_and_receiver_hold_the_same_estimate_to_the_bit(name, seed, rounds):
+def test_sender_and_receiver_have_bitwise_equal_estimates(name, seed, rounds):
     feedback = FEEDBACKS[name]()
     state, held = feedback.start(gaussian()), torch.zeros(4, 50, dtype=torch.float64)
     for turn in range(rounds):
@@ -175,7 +175,7 @@ def test_sender_and_receiver_hold_the_same_estimate_to_the_bit(name, seed, round
     assert torch.equal(held, state[-1])
 
 
-def test_dgc_keeps_momentum_and_velocity_just_where_nothing_was_sent():
+def test_dgc_keeps_momentum_and_velocity_only_of_unsent_coordinates():
     """Masking leaves momentum only where nothing was sent: with all sent it is plain SGD."""
     message, (u, v) = send(Dgc(), Dgc().start(gaussian()), gaussian(1), TopRows(5))
     dropped = message == 0
@@ -187,7 +187,7 @@ def test_dgc_keeps_momentum_and_velocity_just_where_nothing_was_sent():
 
 
 def test_demo_sends_fast_changes_and_keeps_slow_ones():
-    """All sent: nothing stays. Nothing large enough: the momentum grows to update / (1 − decay) in what is not sent."""
+    """If all is sent, no momentum remains. If nothing is large enough, it grows to update / (1 − decay)."""
     demo = construct("feedback", "demo", FEEDBACKS["demo"], {"decay": 0.9})
     _, (momentum,) = send(demo, demo.start(gaussian()), gaussian(1), EVERYTHING, CHANCE)
     assert not momentum.any()

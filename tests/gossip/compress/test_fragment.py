@@ -1,4 +1,4 @@
-"""A vector that travels in fragments: every part has its turn, both ends move by the same bits, and nobody may cut otherwise."""
+"""A vector sent in fragments: every part in turn, equal bits at both ends, and only the agreed cut."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def gaussian(*labels, dim=DIM):
 
 
 def golden_payloads():
-    """Values are multiples of 1/16, exact in half precision. The parts of 200 coordinates are 66, 67 and 67 long."""
+    """Return golden payloads of multiples of 1/16, exact in half precision. The parts of 200 coordinates have lengths 66, 67 and 67."""
     payloads = {}
     for part in range(PARTS):
         support = Fragment(part, PARTS)
@@ -46,8 +46,8 @@ def test_payloads_never_change():
 
 @given(dim=st.integers(2, 5000), parts=st.integers(2, 70), seed=seeds, first=st.integers(0, 10**6))
 @examples(60)
-def test_the_blocks_cycle_and_together_are_the_vector(dim, parts, seed, first):
-    """Of any `parts` exchanges in turn on an edge: each coordinate is in exactly one, and no two lengths differ by more than one."""
+def test_the_parts_cycle_through_the_whole_vector(dim, parts, seed, first):
+    """In any `parts` consecutive exchanges of an edge each coordinate occurs exactly once, and lengths differ by at most one."""
     parts, x, visits = min(parts, dim), torch.zeros(dim), torch.zeros(dim)
     supports = [Fragments(parts).select(x, None, seed, turn) for turn in range(first, first + parts)]
     for support in supports:
@@ -58,15 +58,15 @@ def test_the_blocks_cycle_and_together_are_the_vector(dim, parts, seed, first):
     assert min(lengths) >= Fragments(parts).contraction(dim) * dim - 1e-9
 
 
-def test_edges_begin_at_parts_of_their_own():
-    """So that a node's exchanges of one round are about different parts: of 64 edges no part has more than a quarter."""
+def test_edges_begin_at_different_parts():
+    """So a node's exchanges of one round cover different parts: of 64 edges no part has more than a quarter."""
     begun = [Fragments(8).select(torch.zeros(64), None, seed, 1).part for seed in (hash((1, n)) % 2**64 for n in range(64))]
     assert max(begun.count(part) for part in range(8)) <= 16
 
 
 @given(dim=st.integers(2, 600), parts=st.integers(2, 70), part=st.integers(0, 69), seed=seeds)
 @examples(40)
-def test_a_part_is_taken_and_added_at_its_place(dim, parts, part, seed):
+def test_a_part_is_taken_and_added_at_its_offset(dim, parts, part, seed):
     parts = min(parts, dim)
     support, x = Fragment(part % parts, parts), gaussian(seed, dim=dim)
     taken = support.take(x)
@@ -81,8 +81,8 @@ def test_a_part_is_taken_and_added_at_its_place(dim, parts, part, seed):
 
 @given(seed=seeds, parts=st.integers(2, 9))
 @examples(12)
-def test_both_ends_move_by_the_same_bits_with_opposite_signs(seed, parts):
-    """In int4 by chance, over more exchanges than there are parts: the sum of models stays but for rounding, and flows to the bit."""
+def test_both_ends_change_by_opposite_bits(seed, parts):
+    """In randomly rounded int4, over more exchanges than parts: the sum of models is preserved within rounding, and flows bit for bit."""
     agreed = ExchangeCodec(Fp16(), Int4(), 0.0, clip, parts=parts)
     pet, phase = Pet(0.2), Phase(0, 4, 0.1)
     ours, theirs = gaussian(seed, "ours"), gaussian(seed, "theirs")
@@ -103,8 +103,8 @@ def test_both_ends_move_by_the_same_bits_with_opposite_signs(seed, parts):
     assert all(bool(Fragment(part, parts).take(first.total).any()) for part in range(parts)), "every part was exchanged"
 
 
-def test_a_cut_that_was_not_agreed_on_is_refused():
-    """Else one member could have the others make flows of any length, or read a part that is none."""
+def test_a_cut_other_than_the_agreed_one_is_refused():
+    """Otherwise a member could make others allocate flows of any length, or read a part that does not exist."""
     support = Fragment(1, PARTS)
     data = codec.encode(torch.zeros(support.size(DIM)), support, Float32(), DIM, generator(0))
 
@@ -126,7 +126,7 @@ def test_a_cut_that_was_not_agreed_on_is_refused():
 
 
 @pytest.mark.parametrize("bad", [(0, 1), (2, 2), (-1, 3), (0, 2**16)])
-def test_a_fragment_is_one_of_its_parts(bad):
+def test_a_fragment_must_be_one_of_the_parts(bad):
     with pytest.raises(ValueError, match="need 2 <= parts"):
         Fragment(*bad)
 

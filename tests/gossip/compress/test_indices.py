@@ -1,4 +1,4 @@
-"""Index lists: close to the entropy bound, canonical, and no list from a peer can cost more than it should."""
+"""Index lists: close to the entropy bound, canonical, and of bounded cost to decode."""
 
 import math
 import struct
@@ -34,7 +34,7 @@ def in_blocks(dim, width, share, density):
 
 
 def in_layers(dim, ratio):
-    """The largest of thirty Gaussian layers whose scales are log-normal with deviation 1, as a model's drifts are."""
+    """Return the largest coordinates of thirty Gaussian layers whose scales are log-normal with deviation 1, as a model's drifts are."""
     chance = stream()
     layer = np.searchsorted(np.sort(chance.choice(dim, 29, replace=False)), np.arange(dim))
     drift = np.abs(chance.standard_normal(dim) * np.exp(chance.standard_normal(30))[layer])
@@ -42,7 +42,7 @@ def in_layers(dim, ratio):
 
 
 def entropy_bound(dim, count):
-    """log2 C(d, k) in bits: no code needs less on average over all lists."""
+    """Return log2 C(d, k) in bits: no code needs fewer on average over all lists."""
     return (math.lgamma(dim + 1) - math.lgamma(count + 1) - math.lgamma(dim - count + 1)) / math.log(2)
 
 
@@ -51,20 +51,20 @@ def bits_per_index(indices, dim):
 
 
 def one_parameter(indices, dim):
-    """Bits an index of a plain Rice code."""
+    """Return the bits per index of a plain Rice code."""
     b = rice_parameter(indices.size, dim)
     gaps = np.diff(indices, prepend=-1) - 1
     return (indices.size * (b + 1) + (gaps >> b).sum()) / indices.size
 
 
 def elias_gamma(indices):
-    """Bits an index of a code without a parameter: 2⌊log2 g⌋ + 1 for g = 1, 2, …"""
+    """Return the bits per index of a code without a parameter: 2⌊log2 g⌋ + 1 for g = 1, 2, …"""
     return (2 * np.floor(np.log2(np.diff(indices, prepend=-1))) + 1).mean()
 
 
 @st.composite
 def index_sets(draw):
-    """Lists for every layout: scattered, crowded into a few blocks, crowded in one part and scattered in the rest."""
+    """Draw lists for every layout: scattered, concentrated in a few blocks, or concentrated in one part and scattered elsewhere."""
     dim = draw(st.integers(1, 20_000))
     indices = draw(st.sets(st.integers(0, dim - 1), min_size=1, max_size=min(dim, 100)))
     for start in draw(st.lists(st.integers(0, dim - 1), max_size=3)):
@@ -87,7 +87,7 @@ def test_round_trip(case):
     [(0.1, 4.690, 4.755), (0.05, 5.728, 5.786), (0.01, 8.079, 8.106), (0.001, 11.40, 11.50), (0.0001, 14.68, 14.74)],
 )
 def test_random_indices_cost_within_two_percent_of_the_entropy_bound(ratio, bound, rice_code):
-    """The table of Rice codes at d = 1e6; the last is a hundred indices, which differ from draw to draw."""
+    """The table of Rice codes at d = 1e6; the last is a hundred indices, which vary from draw to draw."""
     count = round(ratio * MILLION)
     assert entropy_bound(MILLION, count) / count == pytest.approx(bound, abs=0.01)
     measured = bits_per_index(random_indices(MILLION, count), MILLION)
@@ -107,7 +107,7 @@ def test_indices_in_a_tenth_of_the_blocks_cost_less_than_any_code_of_single_gaps
 
 @pytest.mark.parametrize(("share", "density"), [(0.1, 0.2), (0.1, 0.08), (0.01, 0.2), (0.5, 0.2)])
 def test_indices_inside_a_seeded_mask_cost_little_more_than_if_the_mask_were_known(share, density):
-    """What CocktailSGD sends. Naming the mask's blocks costs their entropy, and no more than 4 % is lost above it all."""
+    """What CocktailSGD sends. Naming the mask's blocks costs their entropy, and at most 4 % is lost above it."""
     indices = in_blocks(MILLION, 64, share, density)
     blocks = round(MILLION // 64 * share)
     free = entropy_bound(MILLION // 64, blocks) + entropy_bound(blocks * 64, indices.size)
@@ -115,9 +115,10 @@ def test_indices_inside_a_seeded_mask_cost_little_more_than_if_the_mask_were_kno
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.01])
-def test_layers_of_unlike_density_each_get_a_parameter_of_their_own(ratio):
-    """One parameter for all suits none of them: a fifth of the bytes, or more, is saved. Elias-gamma, which needs no
-    parameter, is no better anywhere and so is not offered."""
+def test_layers_of_different_density_get_separate_parameters(ratio):
+    """One parameter for all layers suits none of them: at least a fifth of the bytes is saved. Elias-gamma, which needs no parameter,
+    is never better and so is not offered.
+    """
     indices = in_layers(MILLION, ratio)
     code = encode(indices, MILLION)
     assert code[0] in (PER_BLOCK, CLUSTERED)
@@ -127,14 +128,14 @@ def test_layers_of_unlike_density_each_get_a_parameter_of_their_own(ratio):
 
 @pytest.mark.parametrize(("count", "dim", "b"), [(10, 100, 3), (5, 100, 4), (1, 100, 6), (1, 1000, 9), (1, 10_000, 13), (9, 10, 0)])
 def test_the_rice_parameter_is_the_log_of_the_median_gap(count, dim, b):
-    """Both ends compute it, so it is fixed by d and k alone; values of the reference's table."""
+    """Both ends compute it from d and k alone; values of the reference's table."""
     assert rice_parameter(count, dim) == b
 
 
 @given(case=index_sets(), junk=st.binary(max_size=60), count=st.integers(-1, 400), flip=st.integers(0, 10_000))
 @examples(100)
-def test_other_bytes_are_refused_or_mean_exactly_one_list(case, junk, count, flip):
-    """Whatever decodes is in bounds and encodes to the very same bytes: no list has two encodings."""
+def test_any_bytes_are_refused_or_encode_exactly_one_list(case, junk, count, flip):
+    """Valid bytes are in bounds and encode to themselves: no list has two encodings."""
     indices, dim = case
     good = encode(indices, dim)
     flipped = bytearray(good)
@@ -159,7 +160,7 @@ def test_other_bytes_are_refused_or_mean_exactly_one_list(case, junk, count, fli
 
 
 def dressed(indices, dim, layout):
-    """`indices` in a layout that the encoder does not choose for them, otherwise correct."""
+    """Encode `indices` in a layout that the encoder does not choose for them, otherwise correctly."""
     planned = rice.plan(indices, dim)
     parameters = None
     if layout == PER_BLOCK:
@@ -169,7 +170,7 @@ def dressed(indices, dim, layout):
 
 
 def with_other_parameters(indices, dim):
-    """As the encoder, but for the parameter of the first block."""
+    """Encode like the encoder, except for the parameter of the first block."""
     planned = rice.plan(indices, dim)
     parameters = planned.parameters.copy()
     parameters[0] += 1
@@ -177,7 +178,7 @@ def with_other_parameters(indices, dim):
 
 
 def clustered(indices, dim, shift):
-    """`indices` as a clustered list, whether or not that is shorter."""
+    """Encode `indices` as a clustered list, whether or not that is shorter."""
     outer, inner = np.unique(indices >> shift, return_inverse=True)
     listed = rice.encode(rice.plan(outer, -(-dim >> shift)))
     within = rice.encode(rice.plan(inner << shift | indices & ((1 << shift) - 1), outer.size << shift))
@@ -189,7 +190,7 @@ HALVES = np.concatenate([random_indices(25_000, 7_000), 25_000 + random_indices(
 CROWDED = in_blocks(64_000, 64, 0.1, 0.3)
 
 
-def test_every_layout_has_lists_that_it_is_the_shortest_for():
+def test_every_layout_is_the_shortest_for_some_lists():
     assert encode(SCATTERED, 50_000)[0] == rice_parameter(500, 50_000)
     assert encode(HALVES, 50_000)[0] == PER_BLOCK
     assert encode(CROWDED, 64_000)[0] == CLUSTERED
@@ -238,7 +239,7 @@ def test_every_flipped_bit_of_the_framing_is_refused_or_means_another_list(indic
             assert encode(decoded, dim) == bytes(flipped)
 
 
-def test_an_occupied_block_with_nothing_in_it_is_refused():
+def test_an_occupied_block_without_indices_is_refused():
     spare = np.setdiff1d(np.arange(1000), CROWDED >> 6)[0]
     outer = np.sort(np.append(np.unique(CROWDED >> 6), spare))
     inner = np.searchsorted(outer, CROWDED >> 6) << 6 | CROWDED & 63
@@ -248,7 +249,7 @@ def test_an_occupied_block_with_nothing_in_it_is_refused():
         decode(code + rice.encode(rice.plan(inner, outer.size << 6)), CROWDED.size, 64_000)
 
 
-def test_a_block_that_reaches_past_the_end_of_the_vector_holds_only_what_is_in_it():
+def test_indices_past_the_end_of_the_vector_are_refused():
     indices = np.concatenate([np.arange(0, 64, 2), np.arange(6400, 6420)])
     assert decode(clustered(indices, 100_000, 6), indices.size, 100_000).tolist() == indices.tolist()
     with pytest.raises(ValueError, match=r"^bad_indices$"):
@@ -267,7 +268,7 @@ def test_a_block_that_reaches_past_the_end_of_the_vector_holds_only_what_is_in_i
     ],
 )
 def test_an_overlong_list_is_refused_before_it_is_unpacked(head):
-    """A megabyte of zeros would be one gap of eight million: longer than d allows, so its length alone is wrong."""
+    """A megabyte of zeros would be one gap of eight million, more than d allows, so its length alone is invalid."""
     data = head + bytes(1 << 20)
     tracemalloc.start()
     with pytest.raises(ValueError, match="bad_indices"):
@@ -288,8 +289,8 @@ LISTS = {
 
 
 @pytest.mark.parametrize("indices", LISTS.values(), ids=LISTS)
-def test_coding_costs_memory_in_proportion_to_the_vector_at_most(indices):
-    """The vector itself takes 4d bytes; the worst list, a bitmap on the brink, must not need a multiple of what it yields."""
+def test_coding_memory_is_at_most_proportional_to_the_vector(indices):
+    """The vector takes 4d bytes; the worst list, an almost-bitmap, must not need a multiple of that."""
     dim = 400_000
     peaks = []
     data = encode(indices, dim)

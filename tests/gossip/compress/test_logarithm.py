@@ -1,4 +1,4 @@
-"""Logarithmic codes: what they keep of numbers that span decades, and that bytes are checked."""
+"""Logarithmic codes: their accuracy for numbers that span decades, and validation of bytes."""
 
 import pytest
 import torch
@@ -20,8 +20,8 @@ def numbers(count, seed, decades=8):
 
 @given(count=st.integers(0, 1500), seed=seeds)
 @examples(60)
-def test_every_number_comes_back_within_a_factor_or_is_negligible(count, seed):
-    """Within a level either way; what becomes 0 is eight decades below the largest of its bucket, or was 0."""
+def test_every_number_decodes_within_a_factor_or_is_negligible(count, seed):
+    """Within one level; a number that becomes 0 was 0 or is eight decades below the largest of its bucket."""
     values = numbers(count, seed)
     data = CODEC.encode(values, torch.Generator().manual_seed(seed))
     assert len(data) == CODEC.size(count) == 2 * -(-count // BUCKET) + -(-count // 2)
@@ -34,15 +34,15 @@ def test_every_number_comes_back_within_a_factor_or_is_negligible(count, seed):
     assert bool((values[~here] <= tops[:count][~here] * BASE**-14 * 1.01).all())
 
 
-def test_the_logarithm_is_met_in_expectation():
+def test_the_logarithm_is_unbiased():
     values = torch.full((BUCKET * 200,), 0.3)
     values[::BUCKET] = 1.0
     found = CODEC.decode(CODEC.encode(values, torch.Generator().manual_seed(1)), len(values)).view(-1, BUCKET)[:, 1:]
     assert abs(float((found.log2() - torch.tensor(0.3).log2()).mean())) < 0.02
 
 
-def test_many_buckets_are_coded_as_few(monkeypatch):
-    """In chunks, each with its part of the chance."""
+def test_many_buckets_are_coded_like_few(monkeypatch):
+    """They are coded in chunks, each with its part of the random numbers."""
     values = numbers(BUCKET * 9 + 5, 3)
     monkeypatch.setattr("starling.gossip.compress.quantize.logarithm._CHUNK", 2)
     found = CODEC.decode(CODEC.encode(values, torch.Generator().manual_seed(1)), len(values))
@@ -66,7 +66,7 @@ def test_hostile_bytes_are_refused():
         CODEC.encode(torch.tensor([1.0, float("inf")]), torch.Generator())
 
 
-def test_the_bytes_of_a_vector_stay():
-    """A golden vector: nodes of other versions read them."""
+def test_the_bytes_of_a_vector_are_golden():
+    """A golden vector, which nodes of other versions read."""
     values = torch.tensor([1.0, 0.25, 0.0625, 0.0, 1e-12])
     assert CODEC.encode(values, torch.Generator().manual_seed(0)).hex() == "803f10f20f"

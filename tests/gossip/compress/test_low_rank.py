@@ -1,4 +1,4 @@
-"""Low-rank subspaces: projections at both ends of an exchange, power iterations that go on, and bytes that cannot lie."""
+"""Low-rank subspaces: projections at both ends of an exchange, warm-started power iterations, and validated bytes."""
 
 import numpy as np
 import pytest
@@ -31,14 +31,14 @@ def left_over(support, x):
 
 
 def best_error(x, rank):
-    """Of the best matrices of that rank, by Eckart and Young: all singular values but the largest."""
+    """Return the error of the best matrices of that rank, by Eckart and Young: all singular values but the largest."""
     return sum(float(torch.linalg.svdvals(m.of(x))[rank:].square().sum()) for m in MATRICES)
 
 
 @given(seed=seeds, rank=st.integers(1, 5), steps=st.integers(0, 3))
 @quick
-def test_what_a_subspace_takes_is_a_projection(seed, rank, steps):
-    """‖x‖² = ‖Q(x)‖² + ‖x − Q(x)‖² in spite of bases rounded to fp16, so nothing gets longer by losing its part."""
+def test_a_subspace_s_part_is_a_projection(seed, rank, steps):
+    """‖x‖² = ‖Q(x)‖² + ‖x − Q(x)‖² although bases are rounded to fp16, so removing the projection lengthens nothing."""
     x = gaussian(seed)
     support = LowRank(rank, MATRICES, saving=1.0).start(seed)
     for _ in range(steps):
@@ -51,8 +51,8 @@ def test_what_a_subspace_takes_is_a_projection(seed, rank, steps):
 
 @given(seed=seeds)
 @quick
-def test_a_power_step_never_holds_less(seed):
-    """Each half iteration finds the best other side for what it has: the share of ‖x‖² does not fall, but for fp16."""
+def test_a_power_step_never_captures_less(seed):
+    """Each half iteration finds the best other side for the current one: the share of ‖x‖² does not fall, except for fp16 rounding."""
     x = gaussian(seed)
     support, before = WIDE.start(seed), torch.inf
     for _ in range(6):
@@ -61,8 +61,8 @@ def test_a_power_step_never_holds_less(seed):
         support, before = support.step(x), after
 
 
-def test_a_random_start_holds_its_share_in_expectation():
-    """Contraction r/n before any iteration, which only adds to it."""
+def test_a_random_start_captures_its_share_in_expectation():
+    """The contraction is r/n before any iteration, which only increases it."""
     x = gaussian(1)
     errors = [float(left_over(WIDE.start(seed), x).square().sum()) for seed in range(300)]
     expected = sum((1 - 2 / m.cols) * float(m.of(x).square().sum()) for m in MATRICES)
@@ -74,7 +74,7 @@ def test_a_random_start_holds_its_share_in_expectation():
 
 
 def test_iterating_on_a_fixed_matrix_converges_to_the_best_of_that_rank():
-    """Warm starts add up to one long power iteration; fp16 bases cost 1e-6 of what is lost."""
+    """Warm starts amount to one long power iteration; fp16 bases add 1e-6 to the error."""
     x = gaussian(2)
     support = WIDE.start(0)
     for _ in range(100):
@@ -84,7 +84,7 @@ def test_iterating_on_a_fixed_matrix_converges_to_the_best_of_that_rank():
 
 
 def test_a_matrix_of_that_rank_is_recovered_at_once():
-    """One step from anywhere spans its columns: left is what fp16 cannot hold of a basis."""
+    """One step from any start spans its columns; the remaining error is the basis's fp16 rounding."""
     x = torch.zeros(DIM, dtype=torch.float64)
     for m in MATRICES:
         m.of(x)[:] = gaussian(3)[: 2 * m.rows].view(m.rows, 2) @ gaussian(4)[: 2 * m.cols].view(2, m.cols)
@@ -94,10 +94,10 @@ def test_a_matrix_of_that_rank_is_recovered_at_once():
 
 @given(seed=seeds)
 @quick
-def test_successive_turns_of_a_fixed_vector_together_recover_all_of_it(seed):
-    """Each transaction of an edge looks along other directions, so those of 2·rows/rank transactions span every column.
+def test_successive_exchanges_of_a_fixed_vector_recover_all_of_it(seed):
+    """Each transaction of an edge uses other directions, so 2·rows/rank transactions span every column.
 
-    With one start for all turns of an edge the same r directions would be sent again and again.
+    With one start for all exchanges of an edge the same r directions would be sent again and again.
     """
     x = gaussian(seed)
     for place, m in enumerate(MATRICES):
@@ -115,14 +115,14 @@ def test_a_rank_as_large_as_a_side_loses_nothing(rank):
 
 
 def test_only_matrices_that_shrink_enough_are_factored():
-    """(m + n)·r·saving < m·n: 60 numbers for 200 are worth it at a saving of 2, 84 for 360 as well, at rank 4 both are not."""
+    """(m + n)·r·saving < m·n: 60 numbers instead of 200 qualify at a saving of 2, 84 instead of 360 too; at rank 4 neither does."""
     assert LowRank(2, MATRICES).factored == MATRICES
     assert LowRank(4, MATRICES).factored == (MATRICES[1],)
     assert LowRank(5, MATRICES).factored == ()
     assert LowRank(4, MATRICES).select(gaussian(1), None, 0, 0).size(DIM) == 4 * 30 + DIM - 360
 
 
-def test_parameters_that_are_no_matrices_are_sent_whole():
+def test_parameters_other_than_matrices_are_sent_whole():
     x = gaussian(6)
     rest = left_over(WIDE.select(x, None, 0, 0), x)
     inside = torch.zeros(DIM, dtype=torch.bool)
@@ -132,13 +132,13 @@ def test_parameters_that_are_no_matrices_are_sent_whole():
     assert rest[inside].all()
 
 
-def test_a_change_since_the_last_exchange_is_what_bases_are_for():
+def test_bases_are_computed_from_changes_since_the_last_exchange():
     x, reference = gaussian(7), gaussian(8)
     assert WIDE.select(x, reference, 3, 0) == WIDE.select(x - reference, None, 3, 0)
 
 
-def test_nothing_at_all_still_has_a_basis():
-    """A zero matrix has no directions; any orthonormal ones do, and the payload must be one that peers accept."""
+def test_a_zero_matrix_has_a_valid_basis():
+    """A zero matrix has no directions, so any orthonormal ones serve; peers must accept the payload."""
     zero = torch.zeros(DIM)
     support = WIDE.select(zero, None, 0, 0)
     assert not support.take(zero).any()
@@ -157,8 +157,8 @@ def test_directions_do_not_depend_on_the_scale(seed, exponent):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(seed=seeds, theta=st.floats(0.1, 0.9))
 @quick
-def test_both_ends_move_by_the_same_bits_with_opposite_signs(dtype, seed, theta):
-    """Spreading is odd to the bit: what one end adds is what the other takes, and flows stay exactly antisymmetric."""
+def test_both_ends_change_by_opposite_bits(dtype, seed, theta):
+    """Spreading is odd bit for bit: one end adds what the other subtracts, and flows stay exactly antisymmetric."""
     x = gaussian(seed, dtype=dtype)
     for support in (WIDE.select(x, None, seed, 0), WIDE.select(x, None, seed, 0).step(x)):
         v = Int4().decode(Int4().encode(support.take(x), generator(seed)), support.size(DIM)).to(dtype)
@@ -167,8 +167,8 @@ def test_both_ends_move_by_the_same_bits_with_opposite_signs(dtype, seed, theta)
         assert torch.equal(support.add(x, theta * v), x + there)
 
 
-def test_spreading_is_products_added_in_the_order_of_directions():
-    """Spelled out in plain numbers: the bits that any machine must get."""
+def test_spreading_adds_products_in_the_order_of_directions():
+    """Computed with plain numbers: the bits that any machine must give."""
     support = Factors((Matrix(1, 2, 3),), (torch.tensor([[0.6, -0.8], [0.8, 0.6]]).half().float(),), left=True)
     values = torch.tensor([1.1, -2.3, 3.7, 0.3, 1e-3, -7.7, 42.0, 43.0], dtype=torch.float32)
     q, p, n = support.bases[0].numpy(), values[:6].view(2, 3).numpy(), np.float32
@@ -181,10 +181,10 @@ def test_spreading_is_products_added_in_the_order_of_directions():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("apply_both", "expected"), [(False, 2.8e-9), (True, 2e-10)], ids=["the_second_product", "both_products"])
-def test_power_gossip_reaches_consensus_and_moves_no_mean(apply_both, expected):
-    """Eight nodes, 20 x 10 matrices, rank 1, 200 rounds of random matchings: each product with the difference is the basis of the next.
+def test_power_gossip_reaches_consensus_and_preserves_the_mean(apply_both, expected):
+    """Eight nodes, 20 x 10 matrices, rank 1, 200 rounds of random matchings: each product with the difference is the next basis.
 
-    As published only the second product of a meeting changes the models; that both are exchanged anyway is worth another tenth.
+    As published, only the second product of an exchange changes the models; applying both, which are sent anyway, gains another tenth.
     """
     order = np.random.default_rng(0)
     selector = LowRank(1, (Matrix(0, 20, 10),), saving=1.0)
@@ -210,7 +210,7 @@ def test_power_gossip_reaches_consensus_and_moves_no_mean(apply_both, expected):
 
 
 def test_the_matrices_of_a_model_are_its_weights():
-    """A convolution is its output channels against all else; biases are none."""
+    """A convolution is a matrix of output channels by all else; biases are none."""
     model = nn.Sequential(nn.Conv2d(3, 8, 5), nn.Flatten(), nn.Linear(32, 10, bias=False))
     assert matrices_of(layout(model)) == (Matrix(0, 8, 75), Matrix(608, 10, 32))
 
@@ -230,11 +230,11 @@ def payload(*numbers, left=0):
         (payload(0, 0, 0), "bad_basis"),
         (payload(np.nan, 1, 0), "bad_basis"),
         (payload(np.inf, 1, 0), "bad_basis"),
-        (payload(*[1, 0, 0] * 2), "bad_basis"),  # parallel: nothing could be solved for them
+        (payload(*[1, 0, 0] * 2), "bad_basis"),  # parallel, so the projection could not be solved
     ],
 )
-def test_a_basis_that_is_none_is_refused(data, reason):
-    """Long directions would let a short difference move a model far."""
+def test_an_invalid_basis_is_refused(data, reason):
+    """Directions longer than 1 would let a short difference move a model far."""
     one, selector = (LowRank(rank, (Matrix(0, 8, 3),), saving=1.0) for rank in (1, max(1, len(data) // 6)))
     assert one.parse(payload(0.6, 0.8, 0), 24)[1] == b""
     with pytest.raises(ValueError, match=reason):
@@ -242,7 +242,7 @@ def test_a_basis_that_is_none_is_refused(data, reason):
 
 
 def test_an_unexpected_support_is_refused():
-    """Where nothing is factored the whole vector is sent as that; and matrices must lie in the vector."""
+    """Where no matrix is factored the whole vector is sent as such; and matrices must lie within the vector."""
     with pytest.raises(ValueError, match="bad_support"):
         LowRank(9, MATRICES).parse(payload(1), DIM)
     with pytest.raises(ValueError, match="wrong_dim"):

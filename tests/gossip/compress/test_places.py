@@ -1,4 +1,4 @@
-"""Coordinates read and written a stretch at a time are those that `index` lists, in the same order."""
+"""Coordinates read and written range by range are those that `index` lists, in the same order."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def supports(dim, seed, block):
 
 @given(dim=st.integers(4, 200), seed=seeds, block=st.integers(1, 70), most=st.integers(1, 250))
 @examples(80)
-def test_stretches_are_the_coordinates_in_order(dim, seed, block, most):
+def test_ranges_are_the_coordinates_in_order(dim, seed, block, most):
     x, values = torch.arange(float(dim)), -1.0 - torch.arange(float(dim))
     for support in supports(dim, seed, block):
         index = support.index(dim)

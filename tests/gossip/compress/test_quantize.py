@@ -1,6 +1,6 @@
-"""Every quantizer keeps the promise the convergence proofs rest on, E‖Q(x) − x‖² <= omega·‖x‖².
+"""Every quantizer satisfies the inequality of the convergence proofs, E‖Q(x) − x‖² <= omega·‖x‖².
 
-And those that antisymmetry (odd, the same bits at both ends) and the wire (bounded, canonical) rest on.
+It also satisfies what antisymmetry (odd, equal bits at both ends) and the wire format (bounded, canonical) need.
 """
 
 import math
@@ -43,7 +43,7 @@ def gaussian(count, *labels, dtype=torch.float32):
 
 
 def heavy(count, *labels):
-    """Student-like tails: one value in a bucket dwarfs the others, the worst case for a shared step."""
+    """Return Student-like tails: one value in a bucket dwarfs the others, the worst case for a shared step."""
     return gaussian(count, *labels) / gaussian(count, *labels, "below").abs().clamp_min(1e-3)
 
 
@@ -52,13 +52,13 @@ def sent(q, values, *labels):
 
 
 def words(q, rows, seed):
-    """Chance of `through` for each row, as `encode` draws it from generator(seed, row)."""
+    """Return the random words of `through` for each row, as `encode` draws them from generator(seed, row)."""
     drawn = [torch.randint(2**62, (q.draws(1),), generator=generator(seed, row)) for row in range(rows)]
     return torch.stack(drawn)
 
 
 def relative_error(q, x, repeats=30):
-    """Mean of ‖Q(x) − x‖²/‖x‖² over the quantizer's chance."""
+    """Return the mean of ‖Q(x) − x‖²/‖x‖² over the quantizer's random numbers."""
     rows = x.expand(repeats if q.draws(1) else 1, -1)
     error = q.through(rows, words(q, rows.shape[0], 5)).double() - x.double()
     return float(error.square().sum(1).mean() / x.double().square().sum())
@@ -72,15 +72,15 @@ class TestEveryQuantizer:
             assert sent(q, gaussian(count)).numel() == count
 
     def test_decodes_to_the_same_bits_at_both_ends(self, q):
-        """Both ends apply what they decode from the same bytes; it must not depend on anything else, not even on where they lie."""
+        """Both ends apply what they decode from the same bytes, independent of alignment and anything else."""
         data = q.encode(heavy(1000), generator(0))
         assert torch.equal(q.decode(data, 1000), q.decode(memoryview(b"x" + data)[1:], 1000))
 
-    def test_takes_equal_chance_to_equal_bytes(self, q):
+    def test_equal_random_numbers_give_equal_bytes(self, q):
         assert q.encode(heavy(500), generator(9)) == q.encode(heavy(500), generator(9))
 
     def test_draws_no_more_than_it_says(self, q):
-        """Then a generator that has encoded one vector stands where `draws` says, and a simulator can follow."""
+        """A generator that has encoded one vector has advanced by `draws`, so a simulator can follow."""
         used, expected = generator(3), generator(3)
         q.encode(gaussian(100), used)
         torch.randint(2**62, (q.draws(100),), generator=expected)
@@ -95,7 +95,7 @@ class TestEveryQuantizer:
         assert torch.isfinite(decoded).all()
         largest = decoded.abs().max()
         assert largest > 6e4
-        assert decoded[0] in (largest, 0.0)  # a coarse one may round it away, by chance
+        assert decoded[0] in (largest, 0.0)  # a coarse one may round it to zero at random
         assert decoded[1] in (-largest, 0.0)
 
     def test_the_largest_floats_stay_finite(self, q):
@@ -104,7 +104,7 @@ class TestEveryQuantizer:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-    def test_refuses_to_send_what_is_not_finite(self, q, dtype, bad):
+    def test_refuses_to_send_non_finite_numbers(self, q, dtype, bad):
         for place in (0, 69):
             x = torch.ones(70, dtype=dtype)
             x[place] = bad
@@ -132,7 +132,7 @@ class TestEveryQuantizer:
         tracemalloc.stop()
 
     def test_is_found_by_its_code(self, q):
-        """Rounding is the sender's business: a code says how to read, so both roundings share it."""
+        """Rounding is the sender's choice: a code only says how to decode, so both roundings share it."""
         assert BY_CODE[q.code].size(1000) == q.size(1000)
         data = q.encode(heavy(100), generator(0))
         assert torch.equal(BY_CODE[q.code].decode(data, 100), q.decode(data, 100))
@@ -142,7 +142,7 @@ class TestEveryQuantizer:
             assert relative_error(q, draw(640)) <= q.omega
 
 
-def test_every_name_and_code_is_tried_here():
+def test_every_name_and_code_is_tested_here():
     assert ALL.keys() == QUANTIZERS.keys() - {"identity"} | {"float32", "float64"}
     assert {q.code for q in ALL.values()} == BY_CODE.keys()
 
@@ -150,7 +150,7 @@ def test_every_name_and_code_is_tried_here():
 @each(ALL)
 @given(seed=seeds, scale=magnitudes, rows=st.integers(1, 4), count=st.integers(1, 200), data=st.data())
 @examples(8)
-def test_through_is_what_arrives_bit_for_bit(q, seed, scale, rows, count, data):
+def test_through_equals_encode_and_decode_bit_for_bit(q, seed, scale, rows, count, data):
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
     x = torch.randn(rows, count, generator=generator(seed), dtype=dtype) * scale
     together = q.through(x, words(q, rows, seed))
@@ -160,7 +160,7 @@ def test_through_is_what_arrives_bit_for_bit(q, seed, scale, rows, count, data):
 
 
 @pytest.mark.parametrize("name", ["int4", "int3_nearest", "sign", "fp8_e4m3", "fp16"])
-def test_long_vectors_are_quantised_as_their_parts_would_be(name):
+def test_long_vectors_are_quantised_like_their_parts(name):
     q = ALL[name]
     x = gaussian((1 << 18) * 2 + 77)
     decoded = sent(q, x)
@@ -184,8 +184,8 @@ def test_relative_error_is_the_same_at_every_magnitude(q, scale, seed):
 @pytest.mark.parametrize("nearest", [False, True])
 @given(data=st.data())
 @examples(25)
-def test_omega_of_integers_bounds_what_an_adversary_can_do(bits, nearest, data):
-    """The worst bucket has one large value and all others where rounding hurts most, at any place within a step."""
+def test_omega_of_integers_bounds_the_worst_case(bits, nearest, data):
+    """The worst bucket has one large value and all others where rounding is worst, anywhere within a step."""
     q = integer(bits, nearest)
     peak = data.draw(st.floats(0.5, 1.0))
     others = data.draw(st.floats(0.0, 1.0))
@@ -221,7 +221,7 @@ def test_omega_of_qsgd_bounds_flat_and_sparse_buckets(levels, seed, zeros):
 
 @pytest.mark.parametrize("levels", [1, 3, 7, 15, 31, 127])
 def test_omega_of_qsgd_is_within_the_papers(levels):
-    """min(B/s², √B/s), but for the step's rounding."""
+    """min(B/s², √B/s), except for the step's rounding."""
     for bucket in (64, 128, 512):
         assert qsgd(levels, bucket).omega <= min(bucket / levels**2, math.sqrt(bucket) / levels) * (1 + 2**-7) ** 2
 
@@ -229,7 +229,7 @@ def test_omega_of_qsgd_is_within_the_papers(levels):
 @each({"sign": sign()} | MINIFLOATS | {"int2_nearest": integer(2, nearest=True)})
 @given(seed=seeds, power=st.floats(0.2, 30.0))
 @examples(20)
-def test_omega_holds_for_every_vector_where_no_chance_is_involved(q, seed, power):
+def test_omega_holds_for_every_vector_without_random_rounding(q, seed, power):
     """From nearly equal magnitudes to one that dwarfs the others."""
     x = torch.randn(3 * BUCKET, generator=generator(seed), dtype=torch.float64)
     x = (x.sign() * x.abs() ** power).float().clamp(-1e30, 1e30)
@@ -237,7 +237,7 @@ def test_omega_holds_for_every_vector_where_no_chance_is_involved(q, seed, power
 
 
 @each({name: q for name, q in BY_CHANCE.items() if name in BUCKETED})
-def test_rounding_by_chance_is_unbiased(q):
+def test_random_rounding_is_unbiased(q):
     x = heavy(3 * BUCKET + 5)
     draws = 2000
     mean = q.through(x.expand(draws, -1), torch.randint(2**62, (draws, 1), generator=generator(3))).double().mean(0)
@@ -247,8 +247,8 @@ def test_rounding_by_chance_is_unbiased(q):
     assert ((mean - x).abs() <= 5 * step / (2 * math.sqrt(draws))).all()
 
 
-def test_chance_of_neighbours_rows_and_words_is_independent():
-    """One word gives all numbers of a vector: they must not move together, or errors would add up instead of cancelling."""
+def test_random_numbers_of_adjacent_values_rows_and_words_are_independent():
+    """One word serves all numbers of a vector: they must be independent, or errors would add up instead of cancelling."""
     q = integer(2)
     x = torch.full((64 * 40,), 0.5)
     x[::BUCKET] = 1.0  # the largest of each bucket; all others are rounded up or down with equal chance
@@ -263,7 +263,7 @@ def test_chance_of_neighbours_rows_and_words_is_independent():
 @given(seed=seeds, scale=magnitudes, count=st.integers(1, 200))
 @examples(15)
 def test_each_value_becomes_one_of_its_two_neighbouring_multiples_of_the_step(q, seed, scale, count):
-    """So an exchange never moves a coordinate past the largest one of its bucket by more than the step's rounding."""
+    """So an exchange moves no coordinate past its bucket's largest one by more than the step's rounding."""
     x = torch.randn(count, generator=generator(seed)) * scale
     decoded = sent(q, x, seed)
     peak = torch.nn.functional.pad(x.abs(), (0, -count % BUCKET)).view(-1, BUCKET).amax(1)
@@ -273,7 +273,7 @@ def test_each_value_becomes_one_of_its_two_neighbouring_multiples_of_the_step(q,
 
 @each(INTEGERS)
 def test_multiples_of_the_step_are_never_rounded_away(q):
-    """Whatever the dither: it stays strictly inside ± 1/2."""
+    """Every dither is strictly within ± 1/2."""
     levels = int(q.grid.largest)
     x = torch.arange(BUCKET * 200).float() % (2 * levels + 1) - levels
     x[::BUCKET] = levels
@@ -292,13 +292,13 @@ def test_rounding_to_the_nearest_is_odd(q, seed, scale):
 @each(REENCODES)
 @given(seed=seeds, count=st.integers(0, 150), scale=magnitudes)
 @examples(8)
-def test_what_was_decoded_reencodes_to_the_same_bytes(q, seed, count, scale):
+def test_decoded_values_reencode_to_the_same_bytes(q, seed, count, scale):
     data = q.encode(torch.randn(count, generator=generator(seed), dtype=torch.float64) * scale, generator(0))
     assert q.encode(q.decode(data, count), generator(0)) == data
 
 
 @each(MINIFLOATS)
-def test_every_number_of_a_minifloat_has_its_code_and_the_one_between_goes_to_the_nearer(q):
+def test_minifloats_round_to_the_nearest_of_all_their_numbers(q):
     """The magnitudes of the published formats, and rounding as for any float."""
     if q.code < 20:
         layout = torch.float8_e4m3fn if q.code == 18 else torch.float8_e5m2
@@ -313,14 +313,14 @@ def test_every_number_of_a_minifloat_has_its_code_and_the_one_between_goes_to_th
             assert torch.equal(sent(q, x)[1:3], torch.stack([nearest, -nearest]))
 
 
-def test_sign_sends_the_mean_magnitude_of_what_is_there():
-    """A short last bucket is not diluted by what it lacks; 4/3 as a bfloat16, rounded up, is 171/128."""
+def test_sign_sends_the_mean_magnitude_of_each_bucket():
+    """A short last bucket is averaged over its own values; 4/3 as a bfloat16, rounded up, is 171/128."""
     x = torch.cat([torch.full((BUCKET,), 2.0), torch.tensor([1.0, -3.0, 0.0])])
     assert torch.equal(sent(sign(), x)[-3:], torch.tensor([171.0, -171.0, 171.0]) / 128)
 
 
-def test_signs_of_what_was_kept_share_a_magnitude_in_larger_buckets():
-    """About the kept values of a chunk of 4,096 at 5 %, in a bit each and two bytes."""
+def test_signs_of_selected_values_share_a_magnitude_in_larger_buckets():
+    """For about the selected values of a chunk of 4,096 at 5 %, at one bit each plus two bytes."""
     spread1 = QUANTIZERS["spread1"]()
     x = torch.cat([torch.tensor([2.0, -4.0]).repeat(128), torch.tensor([-5.0])])
     assert torch.equal(sent(spread1, x), torch.cat([torch.tensor([3.0, -3.0]).repeat(128), torch.tensor([-5.0])]))
@@ -367,7 +367,7 @@ def test_the_extreme_steps_give_normal_finite_numbers(q):
         (Int4(), ONE, [0x08], "bad_code"),  # −8
         (Int4(), ONE, [0x17], "bad_padding"),
         (Int4(), ONE, [0x05], "bad_code"),  # the least step gives the largest value code 6 or 7
-        (Int4(), 0, [0x01], "bad_code"),  # nothing but zero has step zero
+        (Int4(), 0, [0x01], "bad_code"),  # only zero has step zero
         (Int4(), 0, [0x00], None),
         (Int8(), ONE, [127], None),
         (Int8(), ONE, [128], "bad_code"),  # −128
@@ -408,7 +408,7 @@ def test_codes_that_no_encoder_writes_are_refused(q, bits, codes, reason):
 
 
 def test_a_bucket_longer_than_its_norm_is_refused():
-    """64 codes of 7 under a norm of 7 steps: a liar would move eight times what the norm says."""
+    """64 codes of 7 with a norm of 7 steps: a liar would move eight times what the norm allows."""
     with pytest.raises(ValueError, match="bad_code"):
         qsgd(7).decode(bytes_of(ONE, *[0x77] * 32), BUCKET)
 

@@ -1,4 +1,4 @@
-"""Supports name coordinates the same way on every machine; selectors choose them exactly."""
+"""Supports denote equal coordinates on every machine; selectors choose them exactly."""
 
 import inspect
 import math
@@ -42,7 +42,7 @@ def vectors_and_supports(draw):
 @given(case=vectors_and_supports())
 @examples(60)
 def test_a_support_takes_its_coordinates_in_ascending_order(case):
-    """Size, ratio, index and values agree, so that what one end takes the other end adds in the right places."""
+    """Size, ratio, index and values agree, so one end adds where the other took."""
     dim, support = case
     x = torch.arange(dim, dtype=torch.float64)
     taken = support.take(x)
@@ -56,8 +56,9 @@ def test_a_support_takes_its_coordinates_in_ascending_order(case):
 @given(seed=st.integers(0, 2**64 - 1), dim=st.integers(1, 3000), ratio=st.floats(0.02, 1.0))
 @examples(40)
 def test_a_rolling_mask_visits_every_coordinate_before_any_twice(seed, dim, ratio):
-    """Over as many exchanges as there are blocks, each coordinate is exchanged exactly `count` times; this is also why the
-    mask keeps exactly its share of ‖x‖² on average, for every vector."""
+    """In as many exchanges as there are blocks, each coordinate is exchanged exactly `count` times; so the mask keeps exactly its
+    share of ‖x‖² on average, for every vector.
+    """
     mask, x = Mask(ratio), torch.zeros(dim)
     blocks = blocks_in(dim)
     visits = torch.zeros(dim)
@@ -68,7 +69,7 @@ def test_a_rolling_mask_visits_every_coordinate_before_any_twice(seed, dim, rati
 
 
 def test_the_mask_is_the_same_on_every_machine():
-    """Part of the protocol: both ends derive it. Numbers written down once, from numpy's frozen Philox stream."""
+    """Golden numbers from numpy's frozen Philox stream: both ends derive the mask, so it is part of the protocol."""
     assert Blocks(2026, 3, 4).index(1000)[::64].tolist() == MASK_OF_2026
 
 
@@ -104,7 +105,7 @@ def made(name, **params):
 
 @pytest.mark.parametrize("selector", [made("full"), *(made(name, ratio=0.1) for name in RATED)], ids=["full", *RATED])
 class TestEverySelector:
-    def test_modifies_nothing_and_repeats_itself(self, selector):
+    def test_modifies_nothing_and_is_deterministic(self, selector):
         x, reference = gaussian(5000), gaussian(5000, "reference")
         before = x.clone(), reference.clone()
         assert selector.select(x, reference, 3, 4) == selector.select(x, reference, 3, 4)
@@ -112,7 +113,7 @@ class TestEverySelector:
         assert torch.equal(reference, before[1])
 
     @pytest.mark.parametrize("dim", [1, 2, 63, 64, 65, 1000])
-    def test_its_support_crosses_the_wire(self, selector, dim):
+    def test_its_support_survives_encoding(self, selector, dim):
         x = gaussian(dim)
         support = selector.select(x, None, 5, 2)
         payload = codec.encode(support.take(x), support, Fp16(), dim, generator(0))
@@ -136,7 +137,7 @@ class TestEverySelector:
     ],
 )
 def test_impossible_parameters_are_refused(make, message):
-    """Among them a wish that would shrink our own support, and a cocktail that sends more than it keeps of everything."""
+    """Such as requests that would shrink the own support, or a cocktail that sends more than its mask."""
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -153,7 +154,7 @@ def test_a_ratio_of_one_is_the_whole_vector(name):
     assert made(name, ratio=1.0).select(torch.zeros(100), None, 0, 0) == Full()
 
 
-def test_a_ratio_times_a_size_is_rounded_up_but_not_for_a_rounding_error():
+def test_a_ratio_times_a_size_is_rounded_up_except_for_rounding_errors():
     assert kept(0.1, 30) == 3  # 0.1 · 30 is 3.0000000000000004
     assert kept(0.1, 31) == 4
     assert kept(0.001, 5) == 1
@@ -171,7 +172,7 @@ def test_requested_coordinates_follow_the_own_ones_up_to_the_limit(own, wish, ex
     assert len(joined) == min(limit, len(set(own) | set(wish)))
 
 
-def test_random_k_draws_afresh_in_every_turn_and_from_every_seed_without_replacement():
+def test_random_k_draws_without_replacement_anew_for_every_step_and_seed():
     drawn = [RandomK(0.1).select(torch.zeros(1000), None, seed, turn) for seed in (1, 2) for turn in (0, 1)]
     places = {tuple(support.index(1000).tolist()) for support in drawn}
     assert len(places) == 4
@@ -179,7 +180,7 @@ def test_random_k_draws_afresh_in_every_turn_and_from_every_seed_without_replace
 
 
 def test_random_k_scaled_up_is_unbiased_and_its_error_is_the_published_omega():
-    """E (d/k)·x_S = x and E‖(d/k)·x_S − x‖² = (d/k − 1)‖x‖², the two numbers its theory uses. Within five standard errors."""
+    """E (d/k)·x_S = x and E‖(d/k)·x_S − x‖² = (d/k − 1)‖x‖², the two numbers of its theory. Within five standard errors."""
     dim, share, draws = 50, 0.1, 4000
     x = gaussian(dim)
     scaled = torch.zeros(draws, dim)
@@ -194,7 +195,7 @@ def test_random_k_scaled_up_is_unbiased_and_its_error_is_the_published_omega():
 
 @pytest.mark.parametrize("dim", [1, 65_535, 65_536, 65_537, 131_072, 10**6, 64 * 65_536, 64 * 65_536 + 1, 10**7])
 def test_random_k_draws_the_shortest_blocks_that_a_payload_may_name(dim):
-    """The receiver sorts a permutation of the blocks, so it takes no more of them than 65,536 or one for every 64 coordinates."""
+    """The receiver sorts a permutation of the blocks, of which there are at most 65,536 or one per 64 coordinates."""
     block = finest_block(dim)
     support = Blocks(1, 0, 1, block)
     if blocks_in(dim, block) > 1:
@@ -212,8 +213,8 @@ numbers = st.lists(st.integers(-3, 3), min_size=1, max_size=300)
 
 @given(values=numbers, ratio=st.floats(0.01, 1.0), seed=st.integers(0, 2**62))
 @examples(80)
-def test_a_sampled_threshold_keeps_the_largest_and_nearly_as_many_as_asked_for(values, ratio, seed):
-    """Whatever the sample said: from .8 k to 1.3 k of them, and none left out is larger than one kept."""
+def test_a_sampled_threshold_selects_the_largest_and_about_the_requested_number(values, ratio, seed):
+    """For any sample: between .8 k and 1.3 k of them, and none left out is larger than one selected."""
     x = torch.tensor(values, dtype=torch.float32)
     k = kept(ratio, x.numel())
     index = torch.arange(x.numel())[SampledTopK(ratio).select(x, None, seed, 0).index(x.numel())]
@@ -231,14 +232,15 @@ def test_a_sampled_threshold_is_near_the_exact_one_on_large_vectors(spread):
     counts = [SampledTopK(0.01).select(x, None, 0, turn).size(200_000) for turn in range(20)]
     assert all(0.8 * 2000 <= count <= 1.3 * 2000 for count in counts)
     assert sum(counts) / 20 == pytest.approx(2000, rel=0.05)
-    assert len(set(counts)) > 1  # another turn, another sample
+    assert len(set(counts)) > 1  # another step draws another sample
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2])
 @pytest.mark.parametrize("largest", [1.0, 1e9], ids=["alike", "of all magnitudes"])
-def test_a_sample_that_misleads_costs_time_and_not_coordinates(offset, largest):
-    """The thousand that matter lie where every third coordinate is looked at, or where none is: so the threshold is far too
-    high, or far too low. What is kept is still among the largest, and enough."""
+def test_a_misleading_sample_costs_time_and_not_coordinates(offset, largest):
+    """The thousand large ones are all sampled, or none is, so the threshold is far too high or too low. The selection still has the
+    largest, and enough.
+    """
     x = gaussian(100_000) * 1e-6
     x[offset : 30 * 1000 : 30] = torch.logspace(0, math.log10(largest), 1000)
     support = SampledTopK(0.01).select(x, None, 0, 0)
@@ -247,7 +249,7 @@ def test_a_sample_that_misleads_costs_time_and_not_coordinates(offset, largest):
     assert support.take(x).abs().min() >= left.max()
 
 
-def test_a_sampled_threshold_of_zero_makes_no_list_of_all_places():
+def test_a_sampled_threshold_of_zero_lists_no_indices():
     """Every coordinate passes it; eight bytes for each would be twice the vector itself."""
     x = torch.zeros(1_000_000)
     assert SampledTopK(0.01).select(x, None, 0, 0) == TopK(0.01).select(x, None, 0, 0)
@@ -259,7 +261,7 @@ def test_chunk_top_k_is_exact_top_k_of_every_chunk(values, ratio, chunk):
     check_chunks(torch.tensor(values, dtype=torch.float32), ratio, chunk)
 
 
-def test_chunks_of_a_long_vector_are_worked_off_in_pieces_with_the_same_result():
+def test_chunks_of_a_long_vector_are_processed_in_pieces_with_the_same_result():
     check_chunks(gaussian(600_000), 0.01, 4096)
 
 
@@ -284,11 +286,11 @@ def test_cocktail_selects_the_largest_inside_this_steps_mask():
 
 
 @pytest.mark.parametrize(("ratio", "keep", "same"), [(0.1, 1.0, Mask(0.1)), (0.2, 0.2, TopK(0.2))])
-def test_cocktail_of_all_of_its_mask_is_the_mask_and_of_a_mask_of_everything_top_k(ratio, keep, same):
+def test_cocktail_without_top_k_is_the_mask_and_without_a_mask_is_top_k(ratio, keep, same):
     assert Cocktail(ratio, keep).select(gaussian(6400), None, 3, 2) == same.select(gaussian(6400), None, 3, 2)
 
 
-def test_cocktail_looks_at_every_block_before_any_twice():
+def test_cocktail_covers_every_block_before_any_twice():
     x = torch.ones(6400)
     x[::64] = 2.0
     visited = torch.zeros(6400)
@@ -299,7 +301,7 @@ def test_cocktail_looks_at_every_block_before_any_twice():
 
 @pytest.mark.parametrize(("keep", "published"), [(0.2, 0.1825), (0.08, 0.133)])
 def test_cocktail_in_four_bits_takes_no_more_bits_a_parameter_than_published(keep, published):
-    """p (1 + keep (4 + 16/128)) with p = .1: a bitmap over the mask and a scale for 128 values. Ours has a scale for 64."""
+    """p (1 + keep (4 + 16/128)) with p = .1: a bitmap over the mask and a scale per 128 values. Ours has a scale per 64."""
     dim = 500_000
     assert 0.1 * (1 + keep * (4 + 16 / 128)) == pytest.approx(published, abs=5e-4)
     support = Cocktail(0.1 * keep, keep).select(gaussian(dim), None, 1, 0)

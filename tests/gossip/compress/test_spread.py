@@ -1,4 +1,4 @@
-"""Two magnitudes a bucket: the bound includes their rounding, zeros and tiny numbers included, and values have one encoding."""
+"""Two magnitudes per bucket: the error bound includes their rounding, zeros and tiny numbers too, and values have one encoding."""
 
 import pytest
 import torch
@@ -18,8 +18,8 @@ def sent(q, x):
 
 @given(x=st.lists(st.floats(-(2.0**120), 2.0**120, width=32), min_size=1, max_size=40).map(torch.tensor), bucket=st.sampled_from([8, 16]))
 @examples(60)
-def test_every_value_errs_by_the_share_the_spread_allows(x, bucket):
-    """|Q(x) − x| <= |x|·max((h − l)/(h + l), 2⁻⁸) with l and h as sent; what is no normal number may vanish."""
+def test_every_value_s_error_is_within_the_spread_s_bound(x, bucket):
+    """|Q(x) − x| <= |x|·max((h − l)/(h + l), 2⁻⁸) with l and h as sent; subnormal numbers may become zero."""
     for part in x.double().split(bucket):
         decoded, magnitude = sent(Spread2(bucket), part).double(), part.abs()
         low, high = decoded.abs().min(), decoded.abs().max()
@@ -29,7 +29,7 @@ def test_every_value_errs_by_the_share_the_spread_allows(x, bucket):
 
 @given(seed=seeds, others=st.floats(0.0, 0.6), bucket=st.sampled_from([8, 64, 256]))
 @examples(40)
-def test_omega_bounds_what_an_adversary_can_do(seed, others, bucket):
+def test_omega_bounds_the_worst_case(seed, others, bucket):
     """One large value, one zero, and all others at one place in between."""
     x = torch.full((bucket,), others)
     x[0], x[1] = 1.0 + float(torch.rand((), generator=generator(seed))) * 2**-7, 0.0
@@ -63,7 +63,7 @@ def test_zeros_and_subnormal_numbers_become_zeros(x):
 
 @pytest.mark.parametrize("low", [0.0, 0.6 * TINY, 0.9 * TINY])
 def test_a_bucket_may_begin_below_the_normal_numbers(low):
-    """The least magnitude is not a normal number, and is nearer to the largest than to 0: the bytes must still decode."""
+    """The smallest magnitude is subnormal and nearer to the largest than to 0: the bytes must still decode."""
     rest = torch.tensor([-TINY, TINY * 2])
     below = sent(Spread2(8), torch.cat((torch.tensor([low]), rest)))
     assert torch.equal(below, sent(Spread2(8), torch.cat((torch.zeros(1), rest))))
@@ -71,14 +71,14 @@ def test_a_bucket_may_begin_below_the_normal_numbers(low):
 
 
 def test_a_tie_in_the_rounding_of_the_largest_has_one_encoding():
-    """1 + 3·2⁻⁸ lies midway between two bfloat16, the upper of which it becomes: the bucket's largest value is still at h."""
+    """1 + 3·2⁻⁸ lies midway between two bfloat16 and becomes the upper one: the bucket's largest value is still coded as h."""
     x = torch.tensor([1 + 2**-7, 1 + 3 * 2**-8])
     assert sent(Spread2(8), x).tolist() == [1 + 2**-7, 1 + 2**-6]
 
 
 @given(seed=seeds, count=st.integers(1, 300), at=st.integers(0, 10**6), byte=st.integers(0, 255))
 @examples(60)
-def test_what_decodes_encodes_to_the_same_bytes(seed, count, at, byte):
+def test_decoded_values_encode_to_the_same_bytes(seed, count, at, byte):
     """Values have one encoding, whatever a peer changes."""
     q = Spread2(64)
     data = bytearray(q.encode(torch.randn(count, generator=generator(seed)), generator(0)))

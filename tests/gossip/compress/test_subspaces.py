@@ -1,4 +1,4 @@
-"""Exchanges about subspaces that are no coordinates: the same payloads, the same antisymmetry, the same refusals.
+"""Exchanges of subspaces other than coordinates: the same payload format, antisymmetry and refusals.
 
 The golden payloads are written by `python -m tests.gossip.compress.test_subspaces`, for a new kind only: an old line never changes.
 """
@@ -42,7 +42,7 @@ def gaussian(*labels, dtype=torch.float32):
 
 
 def golden_payloads():
-    """Values are multiples of 1/16, exact in half precision."""
+    """Return golden payloads; values are multiples of 1/16, exact in half precision."""
     payloads = {}
     for name, support in SUPPORTS.items():
         values = (torch.arange(support.size(DIM), dtype=torch.float32) * 37 % 64 - 31) / 16
@@ -58,8 +58,8 @@ def test_payloads_never_change():
 @pytest.mark.parametrize("name", SELECTORS)
 @given(seed=seeds)
 @examples(25)
-def test_a_request_makes_the_round_trip(name, seed):
-    """To the bit, with the size that was announced; truncated or lengthened by one byte it is refused."""
+def test_a_request_survives_encoding_bit_for_bit(name, seed):
+    """Bit for bit, with the announced size; truncated or lengthened by one byte it is refused."""
     x = gaussian(seed)
     support = SELECTORS[name].select(x, None, seed, 0)
     values = support.take(x)
@@ -83,7 +83,7 @@ def test_an_unexpected_low_rank_request_is_refused():
 
 @pytest.mark.parametrize("agreed", [0, 2, 1024])
 def test_atoms_of_an_unknown_chunk_size_are_refused_before_a_table_is_made(agreed):
-    """A table of 1,024 cosines costs 8 MB and 47 ms, and a few bytes name it: so the manifest says the chunk, not a peer."""
+    """A table of 1,024 cosines costs 8 MB and 47 ms, so the manifest sets the chunk size, not a peer."""
     data = codec.encode(torch.zeros(4), SUPPORTS["atoms"], Float32(), DIM, generator(0))
     _table.cache_clear()
     with pytest.raises(ValueError, match=r"^bad_support$"):
@@ -91,7 +91,7 @@ def test_atoms_of_an_unknown_chunk_size_are_refused_before_a_table_is_made(agree
     assert _table.cache_info().currsize == 0
 
 
-def test_a_count_is_checked_before_anything_is_made_of_it():
+def test_a_count_is_checked_before_allocating():
     data = HEADER.pack(1, Kind.ATOMS, Float32().code, DIM) + ATOMS.pack(64) + LISTING.pack(2**32 - 1, 2**32 - 1)
     with pytest.raises(ValueError, match="bad_support"):
         codec.decode(data, DIM, torch.float32, [Float32()], None, 64)
@@ -100,9 +100,10 @@ def test_a_count_is_checked_before_anything_is_made_of_it():
 @pytest.mark.parametrize("name", SELECTORS)
 @given(seed=seeds, theta=st.sampled_from([0.3, 0.5, 0.9]))
 @examples(15)
-def test_an_exchange_moves_both_ends_by_opposite_bits_and_flows_stay_opposite(name, seed, theta):
-    """The whole transaction: request, response of clipped int4, and what each end does with it. Flows sum to zero exactly, so the mean
-    model goes on following the mean gradient."""
+def test_an_exchange_changes_both_ends_by_opposite_bits(name, seed, theta):
+    """The whole transaction: request, response in clipped int4, and both ends' updates. Flows sum to zero exactly, so the mean model
+    follows the mean gradient.
+    """
     codec = ExchangeCodec(Fp16(), Int4(), 5.0, clip, AGREED, CHUNK)
     pet = MIXERS.build("mix", "pet", {"kappa": 0.3, "flow_limit": 3.0}).edge
     xs, ledgers = [gaussian(seed, end) for end in range(2)], [opened(torch.zeros(DIM))] * 2
@@ -125,8 +126,8 @@ def test_an_exchange_moves_both_ends_by_opposite_bits_and_flows_stay_opposite(na
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-def test_two_ends_agree_in_the_end(name):
-    """Each exchange takes the part of the difference in its subspace to the middle; a hundred leave next to nothing."""
+def test_two_ends_converge(name):
+    """Each exchange averages the difference within its subspace; a hundred leave almost none."""
     codec = ExchangeCodec(Fp16(), Int4(), 0.0, clip, AGREED, CHUNK)
     xs = [gaussian("agree", end) for end in range(2)]
     for turn in range(100):
@@ -135,7 +136,7 @@ def test_two_ends_agree_in_the_end(name):
         heard, theirs = codec.decode_request(codec.encode_request(xs[turn % 2], support, generator(turn)), DIM, torch.float32)
         _, v = codec.encode_response(heard.take(xs[1 - turn % 2]), theirs, DIM, generator(turn, "answer"))
         xs[turn % 2], xs[1 - turn % 2] = support.add(xs[turn % 2], 0.5 * v), support.add(xs[1 - turn % 2], -0.5 * v)
-    assert (xs[0] - xs[1]).norm() < 2e-2  # fp16 requests round what is far larger than the difference
+    assert (xs[0] - xs[1]).norm() < 2e-2  # fp16 requests round the difference, however large it is
     assert xs[0].norm() > 5.0
 
 

@@ -1,4 +1,4 @@
-"""Finding the largest magnitudes without sorting: whatever the sample says, the answer is that of a stable sort."""
+"""Finding the largest magnitudes without sorting: the result equals a stable sort's for any sample."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from starling.gossip.compress.topk import largest
 from starling.gossip.rng import generator
 from tests.strategies import examples, seeds
 
-LONG = 40_000  # more than what is gathered whole
+LONG = 40_000  # more than are gathered at once
 
 
 def by_sorting(x, count, reference=None):
@@ -30,7 +30,7 @@ def spread(kind, dim, seed):
             return (x * 2).round()
         case "rising":
             return torch.arange(dim).float()
-        case "one column large":  # every 97th: a sample that meets it, or misses it, is far off
+        case "one column large":  # every 97th: a sample that hits or misses these is far off
             return x * torch.where(torch.arange(dim) % 97 == seed % 97, 1000.0, 1.0)
         case "heavy":
             return x / torch.rand(dim, generator=chance)
@@ -40,7 +40,7 @@ def spread(kind, dim, seed):
 @pytest.mark.parametrize("kind", ["gaussian", "heavy", "zeros", "mostly zeros", "few values", "rising", "one column large"])
 @given(seed=seeds, dim=st.sampled_from([1, 2, 100, LONG]), share=st.floats(0.0, 1.0), drift=st.booleans())
 @examples(12)
-def test_it_is_what_a_stable_sort_gives(kind, seed, dim, share, drift):
+def test_the_selection_equals_a_stable_sort_s(kind, seed, dim, share, drift):
     x = spread(kind, dim, seed)
     reference = spread("few values", dim, seed + 1) if drift else None
     count = max(1, int(share**3 * dim))
@@ -49,14 +49,14 @@ def test_it_is_what_a_stable_sort_gives(kind, seed, dim, share, drift):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("guess", [-1.0, 0.0, 0.5, 1e-3, 1e9])
-def test_a_wrong_guess_costs_passes_and_not_the_result(dtype, guess, monkeypatch):
+def test_a_wrong_threshold_costs_passes_and_not_the_result(dtype, guess, monkeypatch):
     monkeypatch.setattr(module, "_guess", lambda *_: guess)
     x = torch.randn(LONG, generator=generator(1), dtype=dtype)
     for count in (1, 400, 39_000):
         assert torch.equal(largest(x, count), by_sorting(x, count))
 
 
-def test_chunks_make_no_difference(monkeypatch):
+def test_chunking_does_not_change_the_selection(monkeypatch):
     x = spread("few values", LONG, 5)
     whole = largest(x, 3000)
     monkeypatch.setattr(module, "_CHUNK", 1000)

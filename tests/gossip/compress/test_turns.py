@@ -1,4 +1,4 @@
-"""Every selector over successive turns of one edge, with its one seed: nothing of a vector is left out for good."""
+"""Every selector over successive exchanges of one edge with one seed: all of a vector is sent eventually."""
 
 import pytest
 import torch
@@ -32,8 +32,8 @@ def selector(name):
     return SELECTORS.build("compress", name, GIVEN.get(name, {"ratio": 0.1}))
 
 
-def test_successive_turns_of_a_fixed_vector_recover_it_in_full(selector):
-    """What one end knows of the other becomes the other's vector: masks come round to everything, and what is known is not large."""
+def test_successive_exchanges_of_a_fixed_vector_recover_it(selector):
+    """One end's estimate converges to the other's vector: masks cover all coordinates, and known ones are no longer large."""
     x, known = gaussian("fixed"), gaussian("known at first")
     start = float((x - known).norm())
     for turn in range(TURNS):
@@ -45,7 +45,7 @@ def test_successive_turns_of_a_fixed_vector_recover_it_in_full(selector):
 
 
 def test_comparing_selectors_read_the_difference_and_others_read_nothing(name, selector):
-    """As the table says, which decides whether nodes remember anything for them. All of it is one choice in any turn."""
+    """As the table says, which decides whether nodes store estimates for them. A selection of everything is the same in any exchange."""
     x, known = gaussian("own"), gaussian("known")
     chosen = selector.select(x, known, SEED, 3)
     assert chosen == selector.select(x - known, None, SEED, 3)
@@ -57,12 +57,12 @@ def test_a_seed_and_a_step_determine_the_selection(name, selector):
     chosen = selector.select(x, None, SEED, 3)
     assert chosen == selector.select(x, None, SEED, 3)
     others = [selector.select(x, None, seed, turn) for seed, turn in ((SEED, 4), (SEED + 1, 3))]
-    if name != "top_k_sampled":  # a vector as short as this one is its own sample
+    if name != "top_k_sampled":  # so short a vector is its own sample
         assert [chosen != other for other in others] == [SELECTORS.facts(name).random] * 2
 
 
-def test_what_is_put_is_taken_and_the_rest_stays(selector):
-    """Of a subspace that is no coordinates the rest is what it does not take."""
+def test_taking_returns_what_was_put_and_leaves_the_rest(selector):
+    """For subspaces the rest is the vector minus its projection."""
     x, other = gaussian("own"), gaussian("other")
     support = selector.select(x, None, SEED, 0)
     before = x.clone()

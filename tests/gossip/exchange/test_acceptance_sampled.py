@@ -1,6 +1,6 @@
-"""The table of sampled rounds: a hundred machines, each with a linear model of its own unequal part of MNIST, in a time of their own.
+"""The table of sampled rounds: a hundred machines of different speeds, each with a linear model of its own unequal part of MNIST.
 
-The reference has one seed, a third of the images, and looked every ten rounds; here its rounds and bytes are bounds of three seeds' median.
+The reference has one seed, a third of the images, and evaluates every ten rounds; here its rounds and bytes bound three seeds' median.
 """
 
 import functools
@@ -30,7 +30,7 @@ SEEDS = range(3)
 
 @functools.cache
 def parts(seed):
-    """(the nodes' data, test images (m, 784) and labels (m,))."""
+    """Return (the nodes' data, test images (m, 784) and labels (m,))."""
     task, cut = Images(path=str(REAL_DATA / "mnist")), PartitionSection(kind="dirichlet", alpha=0.3, shards=N)
     data = [task.data(Source(None, cut, node, seed), "cpu") for node in range(N)]
     x, y = next(data[0].held_out(2000))
@@ -38,7 +38,7 @@ def parts(seed):
 
 
 class Learners(SampledSwarm):
-    """Machines with models; `accuracy` has round -> that of its first average, `pulled` how many models were fetched."""
+    """Machines with models; `accuracy`: round -> that of its first average, `pulled`: number of models fetched."""
 
     def __init__(self, sampling, seed, *, blind=0.0, silent=0.0):
         super().__init__(sampling, N, seed, blind=blind)
@@ -80,7 +80,7 @@ class Learners(SampledSwarm):
 
 
 def learned(sample, aggregators, seed, **views):
-    """(rounds to 85 %, MB of a node by then, accuracy at the end, rounds without an average, share of rounds with one mean)."""
+    """Return (rounds to 85 %, MB per node by then, accuracy at the end, rounds without an average, share of rounds with one mean)."""
     swarm = Learners(Sampling(sample, aggregators, 0.6, 3, ROUNDS), seed, **views)
     swarm.run(3600.0)
     assert swarm.finished == swarm.alive
@@ -102,10 +102,10 @@ def learned(sample, aggregators, seed, **views):
     ],
     ids=["one averages", "three average", "twice the sample", "views miss a tenth", "half fall silent", "four fifths fall silent"],
 )
-def test_few_of_a_hundred_reach_85_percent_by_as_few_bytes_as_the_reference(sample, aggregators, views, rounds, megabytes, end, lost):
-    """A few more than the sample train, in place of the slow, and are averaged: some of the bytes more. Silence begins in round 40.
+def test_sampled_rounds_reach_85_percent_with_the_reference_s_bytes(sample, aggregators, views, rounds, megabytes, end, lost):
+    """A few more members than the sample train in place of slow ones and are averaged, which costs some bytes. Failures begin in round 40.
 
-    Where views differ hardly two average the same models, and nothing is lost by it.
+    With nearly equal views two aggregators rarely average the same models, and nothing is lost by it.
     """
     there, sent, last, missed, agreed = zip(*(learned(sample, aggregators, seed, **views) for seed in SEEDS), strict=True)
     print(f"rounds {there}, MB {sent}, end {last}, without an average {missed}, with one mean {agreed}")  # noqa: T201

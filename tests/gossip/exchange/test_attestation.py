@@ -1,4 +1,4 @@
-"""What is signed about a vector: who told two of them for one round is proved a byzantine, and nobody else can be."""
+"""Signatures about vectors: a peer that signs two for one round is proven Byzantine, and no other peer can be."""
 
 from dataclasses import replace
 

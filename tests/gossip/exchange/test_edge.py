@@ -1,4 +1,4 @@
-"""One edge as a table: in this state, on this event, these commands. The promises are in test_edge_properties."""
+"""One edge as a table of (state, event) -> commands. Its invariants are in test_edge_properties."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def req(seq: int, committed: int = 0, inc: int = INC, theta: float = 0.5) -> Req
 
 
 def initiator(phase: str = "idle") -> Edge:
-    """The initiator after 2 committed transactions; the third is in `phase`."""
+    """Return an initiator after 2 committed transactions, with the third in `phase`."""
     edge = Edge("a", "b", INC, known=True, agreed=True, committed=2, next_seq=3)
     if phase != "idle":
         edge.begin(7, VIEW, 0.5)
@@ -34,7 +34,7 @@ def initiator(phase: str = "idle") -> Edge:
 
 
 def responder(phase: str = "idle") -> Edge:
-    """The responder after 2 committed transactions; the third is in `phase`."""
+    """Return a responder after 2 committed transactions, with the third in `phase`."""
     edge = Edge("b", "a", INC, known=True, agreed=True, committed=2, last_seen=2)
     if phase != "idle":
         edge.receive(req(3, 2))
@@ -274,7 +274,7 @@ def test_a_closing_end_begins_and_answers_nothing():
         first.begin(7, VIEW, 0.5)
 
 
-def test_closed_is_answered_again_from_memory():
+def test_closed_is_answered_again_from_stored_state():
     edge = responder()
     edge.receive(Close(INC, 2))
     assert (edge.inc, edge.settled) == (INC + 1, (INC, 2))

@@ -1,4 +1,4 @@
-"""The edge ledger's promise, at message level: whatever happens, both ends of an edge keep each other's negative."""
+"""The edge ledger's invariant at message level: after any events both ends store exactly opposite flows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_transaction_ends_exactly_once_at_the_initiator(seed: int) -> None
 
 
 def bfloat16(x: float) -> float:
-    """Round to nearest even, as the engine's bf16 flows do."""
+    """Round to nearest even, as the engine's bfloat16 flows do."""
     (bits,) = struct.unpack("<I", struct.pack("<f", x))
     bits += 0x7FFF + (bits >> 16 & 1)
     (rounded,) = struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))
@@ -117,7 +117,7 @@ def test_flows_of_survivors_sum_to_zero_after_any_crash(seed: int) -> None:
 
 
 def _reliable_pair(seed: int = 1) -> Pair:
-    """Both ends know each other's incarnation and nothing goes wrong unless the test does it."""
+    """Two ends that know each other's incarnation, over a network without faults except the test's."""
     pair = Pair(Random(seed))
     for end in pair.ends:
         end.unreliable = False
@@ -148,7 +148,7 @@ def test_first_contact_agrees_on_an_incarnation_before_any_vector_is_encoded() -
         assert [ended.outcome for ended in pair.a.ended] == [ended.outcome for ended in pair.b.ended] == ["committed"]
 
 
-def test_an_end_that_forgot_makes_the_other_forget_too() -> None:
+def test_an_end_that_lost_its_state_makes_the_other_reset() -> None:
     for forgetful in ("a", "b"):
         pair = _reliable_pair()
         _exchange(pair, 3)
@@ -177,11 +177,11 @@ def test_both_ends_resetting_at_once_converge() -> None:
 
 @pytest.mark.parametrize("closer", ["a", "b", "both"])
 @pytest.mark.parametrize("lost", range(6))
-def test_closing_in_order_settles_the_same_flow_at_both_ends(closer: str, lost: int) -> None:
+def test_an_orderly_close_settles_the_same_flow_at_both_ends(closer: str, lost: int) -> None:
     pair = _reliable_pair()
     _exchange(pair, 3)
     pair.a.begin()
-    while len(pair.a.ledger.done) < 4:  # up to, and without, the Ack of the fourth
+    while len(pair.a.ledger.done) < 4:  # up to, but without, the Ack of the fourth
         if pair.a.engine or pair.b.engine:
             for end in pair.ends:
                 if end.engine:

@@ -1,4 +1,4 @@
-"""The tables in docs/protocol.md against what edges do under random schedules, and what rounds decide."""
+"""The tables in docs/protocol.md agree with edges under random schedules, and with the decisions of rounds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PROTOCOL = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 
 
 def table(header: str) -> list[list[str]]:
-    """Cells of the table whose first row begins with `header`."""
+    """Return the cells of the table whose first row begins with `header`."""
     lines = iter(PROTOCOL.read_text(encoding="utf-8").splitlines())
     next(line for line in lines if line.startswith(header))
     next(lines)
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in takewhile(lambda line: line.startswith("|"), lines)]
 
 
-def test_edges_do_what_the_table_says_and_all_of_it():
+def test_edges_follow_every_row_of_the_table():
     rows = [
         (end, state, event, to, tuple(calls.split(", ")) if calls else ())
         for end, states, event, to, calls in table("| end | state |")
@@ -45,7 +45,7 @@ def test_edges_do_what_the_table_says_and_all_of_it():
     "make", [lambda at: Solicit(1, at, VIEW), lambda at: Request(1, 1, 0, at, VIEW, 0.5, 1.0, b"")], ids=["solicit", "request"]
 )
 @pytest.mark.parametrize(("row", "offsets"), [("below r", (-1,)), ("r", (0,)), ("r + 1 … r + max_lead", (1, 3)), ("above", (4,))])
-def test_rounds_decide_what_the_table_says(row, offsets, make):
+def test_rounds_follow_the_table(row, offsets, make):
     expected = {cells[0]: cells[1:] for cells in table("| round of a request |")}[row]
     for offset in offsets:
         core = Rounds(Patience(Fixed()), max_lead=3)

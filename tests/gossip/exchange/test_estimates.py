@@ -1,4 +1,4 @@
-"""The adaptive deadline, and what recent answers, payloads and calls say."""
+"""The adaptive deadline, and estimates from recent answers, payloads and calls."""
 
 import numpy as np
 import pytest
@@ -22,31 +22,31 @@ def test_the_deadline_never_leaves_its_bounds(outcomes):
     assert 0.25 <= after(outcomes).wait_s() <= 10.0
 
 
-def test_until_five_answers_are_known_it_waits_as_long_as_allowed():
+def test_the_deadline_is_the_maximum_before_five_answers():
     assert after([0.5] * 4).wait_s() == 10.0
     assert after([0.5] * 5).wait_s() < 1.0
 
 
-def test_it_is_median_plus_four_median_deviations():
-    """Median 1.0; deviations .2 .1 0 .1 .2 have median .1."""
+def test_the_deadline_is_the_median_plus_four_median_deviations():
+    """Median 1.0; the deviations .2 .1 0 .1 .2 have median .1."""
     assert after([0.8, 0.9, 1.0, 1.1, 1.2]).wait_s() == pytest.approx(1.4)
 
 
-def test_answers_that_are_all_alike_leave_slack_for_the_next():
+def test_equal_answers_leave_a_margin_for_the_next():
     assert after([1.0] * 32).wait_s() == pytest.approx(1.2)
 
 
-def test_only_the_last_outcomes_count():
+def test_only_recent_outcomes_count():
     assert after([9.0] * 50 + [1.0] * 32).wait_s() == after([1.0] * 32).wait_s()
 
 
-def test_one_dead_peer_changes_nothing():
+def test_one_dead_peer_does_not_change_the_deadline():
     spread = [0.8, 0.9, 1.0, 1.1, 1.2] * 6
     with_dead = [outcome for wait in spread for outcome in (wait, None)]
     assert after(with_dead).wait_s() == pytest.approx(after(spread).wait_s(), rel=0.15)
 
 
-def test_it_does_not_ratchet_down_by_timing_out_the_slow_tail():
+def test_the_deadline_does_not_fall_by_timing_out_slow_answers():
     rng = np.random.default_rng(0)
     deadline = Deadline(1e-6, 100.0)
     late = 0
@@ -60,7 +60,7 @@ def test_it_does_not_ratchet_down_by_timing_out_the_slow_tail():
     assert deadline.wait_s() > 1.0
 
 
-def test_when_the_whole_network_slows_down_the_deadline_is_learned_anew():
+def test_the_deadline_adapts_when_the_whole_network_slows_down():
     deadline = after([0.3] * 32)
     late = 0
     for _ in range(100):
@@ -74,6 +74,6 @@ def test_when_the_whole_network_slows_down_the_deadline_is_learned_anew():
 
 
 @pytest.mark.parametrize(("low", "high", "k"), [(0.0, 1.0, 4.0), (2.0, 1.0, 4.0), (0.1, 1.0, 2.0)])
-def test_senseless_bounds_are_refused(low, high, k):
+def test_invalid_bounds_are_refused(low, high, k):
     with pytest.raises(ValueError):
         Deadline(low, high, k)

@@ -1,4 +1,4 @@
-"""What a node knows of itself when it has been away: how far behind it may be, and for how long it believes two peers about that."""
+"""How a node that was suspended estimates how far behind it may be, and for how long two peers suffice as evidence."""
 
 from starling.gossip.exchange.held_up import ROUNDS, TIMES, HeldUp
 from starling.gossip.exchange.progress import PeerProgress
@@ -18,7 +18,7 @@ def test_a_node_that_slept_may_be_behind_by_the_rounds_that_fit_into_its_sleep()
     assert held.reach == 90
 
 
-def test_waiting_for_a_peer_or_a_little_delay_is_no_absence():
+def test_waiting_for_a_peer_or_a_short_delay_is_no_suspension():
     held = usual()
     held.ended(45.0, 44.5)
     assert held.reach == 0
@@ -32,7 +32,7 @@ def test_before_a_node_knows_how_long_its_rounds_take_it_was_not_away():
     assert held.reach == 0
 
 
-def test_it_is_believed_for_a_while_and_once():
+def test_a_suspension_counts_once_and_for_a_limited_time():
     held = usual()
     held.ended(45.0, 0.0)
     for _ in range(ROUNDS - 1):
@@ -45,7 +45,7 @@ def test_it_is_believed_for_a_while_and_once():
     assert held.reach == 0
 
 
-def test_two_peers_are_believed_within_reach_and_one_never():
+def test_two_peers_suffice_within_the_possible_lag_and_one_never():
     progress = PeerProgress({"a": 95, "b": 96, "c": 20, "d": 21, "e": 500})
     assert progress.claimed(20, 90) == 95
     assert progress.claimed(20, 75) == 21, "of those two one is beyond reach"

@@ -1,4 +1,4 @@
-"""A node that is slow does fewer local steps; one that was kept waiting does not."""
+"""A slow node does fewer local steps; a node that had to wait does not."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from starling.gossip.exchange.local_steps import LocalSteps
 
 
-def test_a_machine_four_times_slower_does_a_quarter_and_more_again_while_it_keeps_up():
+def test_a_machine_four_times_slower_does_a_quarter_of_the_steps():
     steps = LocalSteps(20)
     assert steps.passed(4, 4.0, 0.0) == 5
     assert steps.passed(1, 1.0, 0.0) == 7
@@ -18,11 +18,11 @@ def test_a_machine_four_times_slower_does_a_quarter_and_more_again_while_it_keep
 
 def test_a_node_delayed_by_others_still_does_all_local_steps():
     steps = LocalSteps(10)
-    for _ in range(20):  # rounds of the swarm take 0.5 s; so would ours
+    for _ in range(20):  # rounds of the swarm take 0.5 s, and so would this node's
         assert steps.passed(2, 1.0, 0.5) == 10
 
 
-def test_rounds_in_which_others_were_waited_for_count_when_the_swarm_turns_out_to_be_further():
+def test_rounds_spent_waiting_count_if_the_swarm_is_ahead():
     steps = LocalSteps(10)
     for _ in range(3):
         steps.passed(1, 1.0, 0.6)
@@ -35,7 +35,7 @@ def test_rounds_in_which_others_were_waited_for_count_when_the_swarm_turns_out_t
 
 @given(st.integers(1, 100), st.floats(1.06, 8.0), st.floats(0.0, 0.3))
 def test_a_slow_node_adapts_to_the_swarms_pace(most, slower, waited):
-    """Its own work takes `slower` rounds of the swarm, less in proportion as it does fewer local steps, and it waits beside."""
+    """Its own work takes `slower` rounds of the swarm, less in proportion to fewer local steps, plus its waits."""
     steps, behind, kept_up = LocalSteps(most), 0.0, 0
     for _ in range(200):
         own = slower * steps.now / most
@@ -48,5 +48,5 @@ def test_a_slow_node_adapts_to_the_swarms_pace(most, slower, waited):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9])
-def test_a_round_that_took_no_time_is_no_division_by_zero(seconds):
+def test_a_round_of_zero_seconds_is_accepted(seconds):
     assert LocalSteps(4).passed(2, seconds, 0.0) == 2

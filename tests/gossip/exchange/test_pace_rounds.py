@@ -1,4 +1,4 @@
-"""Steps pace: who is answered when, and when a round is over."""
+"""Steps pace: which requests are answered when, and when a round is over."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_another_member_list_is_refused_only_where_more_than_the_weight_depends_
     assert rounds_at(5, "exchanging", same_roster=True).decide("b", req(5), 1.0) == Accept()
 
 
-def test_while_computing_only_what_can_never_fit_is_refused():
+def test_while_computing_only_hopeless_requests_are_refused():
     rounds = rounds_at(5, "computing")
     assert rounds.decide("b", req(5, OTHER), 1.0) == Defer()
     assert rounds.decide("stranger", req(5), 1.0) == Reject("view")
@@ -76,7 +76,7 @@ def test_deferral_is_bounded():
     assert rounds.decide("p0", req(6, seq=2), 1.0) == Defer(), "a deferred request may be replaced"
 
 
-def test_strangers_that_come_first_leave_a_neighbor_its_place():
+def test_early_strangers_do_not_take_a_neighbor_s_place():
     rounds = rounds_at(5, "computing")
     for i in range(MAX_DEFERRED):
         assert rounds.decide(f"p{i}", req(6), 1.0) == Defer()
@@ -123,7 +123,7 @@ def test_a_node_without_exchanges_for_some_rounds_waits_longer_at_the_next():
     assert waits[3] == 3.0 + 2 * MAX_FACTOR
 
 
-def test_at_the_deadline_what_is_left_is_a_timeout():
+def test_links_open_at_the_deadline_time_out():
     rounds = rounds_at(5, "exchanging")
     rounds.resolved("c", 5, "committed", 1.0)
     assert rounds.tick(2.9) == ()
@@ -134,7 +134,7 @@ def test_at_the_deadline_what_is_left_is_a_timeout():
 
 
 @pytest.mark.parametrize("late", [req(5), solicit(5)])
-def test_a_peer_that_comes_for_a_closed_round_is_given_more_time_in_the_next(late):
+def test_a_peer_late_for_a_closed_round_gets_more_time_in_the_next(late):
     rounds = rounds_at(5, "exchanging")
     assert rounds.tick(3.0) == ("b", "c")
     rounds.close()
@@ -160,7 +160,7 @@ def test_rounds_reported_by_peers_are_kept_until_the_peers_are_gone():
     assert rounds.progress.rounds == {}
 
 
-def test_a_slow_link_is_not_tried_again_while_its_payload_is_under_way():
+def test_a_slow_link_is_not_retried_while_its_payload_is_in_flight():
     patience = Patience(Fixed(wait=6.0))
     patience.begin(100.0)
     assert patience.expires == 106.0
@@ -177,7 +177,7 @@ def test_a_slow_link_is_not_tried_again_while_its_payload_is_under_way():
 
 
 def test_two_peers_in_later_rounds_shorten_a_wait_and_a_single_one_does_not():
-    """The one waited for may be silent; those who ask are given up by nobody else, and give this node up at last."""
+    """The awaited peer may be silent; peers in later rounds would otherwise give this node up."""
     rounds = rounds_at(5, "computing")
     rounds.patience.resolve("c", "committed", 0.2)
     rounds.open(5, {"b": 0.5}, VIEW, 10.0, steps_s=1.0)

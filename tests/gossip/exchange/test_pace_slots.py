@@ -1,4 +1,4 @@
-"""Clock pace: whom to visit, whom to answer."""
+"""Clock pace: which peers to visit, and which to answer."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_running_exchange_gets_one_more_slot_at_an_extended_deadline():
     assert core.until()["b"] <= 13.0
 
 
-def test_a_peer_that_is_gone_is_forgotten():
+def test_a_departed_peer_is_forgotten():
     core = slots()
     core.visit("b", 0.0)
     core.progress.record("b", 9)

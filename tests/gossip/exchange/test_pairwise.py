@@ -1,6 +1,6 @@
-"""The pairwise core as tables: in this state, on this event, these commands.
+"""The pairwise core as a table of (state, event) -> commands.
 
-We are "b": initiator towards "c", responder towards "a".
+The node is "b": initiator towards "c", responder towards "a".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def ended(peer: str, outcome: str, reason: str = "", seq: int = 1, size: int = 0
 
 
 def core(pace: str = "steps", **changes) -> Pairwise:
-    """A core with an edge to each peer that both ends agree on, and no transaction."""
+    """Return a core with an edge to each peer on which both ends agree, and no transaction."""
     patience = Patience(Fixed(WAIT_S))
     it = Pairwise(
         "b",
@@ -54,7 +54,7 @@ def core(pace: str = "steps", **changes) -> Pairwise:
 
 
 def at(state: str) -> Pairwise:
-    """A core in steps pace. Each state goes on from the one before, but for the first two."""
+    """Return a core in steps pace in the named state. Each state continues the previous one, except the first two."""
     it = core()
     it.compute(ROUND, LINKS, VIEW, 0.0)
     if state == "computing":
@@ -78,11 +78,11 @@ def at(state: str) -> Pairwise:
     return it
 
 
-NEW_INC = 1000  # the first that `fresh_inc` gives
+NEW_INC = 1000  # the first incarnation that `fresh_inc` gives
 ANEW = "the edge to {} starts anew: the engine lost its flow"
 
 TABLE = [
-    # computing: the vector that exchanges read is not there yet
+    # computing: there is no frozen vector yet
     ("computing", lambda m: m.receive("a", requested(), 0.0), []),
     (
         "computing",
@@ -110,7 +110,7 @@ TABLE = [
     ("exchanging", lambda m: m.end(1.0), [ended("a", "timeout", seq=0), ended("c", "timeout", seq=0)]),
     ("exchanging", lambda m: m.unreachable("a", 0.0), [ended("a", "timeout", seq=0)]),
     ("exchanging", lambda m: m.unreachable("stranger", 0.0), []),
-    # encoding: the engine works on our offer to c and our answer to a
+    # encoding: the engine computes our offer to c and our answer to a
     ("encoding", lambda m: m.reply(OFFER, calls.Offered(b"mine", 1.0), 0.0), [SendMessage("c", REQUEST)]),
     ("encoding", lambda m: m.reply(OFFER, None, 0.0), [ended("c", "aborted", "engine")]),
     (
@@ -129,7 +129,7 @@ TABLE = [
     ("encoding", lambda m: m.reply(ANSWER, None, 0.0), [SendMessage("a", Busy(INC, 1, "engine", ROUND)), ended("a", "aborted", "engine")]),
     ("encoding", lambda m: m.reply(calls.Offer("c", INC - 2, 1, ROUND, 0.25), calls.Offered(b"old", 1.0), 0.0), []),
     ("encoding", lambda m: m.reply(calls.Offer("gone", INC, 1, ROUND, 0.25), calls.Offered(b"old", 1.0), 0.0), []),
-    # asking: our request to c is sent, our response to a too
+    # requesting: our request to c is sent, and our response to a
     ("asking", lambda m: m.tick(RETRY_S), [SendMessage(peer, Check(INC, 1, 1), repeat=True) for peer in "ac"]),
     ("asking", lambda m: m.receive("c", Response(INC, 1, b"v"), 1.0), [APPLY]),
     ("asking", lambda m: m.receive("c", Busy(INC, 1, "late", 9), 1.0), [calls.Drop("c", INC, 1), ended("c", "busy", "late")]),
@@ -198,7 +198,7 @@ def test_steps_pace(state, event, commands):
     assert [command for command in got if isinstance(command, Ended)] == [c for c in commands if isinstance(c, Ended)]
 
 
-def test_a_round_in_which_all_goes_well():
+def test_a_round_without_faults():
     m = at("applying")
     assert not m.done
     assert m.deadline == min(RETRY_S, WAIT_S)
@@ -239,24 +239,24 @@ def test_weights_of_a_link_with_a_direction_reach_the_engine():
     assert (offer.give, offer.take, offer.budget_bytes) == (0.3, 0.4, 77)
 
 
-def test_the_engine_is_told_among_how_many_an_exchange_is():
+def test_the_engine_receives_the_number_of_members():
     m = at("computing")
     m.members = lambda: 40
     m.begin_round(ROUND, LINKS, VIEW, 1.0)
     assert [it.members for it in m.tick(1.0) if isinstance(it, calls.Offer)] == [40]
 
 
-def test_a_link_is_tried_a_few_times_in_a_round_and_no_more():
+def test_retries_of_a_link_in_a_round_are_limited():
     m = at("exchanging")
     begun = 0
     for _ in range(2 * MAX_ATTEMPTS):
         begun += sum(isinstance(command, calls.Offer) for command in m.tick(0.0))
-        m.receive("c", Reset(m.edges["c"].inc + 2), 0.0)  # the peer starts anew: agreed, and our transaction is gone
+        m.receive("c", Reset(m.edges["c"].inc + 2), 0.0)  # the peer restarts: agreed, and our transaction is gone
     assert begun == MAX_ATTEMPTS
     assert "c" in m.pace.waiting
 
 
-def test_a_peer_that_says_early_is_tried_again_at_the_next_retry():
+def test_a_peer_that_replies_early_is_asked_again_at_the_next_retry():
     m = at("asking")
     m.receive("c", Busy(INC, 1, "early", 2), 0.1)
     assert "c" in m.pace.waiting
@@ -264,7 +264,7 @@ def test_a_peer_that_says_early_is_tried_again_at_the_next_retry():
     assert calls.Offer("c", INC, 2, ROUND, 0.25, 77) in m.tick(RETRY_S)
 
 
-def test_a_peer_that_has_gone_on_is_not_waited_for():
+def test_a_peer_in_a_later_round_is_not_waited_for():
     m = at("asking")
     m.pace.progress.record("a", ROUND + 1)
     m.pace.progress.record("c", ROUND + 1)
@@ -307,7 +307,7 @@ def test_answering_an_abandoned_request_returns_the_initiators_round_without_a_w
     ],
 )
 def test_the_lead_of_peers_is_measured(reports, behind):
-    """Of `d` and others there was no link; `a` and `c` say that we are late."""
+    """There was no link with `d` and others; `a` and `c` report that this node is late."""
     m = at("asking")
     for peer, reported in reports.items():
         m.pace.progress.record(peer, reported)
@@ -394,7 +394,7 @@ def test_a_renewal_whose_call_was_discarded_ends_with_the_call_that_replaced_it(
     assert m.reply(calls.Revoke("d"), dominated, 0.3) != []
 
 
-def test_a_lost_proof_is_chased_ever_more_rarely():
+def test_a_lost_proof_is_requested_with_growing_pauses():
     m = at("asking")
     m.tick(WAIT_S)
     m.end(WAIT_S)
@@ -405,13 +405,13 @@ def test_a_lost_proof_is_chased_ever_more_rarely():
     assert not any(m.chase() for _ in range(20))
 
 
-def test_an_edge_that_the_round_waits_for_is_not_chased():
+def test_no_proof_is_requested_on_an_edge_that_the_round_waits_for():
     m = at("asking")
     assert not any(m.chase() for _ in range(5))
 
 
-def test_a_peer_that_once_took_long_is_solicited_as_soon_as_any_other_and_a_request_repeated_no_sooner_than_it_may_be_answered():
-    """Else whoever waits for it says nothing, and it cannot know how far behind it is."""
+def test_a_slow_peer_is_solicited_early_and_its_request_is_repeated_late():
+    """Otherwise a waiting node sends nothing, and the peer cannot learn how far behind it is."""
     m = core()
     for peer in "ac":
         m.pace.patience.resolve(peer, "committed", 10.0)
@@ -430,7 +430,7 @@ REFUSED = calls.Done(far=calls.Far(9.0, 1.0, 2.0, 20))
 
 
 def refusing(m):
-    """A core whose engine has found that c is far again, as initiator."""
+    """Return a core whose engine has reported, as initiator, that c is far again."""
     m.reply(OFFER, calls.Offered(b"mine", 1.0), 0.0)
     m.receive("c", Response(INC, 1, b"v"), 0.0)
     return m.reply(APPLY, REFUSED, 0.0)
@@ -443,7 +443,7 @@ def test_a_far_model_is_a_fault_and_changes_nothing_else():
         assert m.edges[call.peer].inc == INC
 
 
-def test_who_is_far_again_is_refused_and_its_flow_deleted_at_both_ends():
+def test_a_peer_that_is_far_again_is_refused_and_its_flow_deleted_at_both_ends():
     m = at("asking")
     commands = refusing(m)
     inc = m.edges["c"].inc
@@ -463,7 +463,7 @@ def test_who_is_far_again_is_refused_and_its_flow_deleted_at_both_ends():
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_the_refused_are_not_met_until_their_rounds_are_over_and_are_told_so(late):
+def test_refused_peers_are_not_exchanged_with_for_some_rounds_and_are_told_so(late):
     m = at("asking")
     refusing(m)
     inc = m.edges["c"].inc
@@ -482,7 +482,7 @@ def test_the_refused_are_not_met_until_their_rounds_are_over_and_are_told_so(lat
         m.end(3.0)
 
 
-def test_the_refused_are_not_visited_either():
+def test_refused_peers_are_not_visited():
     m = core("clock")
     m.enter_slot(ROUND, 0.0)
     m.visit("c", 0.0)
@@ -526,8 +526,8 @@ def test_an_exchange_that_a_peer_solicited_has_until_the_end_of_the_next_slot():
     assert m.enter_slot(5, 2.0) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
 
 
-def test_slots_that_this_node_let_pass_take_nothing_from_an_exchange_that_a_peer_solicited():
-    """A visit took longer than its slot, and at its end a peer asked for an exchange."""
+def test_slots_missed_by_this_node_do_not_shorten_a_solicited_exchange():
+    """A visit took longer than its slot, and at its end a peer requested an exchange."""
     m = core("clock")
     m.enter_slot(2, 0.0)
     m.enter_slot(3, 1.0)
@@ -536,8 +536,8 @@ def test_slots_that_this_node_let_pass_take_nothing_from_an_exchange_that_a_peer
     assert m.enter_slot(9, 6.0) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
 
 
-def test_a_visit_whose_exchange_is_under_way_at_its_deadline_gets_a_slot_more():
-    """All the same whether this node asked, or the other's request is on its way; not where nothing is, or with a peer that is silent."""
+def test_a_visit_with_a_running_exchange_at_its_deadline_gets_one_more_slot():
+    """Whether this node's request or the peer's is in flight; not without an exchange, or with a silent peer."""
     m = core("clock")
     m.enter_slot(3, 0.0)
     m.visit("c", 0.0)
@@ -568,9 +568,9 @@ def test_a_call_without_a_greeting_ends_at_the_deadline():
     assert m.done
 
 
-def test_where_payloads_take_slots_an_exchange_that_a_peer_solicited_has_as_many():
+def test_a_solicited_exchange_gets_as_many_slots_as_payloads_take():
     m = core("clock")
-    m.pace.patience.transfers.observe("c", m.pace.patience.deadline.max_wait_s)  # four bounds for the whole
+    m.pace.patience.transfers.observe("c", m.pace.patience.deadline.max_wait_s)  # at most four bounds in total
     m.enter_slot(3, 0.0)
     m.receive("c", Solicit(INC, 9, VIEW), 0.0)
     assert [m.enter_slot(slot, slot - 3.0) for slot in range(4, 8)] == [[]] * 4

@@ -11,7 +11,7 @@ from starling.gossip.exchange.patience import ENGINE_CALLS, EXCHANGE_PAYLOADS, M
 from starling.gossip.exchange.wait_rules import MAX_FACTOR
 
 
-def test_a_peer_at_work_is_waited_for_longer_than_one_that_was_late_the_last_time():
+def test_a_peer_at_work_is_waited_for_longer_than_one_that_was_late():
     patience = Patience(Deadline(1.0, 1.0))
     patience.begin(10.0, steps_s=3.0)
     assert patience.until("b") == 17.0
@@ -33,7 +33,7 @@ def test_a_peer_that_waited_for_a_straggler_gets_time_for_its_own_exchange():
 
 
 def test_after_solo_rounds_the_next_peer_gets_twice_their_time():
-    """It came early: it had nobody to wait for. A peer that is silent or has let links expire is busy with rounds of its own."""
+    """It came early because it had nobody to wait for. A silent peer, or one whose links expired, is busy with its own rounds."""
     silent = set()
     patience = Patience(Deadline(0.25, 10.0), silent=lambda peer: peer in silent)
     at = rounds_with(patience, dict.fromkeys("bcdef", 0.01), rounds=8)
@@ -89,8 +89,8 @@ def test_exchange_seconds_are_learned_from_quick_answers_of_several_peers():
     assert patience.expires == pytest.approx(50.0 + patience.deadline.wait_s() + 2.0 * 1.2)
 
 
-def test_a_node_that_most_peers_do_not_wait_for_is_itself_out_of_phase_and_waits_as_for_peers_in_time():
-    """It has run ahead: if it hurried on it would meet nobody in any later round either. As many as may lie change nothing."""
+def test_a_node_that_most_peers_do_not_wait_for_waits_as_for_punctual_peers():
+    """It has run ahead: hurrying on it would meet nobody in later rounds either. A possible number of liars changes nothing."""
     patience, others = Patience(Deadline(0.25, 1.0)), "bcdefgh"
     at = rounds_with(patience, dict.fromkeys(others, 0.01), rounds=8)
     at = rounds_with(patience, dict.fromkeys(others, 0.01) | {"b": None, "c": None}, rounds=MISSED_LINKS, at=at)
@@ -106,8 +106,8 @@ def test_a_node_that_most_peers_do_not_wait_for_is_itself_out_of_phase_and_waits
     assert patience.until("b") - at < 1.0
 
 
-def test_a_node_that_has_run_ahead_of_all_but_as_many_as_may_lie_waits_until_others_come():
-    """They do rounds meanwhile, at their own pace; with a learned deadline it would stay as many rounds ahead for good."""
+def test_a_node_far_ahead_of_all_honest_peers_waits_for_them():
+    """The others do rounds meanwhile at their own pace; with a learned deadline it would stay ahead for ever."""
     rounds = Rounds(Patience(Deadline(0.25, 10.0)))
     for peer in "bcdefg":
         rounds.patience.begin(0.0)
@@ -128,7 +128,7 @@ def test_a_node_that_has_run_ahead_of_all_but_as_many_as_may_lie_waits_until_oth
     assert rounds.until()["b"] < 101.0, "as many as may lie are late: this node is where the others are"
 
 
-def test_a_peer_that_is_gone_begins_with_a_clean_slate():
+def test_a_departed_peer_s_record_is_cleared():
     patience = Patience(Deadline(1.0, 1.0))
     patience.begin(10.0, steps_s=3.0)
     patience.resolve("b", "timeout", 17.0)
@@ -139,7 +139,7 @@ def test_a_peer_that_is_gone_begins_with_a_clean_slate():
 
 
 def rounds_with(patience, waits, *, rounds=1, lag_s=1.0, at=0.0):
-    """So many rounds in which peers answer after these times, in order; None: not at all. -> when the last has ended"""
+    """Run this many rounds in which peers answer after these times, in order (None: not at all); return when the last one ended."""
     for _ in range(rounds):
         patience.begin(at, lag_s)
         for peer, wait in sorted(waits.items(), key=lambda it: it[1] or 9.0):
@@ -165,7 +165,7 @@ def test_only_the_peer_this_node_waited_for_falls_back_to_the_usual_deadline():
 
 
 def test_a_slow_relayed_peer_gets_the_time_of_its_exchanges():
-    """Twice those of others; else it would miss every link from then on."""
+    """Up to twice the others'; otherwise it would miss every link from then on."""
     patience = Patience(Deadline(0.5, 1.0), silent=lambda peer: peer == "gone")
     at = rounds_with(patience, dict.fromkeys("bcd", 0.12) | {"far": 0.24}, rounds=8, lag_s=0.03)
     at = rounds_with(patience, dict.fromkeys("bcd", 0.12) | {"far": None}, rounds=MISSED_LINKS, lag_s=0.03, at=at)
@@ -198,7 +198,7 @@ def test_an_out_of_phase_node_waits_for_returned_peers_like_others():
     assert not patience.unextended("b")
 
 
-def test_extended_deadlines_return_after_ever_more_rounds():
+def test_extended_deadlines_return_after_growing_numbers_of_rounds():
     patience, lost = Patience(Deadline(0.25, 1.0)), []
     at = rounds_with(patience, QUICK, rounds=8)
     for _ in range(4):
@@ -238,7 +238,7 @@ def test_a_peer_that_misses_several_exchanges_gets_the_usual_deadline_and_someti
     assert whole == [*range(MISSED_LINKS), first + WITHDRAWN_ROUNDS, first + 3 * WITHDRAWN_ROUNDS]
 
 
-def test_links_that_expire_now_and_then_cost_a_peer_nothing():
+def test_occasionally_expired_links_do_not_shorten_deadlines():
     patience = Patience(Deadline(0.25, 1.0))
     at = rounds_with(patience, QUICK, rounds=8)
     for _ in range(5):
@@ -248,7 +248,7 @@ def test_links_that_expire_now_and_then_cost_a_peer_nothing():
 
 
 def test_a_peer_that_came_too_late_gets_that_time_and_one_round_more_next_time():
-    """A peer behind a relay is late by as much each time; answers that were cut off would teach nothing of it."""
+    """A peer behind a relay is equally late each time; answers that were cut off would not show by how much."""
     patience = Patience(Deadline(0.25, 1.0))
     at = rounds_with(patience, QUICK, rounds=8, lag_s=0.1)
     at = rounds_with(patience, QUICK | {"far": None}, lag_s=0.1, at=at)
@@ -266,14 +266,14 @@ def test_a_peer_that_came_too_late_gets_that_time_and_one_round_more_next_time()
 
 
 def test_extensions_are_bounded_and_smaller_for_peers_without_an_extended_deadline():
-    """Twice what others are given; who comes later than that, or never, is given nothing more, nor is one that answers no probe."""
+    """At most twice the others'; a peer later than that, or that never comes or answers no probe, gets no extension."""
     patience = Patience(Deadline(0.25, 1.0), silent=lambda peer: peer == "gone")
     given_s, missing = 0.25 + 2 * 0.1, {"far": None, "farther": None, "never": None, "gone": None}
     at = rounds_with(patience, QUICK, rounds=8, lag_s=0.1)
     at = rounds_with(patience, QUICK | missing, lag_s=0.1, at=at)
     for peer, late_s in {"far": 0.88, "farther": 0.92, "gone": 0.8, "b": 0.5}.items():
         patience.came(peer, at - 10.0 + late_s)
-    for peer in "efghij":  # who are in time, so that those who were not are as few as may lie
+    for peer in "efghij":  # peers in time, so that the late ones are as few as may lie
         patience.resolve(peer, "committed", at - 10.0 + 0.01)
     patience.begin(at, 0.1)
     assert patience.until("far") - at == pytest.approx(MAX_FACTOR * given_s)
@@ -297,7 +297,7 @@ def test_late_frames_of_punctual_or_absent_peers_have_no_effect(then):
     assert patience.until("b") == 1.0
 
 
-def test_the_first_link_that_a_peer_comes_too_late_for_is_none_that_it_let_expire():
+def test_the_first_late_link_does_not_count_as_expired():
     patience = Patience(Deadline(0.25, 1.0))
     at = rounds_with(patience, QUICK, rounds=8, lag_s=0.1)
     for number in range(2 * MISSED_LINKS - 1):
@@ -313,7 +313,7 @@ def test_the_first_link_that_a_peer_comes_too_late_for_is_none_that_it_let_expir
     assert patience.until("far") == patience.until("b"), "of whom nothing is known"
 
 
-def test_a_peer_that_is_gone_has_missed_nothing():
+def test_a_departed_peer_has_missed_nothing():
     patience = Patience(Deadline(1.0, 1.0))
     for _ in range(MISSED_LINKS - 1):
         patience.resolve("b", "timeout", 0.0)
@@ -341,7 +341,7 @@ def test_a_peer_that_reports_a_later_round_is_ahead():
     assert rounds.passed("b")
 
 
-def test_a_payload_that_takes_longer_than_the_bound_lengthens_the_deadline_and_is_not_repeated_while_under_way():
+def test_long_payloads_extend_the_deadline_and_are_not_repeated_in_flight():
     patience = Patience(Deadline(0.1, 1.0))
     patience.transfers.observe("a", 0.2)
     patience.begin(0.0)
@@ -357,7 +357,7 @@ def test_a_payload_that_takes_longer_than_the_bound_lengthens_the_deadline_and_i
 
 
 @given(st.permutations([("a", 0.1), ("b", 0.2), ("c", 0.0), ("slow", 1e6), ("slower", 1e9)]), st.integers(1, 4))
-def test_a_minority_cannot_lengthen_it_and_no_group_beyond_a_bound(sent, times):
+def test_a_minority_cannot_extend_the_deadline_and_a_majority_only_within_a_bound(sent, times):
     patience = Patience(Deadline(0.1, 1.0))
     for peer, seconds in sent * times:
         patience.transfers.observe(peer, seconds)
@@ -386,7 +386,7 @@ def test_a_silent_peer_gets_the_usual_deadline_until_it_is_heard_again():
     assert patience.until("b") == patient
 
 
-def test_a_silent_peer_still_has_what_payloads_take_as_its_answer_may_wait_behind_one():
+def test_a_silent_peer_gets_the_time_of_payloads_that_may_precede_its_answer():
     patience = Patience(Deadline(0.25, 10.0), silent=lambda _peer: True)
     for _ in range(6):
         patience.begin(0.0, 2.0)
@@ -397,9 +397,9 @@ def test_a_silent_peer_still_has_what_payloads_take_as_its_answer_may_wait_behin
 
 
 def test_a_peer_behind_the_others_gets_the_shortest_or_usual_deadline_plus_a_round():
-    """A deadline learned from late answers is longer than the others': they would give this node up while it waits.
+    """A deadline learned from late answers exceeds the others', which would give this node up while it waits.
 
-    What is usual alone may be milliseconds, and a process that lost the processor for longer would be given up.
+    The usual one alone may be milliseconds, and a briefly suspended process would be given up.
     """
     patience = Patience(Deadline(0.25, 10.0))
     patience.resolve("a", "committed", 0.01)
@@ -422,8 +422,8 @@ def test_peers_in_later_rounds_extend_no_deadline():
         assert patience.until(peer, "behind") <= patience.until(peer)
 
 
-def test_exchanges_get_the_time_that_this_nodes_engine_takes_to_make_and_read_them():
-    """Else a local step of a third of a slot is enough for no visit to be in time, ever."""
+def test_deadlines_include_the_time_of_this_node_s_engine():
+    """Otherwise a local step of a third of a slot would make every visit late."""
     patience = Patience(Deadline(1.0, 1.0))
     assert patience.longest_s == 1.0
     for seconds in (0.5, 0.5, 100.0):
@@ -437,8 +437,8 @@ def test_exchanges_get_the_time_that_this_nodes_engine_takes_to_make_and_read_th
     assert patience.longest_s == 1.0
 
 
-def test_payload_seconds_are_those_of_the_longest_to_any_peer():
-    """Of two peers one may be sent requests and the other responses, a quarter as long."""
+def test_payload_seconds_are_the_longest_of_any_peer():
+    """One of two peers may get requests and the other responses, a quarter as long."""
     patience = Patience(Deadline(1.0, 1.0))
     patience.transfers.observe("answered", 0.125, 250_000)
     patience.transfers.observe("asked", 0.5, 1_000_000)

@@ -1,4 +1,4 @@
-"""How far the swarm is, when some peers lie about it."""
+"""The swarm's round, estimated although some peers lie about it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_no_single_report_is_believed(rounds, expected):
     ],
     ids=["one", "two", "one_long_ago", "one_that_was_there", "one_far_beyond", "one_twice", "two_of_seven", "three_of_seven"],
 )
-def test_peers_that_went_on_move_us_if_there_are_enough_of_them(met, to):
+def test_enough_peers_in_later_rounds_move_this_node(met, to):
     progress = PeerProgress()
     for peer, at, passed, claimed in met:
         progress.record(peer, claimed)
@@ -42,7 +42,7 @@ def test_peers_that_went_on_move_us_if_there_are_enough_of_them(met, to):
 
 @given(honest=st.lists(st.integers(0, 1000), min_size=1, max_size=30), data=st.data())
 def test_less_than_a_third_of_byzantine_peers_cannot_exceed_the_honest_lead(honest, data):
-    """Whatever f of 3f + 1 claim, no honest node jumps past the furthest honest one: training cannot be ended by a number."""
+    """For any claims of f of 3f + 1 peers no honest node jumps past the furthest honest one, so a claimed number cannot end training."""
     byzantine = data.draw(st.lists(st.integers(0, 2**62), max_size=(len(honest) - 1) // 2))
     assert lead([*honest, *byzantine]) <= max(honest)
 

@@ -1,4 +1,4 @@
-"""Pulled exchanges as a table of what is asked and answered, and as random schedules with loss, repetition, reordering and a byzantine."""
+"""Pulled exchanges as a table of requests and answers, and random schedules with loss, repetition, reordering and a Byzantine peer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def machine(**changes) -> Pulls:
 
 
 def asking(*peers: str, round: int = 7, **changes) -> tuple[Pulls, dict[str, int]]:
-    """A machine that has published a round and asked for it, and the nonces."""
+    """Return a machine that has published a round and requested it, and the nonces."""
     m = machine(**changes)
     m.compute(round)
     m.publish(published("me", round), 0.0)
@@ -65,14 +65,14 @@ def asking(*peers: str, round: int = 7, **changes) -> tuple[Pulls, dict[str, int
 
 
 def answers_of(tells) -> list[tuple]:
-    """(peer, what) of answers: the round of a vector, or why there is none."""
+    """Return (peer, content) of answers: the round of a vector, or the reason for having none."""
     return [(t.peer, t.message.reason if isinstance(t.message, NotNow) else t.message.round) for t in tells]
 
 
-# --- being asked ------------------------------------------------------------------------------------------------
+# --- answering requests ---------------------------------------------------------------------------------------
 
 
-def test_a_question_for_what_is_published_is_answered_at_once_and_with_the_same_bytes_for_all():
+def test_a_request_for_a_published_round_is_answered_at_once_with_equal_bytes():
     m, _ = asking()
     one, other = (m.receive(peer, Pull(n, 7), 0.0)[0].message for n, peer in enumerate("ab"))
     assert (one.payload, one.digest, one.signature) == (other.payload, other.digest, other.signature)
@@ -81,7 +81,7 @@ def test_a_question_for_what_is_published_is_answered_at_once_and_with_the_same_
 
 
 def test_summed_messages_are_exchanged_only_for_the_requested_round():
-    """Another round's would be counted twice, or in the wrong round."""
+    """A message of another round would be counted twice, or in the wrong round."""
     m, nonces = asking("a", "b", round=9, kept=3, exact=True)
     for older in (7, 8):
         fresh = machine(kept=3, exact=True)
@@ -109,8 +109,8 @@ def test_summed_messages_are_exchanged_only_for_the_requested_round():
         (14, [("a", "early")]),
     ],
 )
-def test_the_answer_depends_on_how_far_the_peer_is(asked, answers):
-    """We have published 7 and 8 and compute 9; nobody may be more than four rounds away."""
+def test_the_answer_depends_on_the_peer_s_round(asked, answers):
+    """We have published 7 and 8 and compute 9; peers may be at most four rounds away."""
     m, _ = asking(round=7)
     m.close()
     m.compute(8)
@@ -120,7 +120,7 @@ def test_the_answer_depends_on_how_far_the_peer_is(asked, answers):
     assert m.progress.of("a") == asked
 
 
-def test_deferred_questions_are_answered_when_their_round_is_published_the_newest_of_a_peer_only():
+def test_a_peer_s_newest_deferred_request_is_answered_at_publication():
     m = machine()
     m.compute(3)
     for nonce, (peer, asked) in enumerate([("a", 3), ("b", 4), ("c", 3), ("c", 4), ("d", 2)]):
@@ -140,7 +140,7 @@ def test_the_order_of_service_changes_every_round():
     assert all(4 <= first.count(peer) <= 18 for peer in "abcd")
 
 
-def test_the_number_of_deferred_questions_is_bounded():
+def test_the_number_of_deferred_requests_is_bounded():
     m = machine()
     for n in range(MAX_DEFERRED):
         assert m.receive(f"p{n}", Pull(n, 0), 0.0) == []
@@ -184,7 +184,7 @@ def test_vectors_beyond_the_upload_cap_are_not_sent():
     assert answers_of(m.receive("a", Pull(1, 7), 1.0)) == [("a", 7)]
 
 
-def test_ten_thousand_questions_get_two_vectors_and_are_a_fault():
+def test_ten_thousand_requests_get_two_vectors_and_count_as_a_fault():
     m, _ = asking()
     outcomes = Counter()
     for nonce in range(10_000):
@@ -198,7 +198,7 @@ def test_ten_thousand_questions_get_two_vectors_and_are_a_fault():
 # --- asking -----------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_goes_to_the_engine_and_counts_when_it_says_so():
+def test_an_answer_counts_once_the_engine_has_verified_it():
     m, nonces = asking("a", "b")
     (call,) = m.receive("a", answer("a", nonces["a"], 7), 0.1)
     it = answer("a", nonces["a"], 7)
@@ -214,13 +214,13 @@ def test_an_answer_goes_to_the_engine_and_counts_when_it_says_so():
 
 
 @pytest.mark.parametrize("round", [6, 7, 8, 7 + LEAD])
-def test_vectors_of_rounds_nearby_are_taken(round):
+def test_vectors_of_nearby_rounds_are_accepted(round):
     m, nonces = asking("a")
     assert len(m.receive("a", answer("a", nonces["a"], round), 0.0)) == 1
 
 
 def spoilt(nonce: int, **changes) -> Pulled:
-    """An honest answer with some fields changed."""
+    """Return an honest answer with some fields changed."""
     it = answer("a", nonce, 7)
     return Pulled(*{name: changes.get(name, getattr(it, name)) for name in it.__struct_fields__}.values())
 
@@ -236,7 +236,7 @@ def spoilt(nonce: int, **changes) -> Pulled:
         (lambda n: spoilt(n, round=8), "bad_signature"),
     ],
 )
-def test_a_false_answer_is_a_fault_and_aborts_the_question(lie, reason):
+def test_an_invalid_answer_is_a_fault_and_ends_the_request(lie, reason):
     m, nonces = asking("a")
     with pytest.raises(RemoteProtocolError) as caught:
         m.receive("a", lie(nonces["a"]), 0.0)
@@ -256,7 +256,7 @@ def test_unsolicited_answers_are_faults_and_change_nothing(message):
     assert m.progress.rounds == {}
 
 
-def test_answers_that_come_again_or_too_late_are_no_faults():
+def test_repeated_or_late_answers_are_no_faults():
     m, nonces = asking("a", "b")
     (call,) = m.receive("a", answer("a", nonces["a"], 7), 0.1)
     assert m.receive("a", answer("a", nonces["a"], 7), 0.1) == []
@@ -280,9 +280,9 @@ def test_an_answer_of_an_unknown_incarnation_is_ignored():
     assert len(m.receive("a", answer("a", nonces["a"], 7), 0.2)) == 1
 
 
-def test_questions_are_repeated_until_the_deadline_and_then_given_up():
+def test_requests_are_repeated_until_the_deadline():
     m, nonces = asking("a", "b")
-    m.receive("b", answer("b", nonces["b"], 7), 0.1)  # the engine looks at it: no question, and no deadline
+    m.receive("b", answer("b", nonces["b"], 7), 0.1)  # the engine verifies it: no request and no deadline
     asked, now = 1, m.deadline
     while not m.outcomes:
         for tell in m.tick(now):
@@ -295,7 +295,7 @@ def test_questions_are_repeated_until_the_deadline_and_then_given_up():
     assert m.waiting == ("b",)
 
 
-def test_a_peer_that_is_unreachable_or_gone_is_not_waited_for():
+def test_an_unreachable_or_departed_peer_is_not_waited_for():
     m, _ = asking("a", "b")
     m.unreachable("a", 0.0)
     m.forget("b")
@@ -321,7 +321,7 @@ def test_a_vector_being_verified_when_the_round_closes_is_discarded():
         (None, "aborted", []),
     ],
 )
-def test_only_bytes_that_are_bad_are_a_fault_of_their_peer(reply, outcome, commands):
+def test_only_invalid_bytes_are_a_fault_of_their_peer(reply, outcome, commands):
     m, nonces = asking("a")
     (call,) = m.receive("a", answer("a", nonces["a"], 7), 0.0)
     assert m.reply(call, reply, 0.5) == commands
@@ -349,13 +349,13 @@ def test_only_bytes_that_are_bad_are_a_fault_of_their_peer(reply, outcome, comma
         ([3, 3, None], 7, 4),
     ],
 )
-def test_the_majority_of_the_sample_decides_whether_we_are_in_step(words, behind, ahead):
+def test_the_majority_of_the_sample_decides_whether_this_node_is_behind(words, behind, ahead):
     peers = [f"p{n}" for n in range(len(words))]
     m, nonces = asking(*peers)
     for peer, word in zip(peers, words, strict=True):
         if word is not None:
             m.receive(peer, NotNow(nonces[peer], word, "wait"), 0.0)
-    for n in range(50):  # who asks us has no say
+    for n in range(50):  # a requester does not count
         m.receive(f"q{n}", Pull(1, 2**62), 0.0)
     assert (m.behind, m.ahead) == (behind, ahead)
 
@@ -382,7 +382,7 @@ BYZANTINE = "byzantine"
 
 @dataclass
 class World:
-    """Four machines, perhaps a byzantine among those asked, and a bag of messages that come in any order, twice, or never."""
+    """Four machines, possibly with a Byzantine one among the sources, and messages that arrive in any order, twice, or never."""
 
     rng: Random
     loss: float
@@ -417,7 +417,7 @@ class World:
                     self.verifying.append((src, command, cause.round))
 
     def step(self) -> None:
-        """One random event."""
+        """Take one random event."""
         draw, peer = self.rng.random(), self.rng.choice(PEERS)
         m = self.machines[peer]
         if draw < 0.1 and m.phase == "computing":
@@ -451,7 +451,7 @@ class World:
 
     def deliver(self, src: str, dst: str, message: PulledMessage) -> None:
         if dst == BYZANTINE:
-            if isinstance(message, Pull):  # with something else than it tells others
+            if isinstance(message, Pull):  # with another vector than it sent to others
                 it = published(BYZANTINE, message.round, self.rng.randbytes(4))
                 claim = self.rng.choice((message.round, message.round + 1, 2**40))
                 self.net.append((BYZANTINE, src, Pulled(message.nonce, claim, INCARNATION, it.digest, it.signature, it.payload)))
@@ -478,7 +478,7 @@ def test_under_any_schedule_no_honest_peer_is_blamed_and_only_true_vectors_are_u
     for kept in world.statements.values():
         assert not any(contradicts(one, other, verify) for one in kept for other in kept)
     world.net.clear()
-    for m in world.machines.values():  # a swarm that falls silent still ends its rounds
+    for m in world.machines.values():  # rounds end even if the swarm falls silent
         m.tick(world.now + 1000.0)
         assert m.deadline == inf, "no question is open"
     assert min(m.round for m in world.machines.values()) > 2

@@ -1,4 +1,4 @@
-"""Messages passed on: a table of what is asked, answered and refused, and whole swarms in which one member tells whom it likes."""
+"""Forwarded messages: a table of requests, answers and refusals, and whole swarms in which one member sends only to some."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def machine(me: str = "me", depth: int = DEPTH) -> Pulls:
 
 
 def answer(m: Pulls, peer: str, heard: bytes = b"") -> list:
-    """A peer's message of the present round arrives, and is good -> what else comes of it."""
+    """Deliver a peer's valid message of the present round; return the further commands."""
     it = msgspec.structs.replace(published(peer, m.round), nonce=m.questions[peer], heard=heard)
     call, *rest = m.receive(peer, it, 0.0)
     assert m.reply(call, Done(), 0.0) == []
@@ -65,7 +65,7 @@ def began(m: Pulls, round: int, peers: str = "abcz", now: float = 0.0) -> list[P
 
 
 def lacking(depth: int = DEPTH, round: int = 7) -> Pulls:
-    """A machine to which the liar said nothing in round 6, and which asks in round 7."""
+    """Return a machine that the liar sent nothing in round 6, and which requests the message in round 7."""
     m = machine(depth=depth)
     assert not any(pull.lacks for pull in began(m, 6))
     for peer in "abc":
@@ -81,14 +81,14 @@ def asked(commands: list) -> list[tuple[str, int, str]]:
     return [(it.peer, it.message.round, it.message.author) for it in commands]
 
 
-def test_who_has_something_else_is_asked_for_what_is_missing():
+def test_a_peer_with_another_set_is_asked_for_missing_messages():
     m = lacking()
     assert asked(answer(m, "a", b"12345678")) == [("a", 6, LIAR)]
     assert asked(answer(m, "b", m.relays.digest(7))) == [], "it has what we have"
     assert asked(answer(m, "c", b"")) == [], "it does not say what it has"
 
 
-def test_no_author_is_asked_for_its_own_message_nor_more_than_two_at_once():
+def test_authors_are_not_asked_for_their_own_message_and_two_sources_at_most_at_once():
     m = lacking()
     assert asked(answer(m, LIAR, b"12345678")) == []
     assert [asked(answer(m, peer, b"12345678")) for peer in "abc"] == [[("a", 6, LIAR)], [("b", 6, LIAR)], []]
@@ -98,7 +98,7 @@ def test_no_author_is_asked_for_its_own_message_nor_more_than_two_at_once():
     assert m.receive("a", NotNow(nonce, 7, "late"), 0.0) == []
 
 
-def test_nothing_is_asked_where_nothing_is_missing_whatever_others_say_they_have():
+def test_nothing_is_requested_if_nothing_is_missing():
     m = machine()
     for round_ in (6, 7):
         began(m, round_)
@@ -107,7 +107,7 @@ def test_nothing_is_asked_where_nothing_is_missing_whatever_others_say_they_have
         m.close()
 
 
-def test_what_is_passed_on_is_verified_and_then_here_and_given_to_others():
+def test_a_forwarded_message_is_verified_stored_and_forwarded():
     m = lacking()
     nonce = answer(m, "a", b"12345678")[0].message.nonce
     (call,) = m.receive("a", relayed(nonce, LIAR, 6), 0.0)
@@ -120,7 +120,7 @@ def test_what_is_passed_on_is_verified_and_then_here_and_given_to_others():
 
 
 @pytest.mark.parametrize("depth", [DEPTH, 1])
-def test_rounds_are_closed_after_some(depth):
+def test_rounds_close_after_a_fixed_number_of_later_ones(depth):
     m = lacking(depth)
     for peer in "abcz":
         answer(m, peer)
@@ -134,7 +134,7 @@ def test_rounds_are_closed_after_some(depth):
     assert m.relays.rounds.keys() == set(range(7 + DEPTH - depth, 8 + DEPTH))
 
 
-def test_the_round_waits_for_answers_as_long_as_is_usual_and_takes_later_ones_too():
+def test_the_round_waits_the_usual_time_for_forwarded_messages_and_accepts_later_ones():
     m = lacking()
     nonce = answer(m, "a", b"12345678")[0].message.nonce
     for peer in "bcz":
@@ -149,7 +149,7 @@ def test_the_round_waits_for_answers_as_long_as_is_usual_and_takes_later_ones_to
     assert m.relays.missing() == []
 
 
-def test_the_round_waits_for_the_engine_too():
+def test_the_round_waits_until_the_engine_has_verified():
     m = lacking()
     nonce = answer(m, "a", b"12345678")[0].message.nonce
     for peer in "bcz":
@@ -162,7 +162,7 @@ def test_the_round_waits_for_the_engine_too():
 
 
 @pytest.mark.parametrize("gone", [lambda m: m.unreachable("a", 0.0), lambda m: m.forget("a")])
-def test_nobody_waits_for_a_source_that_is_gone(gone):
+def test_departed_sources_are_not_waited_for(gone):
     m = lacking()
     answer(m, "a", b"12345678")
     for peer in "bcz":
@@ -176,7 +176,7 @@ def test_nobody_waits_for_a_source_that_is_gone(gone):
     ("it", "reason"),
     [(relayed(0, "b", 6), "wrong_relay"), (relayed(0, LIAR, 5), "wrong_relay"), (relayed(0, LIAR, 6, signer="a"), "bad_signature")],
 )
-def test_what_no_honest_member_passes_on_is_its_fault(it, reason):
+def test_forwarding_an_impossible_message_is_a_fault(it, reason):
     m = lacking()
     nonce = answer(m, "a", b"12345678")[0].message.nonce
     with pytest.raises(RemoteProtocolError, match=reason):
@@ -184,7 +184,7 @@ def test_what_no_honest_member_passes_on_is_its_fault(it, reason):
     assert asked(answer(m, "b", b"12345678")) == [("b", 6, LIAR)]
 
 
-def test_what_the_engine_refuses_is_the_fault_of_who_passed_it_on():
+def test_an_invalid_forwarded_message_is_the_forwarder_s_fault():
     m = lacking()
     nonce = answer(m, "a", b"12345678")[0].message.nonce
     (call,) = m.receive("a", relayed(nonce, LIAR, 6), 0.0)
@@ -192,7 +192,7 @@ def test_what_the_engine_refuses_is_the_fault_of_who_passed_it_on():
     assert m.relays.missing() == [(6, LIAR)]
 
 
-def test_the_slower_of_two_sources_is_ignored():
+def test_the_second_answer_of_two_sources_is_ignored():
     m = lacking()
     one, other = (answer(m, peer, b"12345678")[0].message.nonce for peer in "ab")
     (call,) = m.receive("a", relayed(one, LIAR, 6), 0.0)
@@ -201,7 +201,7 @@ def test_the_slower_of_two_sources_is_ignored():
     assert m.receive("b", relayed(other, LIAR, 6), 0.0) == []
 
 
-def test_a_message_nobody_asked_for_is_a_fault():
+def test_an_unrequested_message_is_a_fault():
     m = lacking()
     nonce = answer(m, "a", b"12345678")[0].message.nonce
     for peer, number in (("b", nonce), ("a", 10**6)):
@@ -209,7 +209,7 @@ def test_a_message_nobody_asked_for_is_a_fault():
             m.receive(peer, relayed(number, LIAR, 6), 0.0)
 
 
-def test_a_peer_gets_so_many_and_may_ask_a_few_times_more():
+def test_forwarded_messages_and_requests_per_peer_are_limited():
     m = lacking()
     replies = [m.receive("b", Relay(number, 6, "a"), 0.0)[0].message for number in range(MAX_QUESTIONS)]
     assert sum(isinstance(it, Relayed) for it in replies) == MAX_RELAYS
@@ -222,14 +222,14 @@ def test_a_peer_gets_so_many_and_may_ask_a_few_times_more():
     assert isinstance(m.receive("b", Relay(99, 6, "a"), 0.0)[0].message, Relayed)
 
 
-def test_what_the_upload_cap_does_not_afford_is_not_passed_on():
+def test_messages_beyond_the_upload_cap_are_not_forwarded():
     m = lacking()
     m.afford = lambda _count, _now: False
     assert m.receive("b", Relay(1, 6, "a"), 0.0)[0].message == NotNow(1, 7, "busy")
 
 
-def test_a_message_that_was_taken_back_is_missing():
-    """Its author was banned, or started anew, before the round was mixed."""
+def test_a_withdrawn_message_is_missing():
+    """Its author was banned, or restarted, before the round was mixed."""
     m = machine()
     began(m, 6)
     for peer in "abcz":
@@ -241,14 +241,14 @@ def test_a_message_that_was_taken_back_is_missing():
     assert m.relays.missing() == [(6, LIAR)]
 
 
-def test_where_messages_do_not_add_up_nothing_is_kept_nor_passed_on():
+def test_messages_that_are_not_summed_are_neither_stored_nor_forwarded():
     m = lacking(depth=0)
     assert answer(m, "a", b"12345678") == []
     assert m.receive("b", Relay(1, 6, "a"), 0.0)[0].message == NotNow(1, 7, "late")
     assert m.relays.rounds == {}
 
 
-def test_a_question_without_a_lack_is_answered_without_a_digest():
+def test_a_request_without_missing_messages_is_answered_without_a_digest():
     m = lacking()
     plain, full = (m.receive("a", Pull(number, 7, lacks), 0.0)[0].message for number, lacks in enumerate([False, True]))
     assert (plain.heard, full.heard) == (b"", m.relays.digest(7))
@@ -333,8 +333,8 @@ ROUNDS = st.lists(
 
 @examples(60)
 @given(rounds=ROUNDS)
-def test_whomever_a_member_tells_all_others_have_the_same_a_round_later(rounds):
-    """And nobody honest is charged, and the liar's messages count where it told anybody."""
+def test_all_members_have_equal_messages_a_round_after_an_omission(rounds):
+    """No honest member is blamed, and the liar's messages count if it sent them to anybody."""
     swarm = Swarm("abcd")
     for number, (told, heard, passes_on) in enumerate(rounds):
         swarm.round(number, told, heard, passes_on)
@@ -345,7 +345,7 @@ def test_whomever_a_member_tells_all_others_have_the_same_a_round_later(rounds):
     assert swarm.faults <= {LIAR}
 
 
-def test_without_an_omission_nothing_is_passed_on():
+def test_without_an_omission_nothing_is_forwarded():
     swarm = Swarm("abcd")
     for number in range(4):
         swarm.round(number, set("abcd"), b"", "it")

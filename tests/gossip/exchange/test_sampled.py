@@ -1,4 +1,4 @@
-"""Sampled rounds: whose turn it is, who is woken instead of whom, and what one member can claim."""
+"""Sampled rounds: the order of aggregators, replacements of silent ones, and false claims of one member."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ NAMES = tuple(f"n{index:02d}" for index in range(12))
 
 
 def one(me="n05", order=NAMES, sampling=SAMPLING):
-    """A machine in whose view every turn has the same order, begun at 0."""
+    """Return a machine started at 0, in whose view every turn has the same order."""
     it = machine(me, sampling, lambda _turn: order)
     it.begin(0.0)
     return it
@@ -77,7 +77,7 @@ def test_an_averaging_waits_for_enough_members_and_as_long_again_for_the_rest():
     assert it.due(2.6).turn == 7, "all are there"
 
 
-def test_too_few_are_taken_after_a_long_while():
+def test_an_averaging_with_too_few_members_begins_after_a_long_wait():
     it = one()
     for peer in ("n01", "n02"):
         it.receive(peer, told(6, peer), 1.0)
@@ -85,7 +85,7 @@ def test_too_few_are_taken_after_a_long_while():
     assert it.due(1.0 + GUARD * MAX_S).sources == ("n01", "n02")
 
 
-def test_who_claims_a_turn_that_is_not_its_own_is_not_taken():
+def test_a_claim_of_another_s_turn_is_ignored():
     it = one()
     it.receive("n09", told(7, "n09", before=("n02",)), 1.0)
     assert it.due(1.0) is None, "two and one in reserve do that turn, and it is the tenth"
@@ -110,7 +110,7 @@ def test_with_a_rule_an_averaging_begins_with_most_aggregates():
 
 
 def published(it, turn=0):
-    """The machine does the first turn -> those it wakes."""
+    """Let the machine do the first turn; return the members that it wakes."""
     due = it.due(MIN_S)
     it.take_on(due, MIN_S)
     messages = it.publish(claim(it.me, turn), (), MIN_S)
@@ -128,7 +128,7 @@ def test_a_silent_peer_is_replaced_by_the_next_in_order_until_enough_answer():
     assert not any(message.message.claims for message in it.tick(it.tick_at)), "questions how far others are, nothing else"
 
 
-def test_the_first_turn_is_begun_by_the_next_where_nothing_is_heard():
+def test_a_silent_first_aggregator_is_replaced_by_the_next():
     assert one("n03").due(MIN_S).turn == 0
     late = one("n04")
     assert late.due(MIN_S + MAX_S - 0.01) is None
@@ -138,7 +138,7 @@ def test_the_first_turn_is_begun_by_the_next_where_nothing_is_heard():
     assert heard.due(MIN_S + MAX_S) is None
 
 
-def test_a_call_for_a_finished_averaging_is_answered_as_over():
+def test_a_call_for_a_finished_averaging_is_answered_with_the_latest_turn():
     it = one()
     it.receive("n01", told(9, "n01", before=("n02",), yours=False), 1.0)
     (answer,) = it.receive("n03", told(2, "n03"), 1.0)
@@ -170,7 +170,7 @@ def test_impossible_messages_are_faults_and_change_nothing(wake, reason):
     assert it.known < 0, "one member says so"
 
 
-def test_a_resting_member_takes_no_part_but_installs_the_last_model():
+def test_a_resting_member_only_installs_the_last_model():
     it = one("n00")
     it.resting = True
     for peer in ("n01", "n02", "n03", "n04"):
@@ -180,7 +180,7 @@ def test_a_resting_member_takes_no_part_but_installs_the_last_model():
     assert it.due(101.0).last
 
 
-def test_two_failed_vectors_leave_a_turn_to_others_that_come():
+def test_after_two_failed_vectors_other_members_are_used():
     it = one()
     for peer in ("n01", "n02", "n03", "n04"):
         it.receive(peer, told(6, peer), 1.0)
@@ -193,16 +193,16 @@ def test_two_failed_vectors_leave_a_turn_to_others_that_come():
 
 
 @pytest.mark.parametrize(("values", "word"), [((1, 1, 0.6, 0), "sample"), ((4, 1, 0.5, 0), "success")])
-def test_values_out_of_bounds_name_the_key(values, word):
+def test_errors_about_values_out_of_bounds_name_the_key(values, word):
     with pytest.raises(ValueError, match=word):
         Sampling(*values)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_swarm_of_which_all_were_restarted_goes_on_from_what_members_have(seed):
+def test_a_swarm_continues_after_all_members_restarted(seed):
     swarm = SampledSwarm(Sampling(4, 2, 0.6, 1, 8), 10, seed)
     for name in swarm.names:
-        turn = 2 * swarm.rng.randint(2, 4) - 1  # the average of the round before the checkpoint's
+        turn = 2 * swarm.rng.randint(2, 4) - 1  # the average of the round before the checkpoint
 
         def resume(name=name, turn=turn):
             swarm.send(name, swarm.nodes[name].publish(claim(name, turn), (), swarm.now))

@@ -1,4 +1,4 @@
-"""What is named: what changed, by edges whose speeds differ, with noise of the kind that lines of homes have."""
+"""Slowdowns are attributed correctly, on edges of different speeds with noise as on home connections."""
 
 import random
 from math import exp
@@ -12,7 +12,7 @@ CALM = 3 * OLD
 
 
 class Node:
-    """Its edges' speeds differ by a lognormal 0.7, single times by 0.35, and one in twenty takes three to ten times as long."""
+    """A node whose edges' speeds differ by a lognormal 0.7, single times by 0.35, and one time in twenty is three to ten times as long."""
 
     def __init__(self, seed):
         self.draw, self.core = random.Random(seed), Slowness()
@@ -33,12 +33,12 @@ class Node:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_without_a_change_nothing_is_named_though_lines_differ_and_exchanges_are_late_at_times(seed):
+def test_without_a_change_nothing_is_named_despite_noise(seed):
     assert not Node(seed).exchanges(200)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_node_s_own_line_is_named_when_it_becomes_three_times_slower(seed):
+def test_a_node_s_own_connection_is_named_when_it_becomes_three_times_slower(seed):
     node = Node(seed)
     node.exchanges(CALM)
     node.exchanges(4 * NEW, send=lambda _peer: 3.0)
@@ -56,7 +56,7 @@ def test_one_peer_that_answers_late_is_named_alone(seed):
 
 
 def test_most_peers_whose_link_slows_threefold_are_named_and_no_others():
-    """Nine of ten at the least; of lines that are only twice as slow fewer, and never a wrong one."""
+    """At least nine of ten; of links only twice as slow fewer, and never a wrong one."""
     found = {}
     for times in (2.0, 3.0):
         named = []
@@ -70,21 +70,21 @@ def test_most_peers_whose_link_slows_threefold_are_named_and_no_others():
     assert found[2.0] < found[3.0]
 
 
-def test_half_as_slow_again_is_not_of_consequence_nor_is_a_constant_slowness():
+def test_small_and_constant_slowness_is_not_named():
     assert not Node(1).exchanges(200, send=lambda _peer: 20.0)
     node = Node(2)
     node.exchanges(CALM)
     assert not node.exchanges(10 * NEW, send=lambda _peer: 1.2)
 
 
-def test_times_that_nobody_feels_are_not_named():
+def test_imperceptible_slowdowns_are_not_named():
     node = Node(3)
     node.base = dict.fromkeys(node.base, 0.01)
     node.exchanges(CALM)
     assert not node.exchanges(5 * NEW, send=lambda _peer: 5.0)
 
 
-def test_lasting_slowness_becomes_usual_and_recovery_ends_it_at_once():
+def test_lasting_slowness_becomes_the_norm_and_recovery_ends_it_at_once():
     node = Node(4)
     node.exchanges(CALM)
     node.exchanges(5 * NEW, send=lambda _peer: 5.0)
@@ -95,7 +95,7 @@ def test_lasting_slowness_becomes_usual_and_recovery_ends_it_at_once():
     assert not node.core.named()
 
 
-def test_another_cap_and_another_life_begin_a_new_past():
+def test_a_new_cap_or_incarnation_resets_the_history():
     node = Node(5)
     node.exchanges(CALM)
     node.core.capped()
@@ -104,7 +104,7 @@ def test_another_cap_and_another_life_begin_a_new_past():
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_times_that_are_none_are_errors_of_the_caller(seconds):
+def test_invalid_times_are_errors_of_the_caller(seconds):
     with pytest.raises(AssertionError):
         Slowness().sent("p", 1, seconds)
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""The swarm clock: agreement without a time server, which strangers do not move and liars hardly."""
+"""The swarm clock agrees without a time server; strangers do not move it and liars hardly."""
 
 import math
 
@@ -16,7 +16,7 @@ def begun(time, now=0.0, **given):
     return clock
 
 
-def test_a_swarm_that_begins_begins_at_zero():
+def test_a_new_swarm_s_clock_starts_at_zero():
     clock = SwarmClock()
     assert clock.time(123.0) == UNKNOWN
     assert clock.slot(123.0, 1.0) == -1
@@ -26,7 +26,7 @@ def test_a_swarm_that_begins_begins_at_zero():
 
 
 def test_early_reports_move_the_start_time_by_seconds_at_most():
-    """They may have seen the quorum earlier; a liar among two, whatever it says, gains no more."""
+    """Others may have seen the quorum earlier; a liar among two gains no more."""
     earlier = SwarmClock()
     earlier.observe("a", 2.0, 0.2, now=50.0)
     earlier.begin(0.0, 51.0)
@@ -40,7 +40,7 @@ def test_early_reports_move_the_start_time_by_seconds_at_most():
     assert lied_to.time(50.0) == FRESH_S
 
 
-def test_a_newcomer_takes_the_lower_median_of_what_it_has_heard():
+def test_a_newcomer_takes_the_lower_median_of_reported_times():
     clock = SwarmClock()
     assert not clock.is_informed(others=5)
     for peer, time in (("a", 500.0), ("liar", 1e6), ("b", 500.2)):
@@ -71,7 +71,7 @@ def test_unknown_and_invalid_times_are_ignored(said):
     strangers=st.lists(st.floats(-900.0, 1e6), max_size=30),
     repeats=st.integers(1, 30),
 )
-def test_fewer_than_a_third_of_liars_keep_it_among_the_honest_and_strangers_do_nothing(honest, lies, strangers, repeats):
+def test_with_fewer_than_a_third_of_liars_the_clock_stays_within_honest_values(honest, lies, strangers, repeats):
     lies = lies[: (len(honest) - 1) // 2]  # f liars among n > 3 f, this node among the honest
     clock = begun(1000.0 + honest[0], has_vote=lambda peer: not peer.startswith("stranger"))
     others = [("honest", honest[1:]), ("liar", lies), ("stranger", strangers)]
@@ -91,7 +91,7 @@ def test_among_too_few_members_a_liar_moves_the_clock_by_a_second_and_drift(othe
     assert abs(clock.time(len(lies)) - len(lies)) <= JUMP_S + DRIFT * len(lies)
 
 
-def test_who_was_left_behind_jumps_to_the_electors_median_and_small_errors_are_slewed():
+def test_large_clock_errors_jump_to_the_electors_median_and_small_ones_are_slewed():
     clock = begun(1000.0)
     for peer in "abc":
         clock.observe(peer, 1000.5, 0.0, now=0.0)
@@ -101,7 +101,7 @@ def test_who_was_left_behind_jumps_to_the_electors_median_and_small_errors_are_s
     assert clock.time(0.0) == pytest.approx(2000.0)
 
 
-def test_halves_of_a_swarm_that_meet_agree_on_the_older_clock_instead_of_swapping():
+def test_merged_halves_of_a_swarm_agree_on_the_older_clock():
     clocks = [begun(5000.0), begun(5000.0), begun(3.0), begun(3.0)]
     for me, clock in enumerate(clocks):
         for peer in range(4):
@@ -111,7 +111,7 @@ def test_halves_of_a_swarm_that_meet_agree_on_the_older_clock_instead_of_swappin
 
 
 def test_a_swarm_of_drifting_clocks_stays_together():
-    """An hour of eight nodes: clocks off by up to 175 parts per million, a probe a second, 40 ms of lopsided delay."""
+    """An hour of eight nodes: clocks off by up to 175 parts per million, a probe per second, 40 ms of asymmetric delay."""
     drift = [1.0 + (i - 3.5) * 5e-5 for i in range(8)]
     clocks = [begun(0.0) for _ in drift]
     for second in range(1, 3600):
@@ -122,7 +122,7 @@ def test_a_swarm_of_drifting_clocks_stays_together():
     assert max(times) - min(times) < 0.1
 
 
-def test_a_peer_that_left_votes_no_more():
+def test_a_departed_peer_has_no_vote():
     clock = begun(1000.0)
     clock.observe("a", 1000.4, 0.0, now=0.0)
     clock.forget("a")

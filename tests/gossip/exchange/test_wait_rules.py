@@ -139,13 +139,13 @@ contexts = st.builds(
 
 
 @given(facts, contexts)
-def test_a_peer_of_which_something_is_known_is_given_no_more_than_twice_the_others_or_what_any_exchange_may_take(peer, context):
+def test_a_known_peer_gets_at_most_twice_the_others_time_or_an_exchange_s_maximum(peer, context):
     most_s = max(rules.MAX_FACTOR * rules.in_time(PEER, context), context.longest_s)
     assert 0.0 <= seconds_for(peer, context) <= most_s
 
 
 @given(facts, contexts)
-def test_silence_withdrawal_absence_and_peers_ahead_never_give_anybody_more(peer, context):
+def test_silence_withdrawal_absence_and_peers_ahead_never_extend_deadlines(peer, context):
     less = replace(peer, silent=False, withdrawn=False, lately_gone=False)
     level = replace(context, position="level")
     assert seconds_for(peer, context if context.position == "behind" else level) <= seconds_for(less, level)

@@ -1,4 +1,4 @@
-"""Who was gone is not relied on until it has been back for some time."""
+"""A member that was absent does not count until it has been back for some time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from tests.harness.detectors import TIMING, knowing, record, sent
 MOST_S = 8 * TIMING.suspicion_s
 
 
-def test_a_member_counts_for_four_times_as_long_as_it_was_gone_and_no_longer_than_that():
+def test_an_absence_counts_until_the_member_was_back_four_times_as_long():
     absences = Absences(most_s=10.0)
     absences.over("a", 1.0, now=100.0)
     absences.over("b", 60.0, now=100.0)
@@ -22,7 +22,7 @@ def test_a_member_counts_for_four_times_as_long_as_it_was_gone_and_no_longer_tha
     assert not absences.lately("stranger", 9, 100.0)
 
 
-def test_a_shorter_absence_does_not_end_what_a_longer_one_began():
+def test_a_shorter_absence_does_not_replace_a_longer_one():
     absences = Absences(most_s=100.0)
     absences.over("a", 10.0, now=100.0)
     absences.over("a", 0.1, now=101.0)
@@ -30,7 +30,7 @@ def test_a_shorter_absence_does_not_end_what_a_longer_one_began():
 
 
 @given(others=st.integers(1, 40), gone=st.integers(1, 40))
-def test_if_more_peers_seem_absent_than_may_lie_this_node_was(others, gone):
+def test_if_more_peers_seem_absent_than_may_lie_this_node_was_absent(others, gone):
     absences = Absences(most_s=10.0)
     for number in range(gone):
         absences.over(str(number), 1.0, now=100.0)
@@ -46,7 +46,7 @@ def test_only_members_recently_away_are_remembered():
     assert absences.peers == {"lately"}
 
 
-def test_a_member_that_was_silent_is_lately_gone_until_it_has_been_back_for_long():
+def test_a_silent_member_counts_as_recently_absent_until_it_was_back_long_enough():
     core = knowing("a", "b", "c")
     core.look(["a"], 5.0, late=True)
     core.tick(5.0 + TIMING.timeout_s)
@@ -66,8 +66,8 @@ def test_a_member_that_was_silent_for_long_counts_for_eight_times_the_time_of_a_
     assert not core.lately_gone("a", 15.0 + MOST_S)
 
 
-def test_so_is_one_whose_late_answers_have_taught_this_node_to_wait_for_longer():
-    """On a line that comes and goes what was sent meanwhile arrives late; that is no round trip to get used to."""
+def test_late_answers_after_an_absence_do_not_raise_the_round_trip():
+    """On an intermittent connection queued answers arrive late; these are no round trips to adapt to."""
     core = knowing("a", "b", "c")
     for trip_s in (0.01, 0.2, 0.24, 1.0, 2.0):
         core.prober.health.acknowledged("a", trip_s, in_time=trip_s < TIMING.timeout_s)
@@ -79,7 +79,7 @@ def test_so_is_one_whose_late_answers_have_taught_this_node_to_wait_for_longer()
     assert core.lately_gone("a", 9.9)
 
 
-def test_a_member_that_is_far_is_not_called_gone():
+def test_a_distant_member_is_not_declared_absent():
     core = knowing("a", "b", "c")
     for _ in range(5):
         core.prober.health.acknowledged("a", 0.6, in_time=False)

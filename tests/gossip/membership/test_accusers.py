@@ -1,4 +1,4 @@
-"""Members that accuse all others all the time: what it costs, and that nobody honest is held dead for it."""
+"""Members that accuse all others all the time: the cost, and that no honest member is declared dead."""
 
 from itertools import count
 
@@ -9,8 +9,8 @@ from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Probe, Rumor, Spread
 from tests.harness.detectors import TIMING, DetectorSwarm, loss
 
-EVERY_S = 0.1  # each accuser accuses everybody before everybody
-BYTES_PER_S, PROBES_PER_S = 8_000, 8.0  # of an honest member of eight, 74 and 1 without accusers: what it may cost
+EVERY_S = 0.1  # each accuser reports everybody to everybody
+BYTES_PER_S, PROBES_PER_S = 8_000, 8.0  # bounds for an honest member of eight: 74 and 1 without accusers
 
 
 class Counted(DetectorSwarm):
@@ -35,7 +35,7 @@ class Counted(DetectorSwarm):
         ),
     ],
 )
-def test_two_of_eight_that_accuse_all_others_have_nobody_held_dead_and_cost_a_bounded_number_of_bytes(accusers, lost, delay_s, seconds):
+def test_two_accusers_of_eight_cause_no_deaths_and_a_bounded_number_of_bytes(accusers, lost, delay_s, seconds):
     swarm = Counted(8, delay_s=delay_s)
     swarm.run(5.0)
     swarm.lost = loss(lost, 1)

@@ -1,4 +1,4 @@
-"""Seats: of one place, such as an address prefix, no more members are remembered than it has seats, whoever comes and goes."""
+"""Quotas: an address group, such as a prefix, has at most its quota of listed members, whoever joins and leaves."""
 
 from __future__ import annotations
 

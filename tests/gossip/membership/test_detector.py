@@ -1,4 +1,4 @@
-"""The failure detector, one node at a time: (state, message) -> (state, messages)."""
+"""The failure detector of one node: (state, message) -> (state, messages)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.harness.detectors import TIMING, detector, quiet, record, sent
 
 
 def knowing(*others, now=0.0, met=()):
-    """A detector named `me` that knows these peers, has met some of them, and starts nothing by the clock."""
+    """Return a detector named `me` that knows these peers, has met some of them, and starts nothing by the clock."""
     core = detector("me", now)
     core.receive("a", wire.Sync(tuple(record(peer) for peer in others)), now)
     core.last_frame.clear()
@@ -51,7 +51,7 @@ def test_a_newcomers_hello_is_answered_with_known_records_and_forwarded():
     assert {peer for peer, spread in sent(out, wire.Spread) if spread.records == (record("c"),)} == {"a", "b", "c", "told"}
 
 
-def test_the_hello_of_one_that_knows_others_begins_a_comparison():
+def test_a_hello_from_a_peer_with_a_table_starts_a_comparison():
     core = knowing("a", "b", met=["a", "b"])
     out = core.receive("c", wire.Hello(record("c"), b"other-digest", 0.0), 1.0)
     assert sent(out, wire.Compare) == [("c", core.member_list.table.opening(differs=True))]
@@ -60,17 +60,17 @@ def test_the_hello_of_one_that_knows_others_begins_a_comparison():
 
 
 def told(core, peer, now):
-    """Peers whose records are sent to one that shows an empty table."""
+    """Return the peers whose records are sent to a peer that shows an empty table."""
     out = core.receive(peer, wire.Compare(leaves=(wire.Leaf("", b""),)), now)
     return sorted(record.peer for _, sync in sent(out, wire.Sync) for record in sync.records)
 
 
 def spread(outputs):
-    """Peers whose records are told to others, in the order told."""
+    """Return the peers whose records are forwarded, in order."""
     return list(dict.fromkeys(it.peer for _, message in sent(outputs, wire.Spread) for it in message.records))
 
 
-def test_peers_known_by_hearsay_are_not_forwarded_before_they_are_met():
+def test_reported_peers_are_not_forwarded_before_they_are_met():
     core, other = knowing("a", "b", met=["a", "b"]), b"other-digest"
     out = core.receive("a", wire.Spread((record("told"),)), 1.0)
     assert facts(out) == [Told("told")]
@@ -97,7 +97,7 @@ def test_a_newcomer_to_a_large_swarm_is_probed_at_once_by_some():
     assert 2 <= probing <= 25, "a tenth of them"
 
 
-def test_a_newcomer_does_not_spread_what_is_new_only_to_itself_and_probes_some_at_once():
+def test_a_newcomer_does_not_forward_records_that_are_new_to_itself_only():
     core = detector("me")
     out = core.receive("a", wire.Sync((record("a"), record("b"), record("c"))), 0.1)
     assert sent(out, wire.Spread) == []
@@ -121,7 +121,7 @@ def test_an_acknowledged_probe_gives_a_clock_sample():
 
 @pytest.mark.parametrize("answered_s", [1.2, 1.7])
 def test_a_late_answer_shows_how_long_it_took_and_is_no_clock_sample(answered_s):
-    """After helpers were asked, or after the probe was given up; else nobody would see how long probes take on a crowded line."""
+    """After helpers were asked, or the probe was abandoned; otherwise long round trips on a congested line would go unnoticed."""
     core = knowing("a", "b", "c", met=["a"])
     (_, probe), *_ = sent(core.connection_lost("a", 0.0), wire.Probe)
     for tick_s in (0.5, 1.5):
@@ -132,11 +132,11 @@ def test_a_late_answer_shows_how_long_it_took_and_is_no_clock_sample(answered_s)
     assert core.rtt_s["a"] == answered_s
 
 
-def test_an_acknowledgement_from_another_than_the_one_probed_counts_for_nothing():
+def test_an_acknowledgement_from_another_peer_does_not_count():
     core = knowing("a", "b")
     (_, probe), *_ = sent(core.connection_lost("a", 0.1), wire.Probe)
     assert facts(core.receive("b", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), 0.2)) == []
-    assert facts(core.receive("b", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0, "a"), 0.2)) == []  # not asked to help
+    assert facts(core.receive("b", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0, "a"), 0.2)) == []  # it is not asked to help
     assert core.prober.probes.find("a").nonce == probe.nonce
 
 
@@ -147,8 +147,8 @@ def test_silence_goes_from_probe_to_helpers_to_suspicion_to_death():
     helpers = sent(out, wire.ProbeFor)
     assert len(helpers) == TIMING.helpers
     assert all(message == wire.ProbeFor(probe.nonce, "a") and peer != "a" for peer, message in helpers)
-    assert sent(out, wire.Probe)[0][0] == "a"  # asked once more, the first frame may be lost
-    core.frame_seen("b", TIMING.timeout_s)  # not all are silent
+    assert sent(out, wire.Probe)[0][0] == "a"  # asked again, since the first frame may be lost
+    core.frame_seen("b", TIMING.timeout_s)  # other peers answer
     out = core.tick(3 * TIMING.timeout_s)
     assert facts(out) == [Suspected("a")]
     assert "a" in core.member_list.alive
@@ -157,7 +157,7 @@ def test_silence_goes_from_probe_to_helpers_to_suspicion_to_death():
         assert facts(core.tick(core.deadline)) == []
     out = core.tick(core.deadline)
     assert facts(out) == [Died("a")]
-    assert ("a", wire.Spread((), (rumor("a", "me", "dead"),))) in sent(out)  # it is told, to refute if it lives
+    assert ("a", wire.Spread((), (rumor("a", "me", "dead"),))) in sent(out)  # the accusation is sent to it, to refute
 
 
 def test_a_suspended_node_declares_no_member_dead_before_it_has_read_its_messages():
@@ -197,7 +197,7 @@ def test_indirect_probes_are_only_for_members_and_bounded():
     assert sent(core.receive("b", wire.ProbeFor(1, "a"), 1.0), wire.Probe), "who asks much keeps nobody else from it"
 
 
-def test_a_broken_connection_is_inquired_at_once_and_a_failed_dial_goes_on_to_the_helpers():
+def test_a_broken_connection_starts_a_probe_and_a_failed_dial_asks_helpers():
     core = knowing("a", "b", "c")
     assert [peer for peer, _ in sent(core.connection_lost("a", 1.0), wire.Probe)] == ["a"]
     assert len(sent(core.connection_lost("a", 1.1), wire.ProbeFor)) == 2
@@ -211,7 +211,7 @@ def test_a_rumor_of_death_is_only_a_suspicion(state):
     out = core.receive("byzantine", wire.Spread((), (rumor("a", "byzantine", state),)), 1.0)
     assert facts(out) == [Suspected("a")]
     ((_, probe),) = sent(out, wire.Probe)
-    assert rumor("a", "me") in probe.rumors  # the accused hears of it
+    assert rumor("a", "me") in probe.rumors  # the accused receives it
     assert facts(core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 1.0), 1.1))[0] == Changed("a")
     assert core.member_list.members["a"].status == "alive"
 
@@ -240,7 +240,7 @@ def test_an_outdated_rumor_is_answered_with_the_newer_record():
     assert ("b", wire.Spread((record("a", 1, 3),))) in sent(out)
 
 
-def test_a_rumor_in_anothers_name_is_a_fault():
+def test_a_rumor_in_another_peer_s_name_is_a_fault():
     with pytest.raises(RemoteProtocolError, match="byzantine: rumor_of_another"):
         knowing("a", "byzantine").receive("byzantine", wire.Spread((), (rumor("a", "b"),)), 1.0)
 
@@ -249,7 +249,7 @@ def test_a_rumor_of_a_non_member_is_ignored():
     assert facts(knowing("a").receive("stranger", wire.Spread((), (rumor("a", "stranger"),)), 1.0)) == []
 
 
-def test_the_accused_refutes_by_a_newer_record_to_all_and_to_the_accuser():
+def test_an_accused_member_refutes_with_a_newer_record():
     core = knowing("a", "b")
     out = core.receive("a", wire.Probe(1, core.member_list.digest, 0.0, (rumor("me", "a"),)), 1.0)
     assert core.own == record("me", 1, 1)
@@ -265,7 +265,7 @@ def test_a_refutation_goes_even_to_an_accuser_believed_dead():
     assert ("a", wire.Spread((record("me", 1, 1),))) in sent(out)
 
 
-def test_refutations_are_a_timeout_apart():
+def test_refutations_are_at_least_a_timeout_apart():
     core = knowing("a", "byzantine")
     core.receive("byzantine", wire.Spread((), (rumor("me", "byzantine"),)), 1.0)
     core.receive("byzantine", wire.Spread((), (rumor("me", "byzantine", version=1),)), 1.1)
@@ -284,7 +284,7 @@ def test_a_peer_that_lists_a_dead_member_gets_the_accusation():
 
 
 def stream(core, versions, every_s, until):
-    """Newer records of `a` as fast as that, then silence -> when one was stored, and when it was passed on."""
+    """Send newer records of `a` at this rate, then silence; return when one was stored, and when it was forwarded."""
     stored, passed_on, now, held = [], [], 0.0, core.member_list.members["a"].record
     while now < until:
         out = []
@@ -318,7 +318,7 @@ def test_a_stream_of_records_is_rate_limited_and_ends_with_the_newest(versions):
     assert core.deadline > 12.0, "nothing waits any more"
 
 
-def test_a_queued_refutation_is_in_time():
+def test_a_queued_refutation_is_sent_in_time():
     core = knowing("a", "b")
     for version in range(1, 2 * AT_ONCE):
         core.receive("b", wire.Spread((record("a", version=version),)), 1.0)
@@ -400,7 +400,7 @@ def test_records_are_sent_in_frames_within_the_lanes_limit():
 
 
 def greedy(peer):
-    """Frames with which a peer may hope for many records."""
+    """Return frames with which a peer may hope to get many records."""
     nothing, keys = wire.Leaf("", b""), tuple(key_of(f"n{each:04}") for each in range(wire.MAX_KEYS))
     digits = "0123456789abcdef"
     branches = tuple(wire.Branch(one + other, bytes(16)) for one in digits for other in digits)[: wire.MAX_BRANCHES]
@@ -415,7 +415,7 @@ def greedy(peer):
 
 
 @pytest.mark.parametrize("strangers", [False, True], ids=["a_member", "strangers"])
-def test_whatever_a_peer_asks_for_costs_a_bounded_number_of_bytes_a_second(strangers):
+def test_bytes_per_second_sent_on_a_peer_s_request_are_bounded(strangers):
     others = [f"n{each:04}" for each in range(1500)]
     core = knowing(*others, met=others)
     core.member_list.max_members = 1501  # strangers stay strangers
@@ -452,12 +452,12 @@ def test_the_nodes_own_record_from_the_future_is_outranked():
     assert core.own == record("me", 52, 0), "who has left comes back in a new incarnation only"
 
 
-def test_a_restarted_member_is_reborn():
+def test_a_restarted_member_is_alive_again():
     core = knowing("a", "b")
     assert facts(core.receive("a", wire.Hello(record("a", 2), core.member_list.digest, 0.0), 1.0)) == [Reborn("a")]
 
 
-def test_leaving_says_farewell_to_all_and_then_nothing():
+def test_leaving_sends_a_farewell_to_all_and_then_nothing():
     core = knowing("a", "b")
     out = core.leave(1.0)
     assert sent(out) == [(peer, wire.Farewell(record("me", 1, 1, "left"))) for peer in ("a", "b")]
@@ -473,7 +473,7 @@ def test_new_addresses_are_spread():
     assert core.update(2.0, addresses=("/new",)) == []
 
 
-def test_alone_nothing_is_sent():
+def test_a_lone_node_sends_nothing():
     core = detector("me")
     assert [core.tick(float(t)) for t in range(100)] == [[]] * 100
 
@@ -501,7 +501,7 @@ def test_bad_messages_are_the_senders_fault_and_have_no_effect(message, reason):
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_peer_met_long_after_its_report_is_not_forwarded(late):
-    """Among many each member is met once a lap of probes, hours after comparisons have told all of it."""
+    """In a large swarm each member is met once per cycle of probes, hours after comparisons have spread its record."""
     core = knowing("a", "b", "c")
     core.tick(1.0)
     core.receive("a", wire.Spread((record("newcomer"),)), 1.0)

@@ -1,4 +1,4 @@
-"""Membership behind a gate: who is not admitted learns nothing, and revocations reach everybody, in whatever order they were told."""
+"""Membership behind a gate: peers that are not admitted learn nothing, and revocations reach everybody in any order of arrival."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIGEST = b"other-digest"
 
 @dataclass(slots=True)
 class Ring:
-    """A gate: peers whose name begins with x are out, those in `waiting` not yet in; a revocation's `by` names whom it puts out."""
+    """A gate: peers named x… are refused, those in `waiting` not yet admitted; a revocation's `by` names those it removes."""
 
     closed: bool = True
     waiting: set[str] = field(default_factory=set)
@@ -116,7 +116,7 @@ def test_a_non_members_probe_is_acknowledged_without_rumors_and_hello():
     assert sent(out, wire.Hello) == []
 
 
-def test_in_an_open_swarm_strangers_are_answered_as_ever():
+def test_in_an_open_swarm_strangers_are_answered():
     core = guarded("a", gate=Ring(closed=False, waiting={"w"}))
     assert sent(core.receive("w", wire.Hello(record("w"), DIGEST, 0.0), 1.0), wire.Compare)
     assert sent(core.receive("w", wire.Probe(7, DIGEST, 0.0), 2.0), wire.Hello)
@@ -147,14 +147,14 @@ def test_a_new_revocation_removes_and_is_forwarded_at_once_also_to_the_removed()
     ]
 
 
-def test_a_revocation_that_is_none_is_a_fault_without_effect():
+def test_an_invalid_revocation_is_a_fault_without_effect():
     core = guarded("a", "b")
     with pytest.raises(RemoteProtocolError, match="a: revocation_forged"):
         core.receive("a", wire.Revoked((void("b"), wire.Revocation(b"", "a", b"")), bytes(16)), 1.0)
     assert core.member_list.alive == ("a", "b", "me")
 
 
-def test_our_own_revocation_does_the_same():
+def test_a_node_s_own_revocation_removes_and_is_forwarded():
     core = guarded("a", "b")
     out = core.revoke(void("a"), 1.0)
     assert Died("a") in out
@@ -162,7 +162,7 @@ def test_our_own_revocation_does_the_same():
 
 
 def talk(one, other, first):
-    """Messages between two cores until nothing is said -> how many of Revoked."""
+    """Exchange messages between two cores until none is left; return the number of Revoked messages."""
     names = {one.own.peer: one, other.own.peer: other}
     queue, count = [(one.own.peer, first)], 0
     now = 10.0
@@ -188,7 +188,7 @@ def test_two_members_that_compare_digests_share_all_revocations(mine, theirs):
     assert talk(one, other, Send("z", wire.Revoked((), one.member_list.gate.digest, reply=True))) == 1, "then there is nothing to say"
 
 
-def test_requests_for_revocations_are_no_amplifier():
+def test_requests_for_revocations_are_not_amplified():
     core = guarded("a")
     core.member_list.gate.revoke([void(f"r{n:03d}") for n in range(100)])
     core.member_list.gate.changed()
@@ -214,7 +214,7 @@ def test_a_flood_of_revocation_requests_delays_no_other_peer():
     assert answered == ["liar", "a", "liar", "a"]
 
 
-def test_with_each_anti_entropy_the_digest_goes_out_if_there_is_anything_to_compare():
+def test_anti_entropy_sends_a_digest_of_existing_revocations():
     core = guarded("a")
     core.spreading.sync_at = 5.0
     assert sent(core.tick(5.0), wire.Revoked) == []

@@ -13,7 +13,7 @@ def facts(outputs):
 
 
 def all_until(core, until):
-    """What its timers do until then, while `a` is heard."""
+    """Run the timers until then, while frames of `a` arrive; return the commands."""
     out = []
     while core.deadline <= until:
         core.frame_seen("a", core.deadline)
@@ -22,7 +22,7 @@ def all_until(core, until):
 
 
 def newcomer():
-    """It has met `a`, and nobody else is a member."""
+    """A detector that has met `a`, with no other members."""
     core = detector("me")
     core.receive("a", wire.Hello(record("a"), b"", 0.0), 0.0)
     quiet(core)
@@ -30,7 +30,7 @@ def newcomer():
     return core
 
 
-def test_a_record_of_one_that_was_here_once_is_looked_into_and_nothing_is_said_of_it():
+def test_a_record_of_a_former_member_is_probed_and_not_forwarded():
     core = newcomer()
     out = core.receive("a", wire.Spread((record("gone"),)), 1.0)
     assert facts(out) == [Told("gone")]
@@ -56,7 +56,7 @@ def test_a_dead_peer_is_alive_again_only_by_its_own_message():
     core.receive("d", wire.Hello(record("d"), b"", 0.0), 0.5)
     core.connection_lost("d", 1.0)
     assert Died("d") in facts(all_until(core, 20.0))
-    kept = record("d", version=7)  # as `a` recorded it, and nobody else
+    kept = record("d", version=7)  # as `a` recorded it, and nobody else did
     assert facts(core.receive("a", wire.Spread((kept,)), 21.0)) == [Told("d")]
     assert sent(core.tick(21.0), wire.Spread) == [], "nor is it told to others"
     assert facts(all_until(core, 40.0)) == []
@@ -65,7 +65,7 @@ def test_a_dead_peer_is_alive_again_only_by_its_own_message():
 
 
 def test_a_large_swarm_counts_members_before_all_have_met():
-    """Its members probe a newcomer in their laps, not all at once."""
+    """Its members probe a newcomer in their cycles, not all at once."""
     core = newcomer()
     out = core.receive("a", wire.Sync(tuple(record(peer) for peer in names(MEETERS + 10))), 1.0)
     assert {Told, Joined} == {type(event) for event in facts(out)}

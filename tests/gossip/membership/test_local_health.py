@@ -1,4 +1,4 @@
-"""How long the detector waits: for members that are far, while this node doubts itself, and by how many accuse a suspect."""
+"""The detector's timeouts: for distant members, while the node suspects itself, and by the number of accusers."""
 
 from math import inf
 
@@ -22,7 +22,7 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(EVENTS, max_size=40))
-def test_whatever_happens_a_wait_is_between_the_timeout_and_nine_of_it(events):
+def test_a_wait_is_always_between_one_and_nine_timeouts(events):
     health = LocalHealth(0.5)
     for nonce, event in enumerate(events):
         match event:
@@ -42,7 +42,7 @@ def test_whatever_happens_a_wait_is_between_the_timeout_and_nine_of_it(events):
 
 
 @given(st.lists(st.floats(0.001, 4.0), min_size=9, max_size=16), st.lists(st.floats(5.0, 1e6), max_size=4))
-def test_a_member_is_waited_for_longer_than_most_of_its_round_trips_and_a_few_long_ones_change_little(trips, outliers):
+def test_a_wait_exceeds_most_round_trips_and_ignores_a_few_long_ones(trips, outliers):
     health = LocalHealth(0.5)
     for trip in (*outliers, *trips):
         health.acknowledged("a", trip, in_time=True)
@@ -50,7 +50,7 @@ def test_a_member_is_waited_for_longer_than_most_of_its_round_trips_and_a_few_lo
     assert health.wait_s("a") <= max(0.5, 5 * max(trips))
 
 
-def test_only_the_member_itself_teaches_its_late_round_trip_and_only_once():
+def test_a_late_round_trip_counts_once_and_only_from_the_member_itself():
     health = LocalHealth(0.5)
     health.failed(7, "a", 10.0, silence=False)
     health.late(7, "b", 11.0)
@@ -63,7 +63,7 @@ def test_only_the_member_itself_teaches_its_late_round_trip_and_only_once():
     assert health.late(MAX_GIVEN_UP, "a", 1.0) == 1.0
 
 
-def test_doubt_rises_by_silence_of_all_and_by_lag_and_falls_by_answers_in_time():
+def test_local_health_worsens_by_silence_and_lag_and_recovers_by_timely_answers():
     health = LocalHealth(0.5)
     health.failed(1, "a", 0.0, silence=False)
     assert (health.doubt, health.lagged(0.2)) == (0, False)
@@ -112,7 +112,7 @@ def knowing(*others, met=True):
 
 
 def accused_by(core, *accusers):
-    """`p` is silent for this node and for so many others -> when it is declared dead."""
+    """Let `p` be silent to this node and to this many others; return when it is declared dead."""
     core.connection_lost("p", 1.0)
     told, now = [], 1.0
     while now < 60.0:
@@ -147,21 +147,21 @@ def test_an_unmet_suspect_gets_no_more_time_than_others_accused_by_as_many():
     assert died_at == pytest.approx(1.0 + 3 * TIMING.timeout_s + TIMING.suspicion_s, abs=TIMING.timeout_s)
 
 
-def test_one_accuser_cannot_hurry_a_death_by_saying_it_often():
+def test_repeated_accusations_of_one_member_do_not_hasten_a_death():
     assert accused_by(knowing("a", "b", "c", "d", "p"), *["a"] * 9)[0] == accused_by(knowing("a", "b", "c", "d", "p"), "a")[0]
 
 
-def test_a_node_that_was_held_up_reads_its_messages_before_it_suspects_anybody():
+def test_a_suspended_node_reads_its_messages_before_suspecting_members():
     core = knowing("a", "b")
     ((_, probe),) = sent(core.connection_lost("a", 0.0), wire.Probe)
-    core.receive("b", wire.Probe(1, core.member_list.digest, 0.0), 6.0)  # the first of the messages that waited
+    core.receive("b", wire.Probe(1, core.member_list.digest, 0.0), 6.0)  # the first of the waiting messages
     assert core.doubt == MOST - 1
     assert core.deadline >= 6.0 + MOST * TIMING.timeout_s, "the probe is open still"
     core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), 6.01)
     assert core.doubt == MOST - 2
 
 
-def test_a_far_member_is_given_the_time_that_it_takes():
+def test_a_distant_member_gets_a_longer_timeout():
     core, now = knowing("a", "b"), 0.0
     for _ in range(3):
         ((_, probe), *_) = sent(core.connection_lost("a", now), wire.Probe)
@@ -174,7 +174,7 @@ def test_a_far_member_is_given_the_time_that_it_takes():
     assert core.deadline == now + TIMING.timeout_s, "others are not waited for longer"
 
 
-def test_a_node_to_which_all_are_silent_doubts_itself_first():
+def test_a_node_to_which_all_are_silent_suspects_itself_first():
     core = knowing("a", "b", "c", "d")
     for peer in "ab":
         core.connection_lost(peer, 1.0)

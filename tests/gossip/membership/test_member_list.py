@@ -1,4 +1,4 @@
-"""The member list: records merge like a semilattice, beliefs are tied to the record they are about."""
+"""The member list: records merge like a semilattice, and states belong to one version of a record."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_refutation_always_wins(beliefs):
         ([record("a"), "suspect", "bury"], record("a", version=1, status="left"), [], "left"),
     ],
 )
-def test_what_a_record_changes(before, then, events, status):
+def test_effects_of_a_record_on_the_list(before, then, events, status):
     members = MemberList(verify, OpenGate())
     for step in before:
         if step == "suspect":
@@ -141,7 +141,7 @@ def test_suspicion_does_not_change_the_digest_but_death_does():
     assert members.digest == digest(["b"])
 
 
-def test_a_digest_does_not_confuse_how_names_are_cut():
+def test_a_digest_separates_adjacent_names():
     assert len({digest(peers) for peers in permutations(["ab", "c"])}) == 1
     assert digest(["ab", "c"]) != digest(["a", "bc"])
 

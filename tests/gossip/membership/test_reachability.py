@@ -1,4 +1,4 @@
-"""Reachability from others' words: no single one decides where there are several, and what is old does not count."""
+"""Reachability by others' reports: one source never decides where there are several, and old reports do not count."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Who counts in a round, when some come and go."""
+"""The members that count in a round, as some join and leave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.harness.detectors import OpenGate, record, verify
 
 
 def training(*events, every_s=0.0):
-    """A roster of a node that trains, after these events -> it, and the time."""
+    """Return the roster of a training node after these events, and the time."""
     roster, now = Roster("me", training=True), 0.0
     for event in events:
         roster.observe(event, now)
@@ -61,7 +61,7 @@ def test_a_flapping_peer_counts_only_some_time_after_it_stays():
     assert "a" in roster.members(2 * MEMORY_S), "all is forgotten"
 
 
-def test_two_nodes_of_which_one_overlooks_comings_and_goings_agree():
+def test_two_nodes_agree_although_one_missed_joins_and_leaves():
     lives = [it for n in range(1, 9) for it in (record("a", n), record("a", n, 1, status="left"))] + [record("a", 9)]
     rosters = []
     for seen in (lives, lives[::3] + lives[-1:]):

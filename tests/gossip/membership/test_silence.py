@@ -1,4 +1,4 @@
-"""Who is about to be waited for is looked for: peers that are there answer, those that are not are known as silent."""
+"""Peers about to be waited for are probed: those that do not answer count as silent."""
 
 from starling.gossip.wire import schema as wire
 from tests.harness.detectors import TIMING, knowing, no_probes, sent
@@ -19,7 +19,7 @@ def test_a_peer_that_leaves_a_probe_unanswered_is_silent_until_a_frame_of_it_com
     assert not core.silent("a")
 
 
-def test_one_that_answers_is_not_silent():
+def test_a_peer_that_answers_is_not_silent():
     core = knowing("a", "b")
     ((_, probe),) = sent(core.look(["a"], 5.0, late=False), wire.Probe)
     core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), 5.1)

@@ -1,4 +1,4 @@
-"""A member stops when neither it nor two thirds of its electors improve, and never on the word of fewer."""
+"""A member stops when neither it nor two thirds of its electors improve, and never on fewer votes."""
 
 import math
 
@@ -12,7 +12,7 @@ def votes(**changed):
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_member_votes_while_its_best_value_is_old_and_takes_it_back(sign):
+def test_a_member_votes_to_stop_while_its_best_value_is_old(sign):
     mine, seen = votes(higher_is_better=sign > 0), []
     for round, value in ((2, 0.5), (4, 0.5), (6, 0.4), (8, 0.6), (10, 0.6), (12, 0.6)):  # noqa: A001
         mine.evaluated(round, sign * value)
@@ -21,7 +21,7 @@ def test_a_member_votes_while_its_best_value_is_old_and_takes_it_back(sign):
     assert (mine.best, mine.best_round) == (sign * 0.6, 8)
 
 
-def test_a_value_that_is_no_number_is_not_better_and_none_at_all_is_no_vote():
+def test_a_nan_value_is_never_better_and_no_value_gives_no_vote():
     mine = votes()
     mine.evaluated(100, math.nan)
     assert not mine.stalled
@@ -41,7 +41,7 @@ ELECTORS = [f"m{number}" for number in range(9)]
 
 
 @pytest.mark.parametrize("strangers", [0, 1000])
-def test_two_thirds_decide_whatever_strangers_say(strangers):
+def test_two_thirds_of_electors_decide_and_strangers_do_not_count(strangers):
     mine = votes(stalled=True)
     for number in range(strangers):
         mine.voted(f"stranger {number}", True)
@@ -57,14 +57,14 @@ def test_two_thirds_decide_whatever_strangers_say(strangers):
     assert not mine.agreed(ELECTORS)
 
 
-def test_a_member_that_improves_goes_on():
+def test_an_improving_member_continues():
     mine = votes()
     for peer in ELECTORS:
         mine.voted(peer, True)
     assert not mine.agreed(ELECTORS)
 
 
-def test_a_member_that_has_exchanged_with_nobody_stops_only_where_one_is_a_quorum():
+def test_a_member_without_exchanges_stops_only_if_one_is_a_quorum():
     assert not votes(stalled=True).agreed([])
     assert votes(stalled=True, alone=True).agreed([])
 

@@ -1,4 +1,4 @@
-"""Tables compared by digests: two that differ become the union of the newest, at a cost by what differs."""
+"""Tables compared by digests: two different ones become the union of the newest records, at a cost proportional to the difference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def newest(one, other):
 
 
 def compare(one, other, start=0):
-    """Both tables' comparison, begun by the first -> bytes exchanged; afterwards each knows what it was told."""
+    """Let the first start a comparison of both tables; return the bytes exchanged. Afterwards each has received the other's records."""
     tables = [one, other]
     queue, octets, steps = [(1, table_of(one).opening(differs=False))], 0, 0
     while queue:
@@ -104,8 +104,8 @@ def test_no_message_calls_for_an_answer_beyond_the_bounds(versions, start, data)
     assert (found.missing, found.wanted) == ((), ()), "records are for who shows entries"
 
 
-def test_a_difference_that_stays_hides_no_other():
-    """A ghost in the first four branches, which its holder may not pass on, and a newer record in each of the others."""
+def test_a_persistent_difference_hides_no_other():
+    """A record in the first four branches that its holder may not forward, and a newer record in each of the others."""
     one = {str(each): 0 for each in range(2000)}
     ghosts = [peer for peer in (f"ghost{each}" for each in range(200)) if key_of(peer).hex()[0] in "0123"]
     other = dict.fromkeys(one, 1) | dict.fromkeys(ghosts, 0)
@@ -116,7 +116,7 @@ def test_a_difference_that_stays_hides_no_other():
     assert reached == set("0123456789abcdef")
 
 
-def test_the_mark_names_the_whole_record():
+def test_the_digest_covers_the_whole_record():
     one, other = record("a", addresses=("/a",)), record("a", addresses=("/b",))
     assert order_of(one) != order_of(other)
     assert entry_of(one) != entry_of(other)

@@ -1,10 +1,10 @@
-"""The tables that mixing algorithms are chosen by, on quadratic bowls with exact gradients.
+"""The tables by which mixing algorithms were chosen, on quadratic bowls with exact gradients.
 
-Rounds are matrix products with W as the overlay gives it (`tests.harness.matrix_walk`); "sym" rows take (W + Wᵀ)/2, which is what
-pairwise exchanges apply. A cell is the relative squared error to the common optimum. Floors are reproduced within a tenth, as
-problem and recursion are the same to rounding; EXACT is machine precision; `inf` has to diverge.
+Rounds are matrix products with the overlay's W (`tests.harness.matrix_walk`); "sym" rows take (W + Wᵀ)/2, which pairwise exchanges
+apply. A cell is the relative squared error to the common optimum. Floors are reproduced within a tenth, since problem and recursion
+are equal except for rounding; EXACT is machine precision; `inf` must diverge.
 
-Cells that take long run under `make acceptance`.
+Long-running cells run under `make acceptance`.
 """
 
 import math
@@ -60,14 +60,14 @@ def measured(mixer, W, rounds, *, n=16, d=50, **options):
 
 
 def agrees(got, want, within=1.1):
-    """Floors to a factor, machine precision to the bound, divergence to the letter."""
+    """Compare floors within a factor, machine precision with the bound, and divergence exactly."""
     if want in (EXACT, INF):
         return got <= EXACT if want == EXACT else got == INF
     return want / within <= got <= want * within
 
 
 def table(*rows):
-    """(label, mixer, options, {overlay: error}, overlays whose cells are quick enough for every day) -> one test a cell."""
+    """Yield one test per cell of (label, mixer, options, {overlay: error}, overlays whose cells are quick enough for every run)."""
     cells = []
     for label, mixer, options, errors, quick in rows:
         for name, want in errors.items():
@@ -98,13 +98,13 @@ def row(label, mixer, lr, *errors, sym=(), momentum=0.0, quick=("one peer",)):
 def test_one_gradient_and_one_mixing_a_round(mixer, options, name, want):
     """n = 16, 3,000 rounds. Averaging has a floor, tracking has none; D² and exact diffusion need one symmetric W.
 
-    Tracking with momentum .9 in the optimiser is "momentum tracking" with a rate ten times larger.
+    Tracking with momentum .9 in the optimiser is "momentum tracking" with a rate ten times as large.
     """
     assert agrees(measured(mixer, overlay(name, 16), 3000, **options), want)
 
 
 def test_the_floor_of_averaging_grows_with_the_square_of_the_rate():
-    """Times 23 for five times the rate: between 5² and what the network's gap adds."""
+    """A factor of 23 for five times the rate: 5², less what the network's gap changes."""
     low, high = (measured(Dsgd(), overlay("hypercube", 16), rounds, lr=lr) for lr, rounds in ((0.02, 1500), (0.1, 500)))
     assert 20.0 < high / low < 27.0
 
@@ -113,7 +113,7 @@ def test_the_floor_of_averaging_grows_with_the_square_of_the_rate():
 @pytest.mark.parametrize("mixer", [D2(), ExactDiffusion()], ids=["d2", "ed"])
 @pytest.mark.parametrize("name", ["static", "one peer", "base-2", "base-3"])
 @pytest.mark.parametrize("lr", [0.1, 0.02])
-def test_dual_corrections_diverge_on_33_nodes_wherever_w_changes_or_is_directed(mixer, name, lr):
+def test_dual_corrections_diverge_on_changing_or_directed_overlays_of_33(mixer, name, lr):
     assert measured(mixer, overlay(name, 33), 4000, n=33, lr=lr) == INF
 
 
@@ -143,7 +143,7 @@ def test_tracking_converges_on_every_overlay_of_33(name, bound):
     ],
 )
 def test_gradient_noise_leaves_a_floor(mixer, one_peer, ring):
-    """σ = .5 a coordinate, rate .02: mean error from round 2,000 to 4,000. Where noise rules, corrections gain little."""
+    """σ = .5 per coordinate, rate .02: mean error from round 2,000 to 4,000. Where noise dominates, corrections gain little."""
     for name, want in (("one peer", one_peer), ("ring", ring)):
         A, b, x_star = bowls(16)
         chance = generator(1, "noise")
@@ -173,7 +173,7 @@ def local(label, mixer, steps, errors, quick=()):
 
 
 def undamped(steps, static):
-    """`Pet` with kappa .5, applied to W at once: local exact diffusion without damping."""
+    """Return `Pet` with kappa .5, applied to W at once: local exact diffusion without damping."""
     errors = {"ring": 1e-13 if steps == 1 else EXACT, "one peer": INF, "hypercube": INF, "base-2": INF, **static}
     return local("kappa .5", Pet(0.5, 1e9), steps, errors, quick=("one peer",) if steps == 1 else ())
 
@@ -197,19 +197,19 @@ def damped(kappa, steps):
 def test_corrections_make_local_steps_exact(mixer, options, name, want, monkeypatch):
     """n = 16, 600 rounds: upper bounds, or divergence.
 
-    K-GT's ring is limited by the rate of mixing: 5e-13, 1e-8, 8e-7, 4e-6 measured, up to six times more than from corrections
-    that begin at mean_j g_j(x_0) − g_i(x_0). The one-vector correction is sound on changing overlays with damping only. On the
-    directed overlay without damping at K = 5 it has grown by ten orders of magnitude, if not out of bounds.
+    K-GT on the ring is limited by the rate of mixing: 5e-13, 1e-8, 8e-7, 4e-6 measured, up to six times more than with corrections
+    that begin at mean_j g_j(x_0) − g_i(x_0). On changing overlays the one-vector correction converges with damping only. On the
+    directed overlay without damping it has grown by ten orders of magnitude at K = 5.
     """
     if want == INF:
-        monkeypatch.setattr(borne, "counted", lambda _rows, _known: 1.0)  # else what gradients do not bear out stops counting
+        monkeypatch.setattr(borne, "counted", lambda _rows, _known: 1.0)  # otherwise unconfirmed parts would stop counting
     got = measured(mixer, overlay(name, 16), 600, **options)
     assert got > 1e6 if want == INF else got < want
 
 
 @pytest.mark.acceptance
 def test_local_steps_with_plain_averaging_never_get_past_their_floor():
-    """AD-PSGD and SwarmSGD in rounds: random pairs, K = 5, d = 200. A few hundredths, with 300 rounds as with 600."""
+    """AD-PSGD and SwarmSGD in rounds: random pairs, K = 5, d = 200. A few hundredths, after 300 rounds as after 600."""
 
     def pairs(turn):
         return torch.from_numpy(matrix(RandomMatching(3), 16, turn))
@@ -222,15 +222,15 @@ def test_local_steps_with_plain_averaging_never_get_past_their_floor():
 
 @pytest.mark.slow
 def test_exact_diffusion_with_several_local_steps_is_not_exact():
-    """It cancels the sum of the drifts, not of the gradients: 1e-4 for K = 5, where K-GT ends at machine precision."""
+    """It cancels the sum of the drifts, not of the gradients: 1e-4 for K = 5, where K-GT reaches machine precision."""
     one, five = (measured(ExactDiffusion(), overlay("ring", 16), 600, lr=RATES[K], steps=K) for K in (1, 5))
     assert one < 1e-15
     assert 5e-5 < five < 2e-4
 
 
 @pytest.mark.acceptance
-def test_k_gt_takes_momentum_and_other_global_step_sizes():
-    """Rates that move as far as without momentum; η_s changes how fast, not where to."""
+def test_k_gt_works_with_momentum_and_other_global_step_sizes():
+    """With rates of equal effective step; η_s changes the speed, not the limit."""
     fast = overlay("one peer", 16)
     assert measured(KGt(), fast, 600, lr=0.005, momentum=0.9, steps=5) < 1e-28
     assert measured(KGt(0.5), fast, 600, lr=0.05, steps=5) < 1e-18
@@ -241,7 +241,7 @@ def test_k_gt_takes_momentum_and_other_global_step_sizes():
 
 
 def lossy(inner, *, atomic, seed=0, loss=0.3, n=16):
-    """W with messages lost independently, or both ways of an edge together."""
+    """Return W with messages lost independently, or in both directions of an edge together."""
 
     def weights(turn):
         kept = np.random.default_rng([seed, turn]).random((n, n)) >= loss
@@ -259,8 +259,8 @@ def lossy(inner, *, atomic, seed=0, loss=0.3, n=16):
     "mixer",
     [pytest.param(KGt(), id="k-gt", marks=pytest.mark.slow), pytest.param(GradientTracking(), id="tracking", marks=pytest.mark.acceptance)],
 )
-def test_tracking_stands_lost_exchanges_but_not_lost_halves(mixer):
-    """Three in ten lost. Both ends or neither: exact. Each direction by itself: the trackers' sum is wrong for ever."""
+def test_tracking_tolerates_lost_exchanges_but_not_messages_lost_in_one_direction(mixer):
+    """Three in ten lost. Lost in both directions: exact. Each direction independently: the trackers' sum is wrong for ever."""
     lr = 0.05 if isinstance(mixer, KGt) else 0.02
     both, half = (measured(mixer, lossy(overlay("hypercube", 16), atomic=atomic), 800, lr=lr, steps=5) for atomic in (True, False))
     assert both < EXACT
@@ -275,8 +275,8 @@ def test_tracking_stands_lost_exchanges_but_not_lost_halves(mixer):
         pytest.param(ExactDiffusion(), 0.1, 1, id="ed", marks=pytest.mark.slow),
     ],
 )
-def test_a_node_that_crashes_takes_its_share_along(mixer, lr, steps):
-    """One of 16 falls silent after 50 rounds; the others stay a hundredth from their optimum, however long they go on."""
+def test_a_crashed_node_s_tracker_share_is_lost(mixer, lr, steps):
+    """One of 16 crashes after 50 rounds; the others stay a hundredth from their optimum for ever."""
     A, b, _ = bowls(16)
     optimum = torch.linalg.solve(A[1:].sum(0), torch.einsum("nij,nj->i", A[1:], b[1:]))
     alone = torch.eye(16, dtype=torch.float64)
@@ -293,7 +293,7 @@ def test_a_node_that_crashes_takes_its_share_along(mixer, lr, steps):
 
 
 def decay(mixer, n, seed, until=400.0, d=8):
-    """log10 of the disagreement's decay per unit of time: neighbors on a ring meet at random, once a node and unit of time."""
+    """Return log10 of the disagreement's decay per unit of time: ring neighbors exchange at random, once per node and unit of time."""
     chance = np.random.default_rng(seed)
     x = list(torch.from_numpy(chance.normal(size=(n, d))))
     mean = sum(x) / n
@@ -325,7 +325,7 @@ def decay(mixer, n, seed, until=400.0, d=8):
     ],
 )
 def test_a2cid2_averages_faster_on_a_ring(n, plain, second_copy, seeds):
-    """2.3, 4.3 and 4.3 times; √(χ1/χ2) = 3.7, 7.3 and 14.5 is what theory has as its upper trend."""
+    """2.3, 4.3 and 4.3 times; √(χ1/χ2) = 3.7, 7.3 and 14.5 is the theoretical trend."""
     rates = 1.5 * matrix(Ring(), n, 0)
     rule = A2Cid2(*chi(rates))
     assert rule.ahead == pytest.approx({16: 3.74, 32: 7.33, 64: 14.52}[n], rel=1e-3)

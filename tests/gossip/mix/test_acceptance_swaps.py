@@ -1,4 +1,4 @@
-"""The long tables of algorithms whose ends swap messages: what they reach, and where they stop being stable.
+"""The long tables of algorithms whose ends swap messages: their limits and their ranges of stability.
 
 The problems are those of tests/harness/quadratics.py. Figures in tables are squared errors relative to ‖x*‖².
 """
@@ -31,13 +31,13 @@ def ring(n):
 
 
 def exponential(n):
-    """The static exponential graph made undirected, Metropolis–Hastings weights."""
+    """Return the static exponential graph made undirected, with Metropolis–Hastings weights."""
     edges = matrix(StaticExponential(), n, 0) > 0
     return torch.from_numpy(metropolis_hastings(edges | edges.T))
 
 
 def errors(mixer, W, problem, lr, compress, marks):
-    """The error after each of the rounds `marks`; inf once it has diverged."""
+    """Return the error after each of the rounds `marks`; inf once it has diverged."""
     A, b, best = problem
     swarm = Ends(mixer, torch.zeros(b.shape, dtype=torch.float64), W > 0)
     seen = []
@@ -70,10 +70,10 @@ def wide():
     ],
 )
 def test_choco_reaches_the_floor_of_dsgd_in_a_narrow_window(wide, graph, gamma, expected):
-    """γ about twice the share sent: a little more drifts apart, slowly enough to be missed in a short try."""
+    """γ is about twice the share sent: a little more diverges, so slowly that short runs would miss it."""
     marks = [2000, 4000, 6000, 8000]
     seen = errors(Choco(gamma), graph(16), wide, 0.01, top(4), marks)
-    # what grows a thousandfold doubles what one maker's processor rounds otherwise than another's
+    # the error grows a thousandfold and amplifies differences in rounding between processors
     assert seen == pytest.approx(expected, rel=0.6 if gamma > 0.02 else 0.05)
 
 
@@ -87,7 +87,7 @@ def test_choco_reaches_the_floor_of_dsgd_in_a_narrow_window(wide, graph, gamma, 
     ],
 )
 def test_beer_reaches_the_optimum_linearly_in_its_window(wide, graph, gamma, lr, expected):
-    """Tracking takes the floor away; taking gradients after averaging instead of before does not change the window."""
+    """Tracking removes the floor; taking gradients after averaging instead of before does not change the window."""
     seen = errors(Beer(gamma), graph(16), wide, lr, halves(4), [2000, 4000, 6000, 8000])
     assert np.log10(seen) == pytest.approx(np.log10(expected), abs=0.7)
 
@@ -100,8 +100,8 @@ def test_beer_diverges_beyond_it(wide):
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 @pytest.mark.parametrize("overlay", [Ring(), RandomMatching(0)], ids=lambda overlay: type(overlay).__name__)
 @pytest.mark.parametrize(("algorithm", "highest"), [(Choco(0.05), 0.25), (Beer(0.05), 0.1)], ids=["choco", "beer"])
-def test_copies_per_edge_stand_lost_swaps_and_changing_overlays(algorithm, highest, overlay, loss):
-    """Top-1 % of 200, swaps at both ends or at neither: slower than on a fixed overlay without loss, but nothing drifts apart."""
+def test_copies_per_edge_tolerate_lost_swaps_and_changing_overlays(algorithm, highest, overlay, loss):
+    """Top-1 % of 200, each swap arriving at both ends or at neither: slower than without loss, but stable."""
     n, dim, lr = 16, 200, 0.02
     A, b, best = quadratics(n, dim)
     chance = torch.Generator().manual_seed(5)
@@ -147,9 +147,9 @@ def test_sgp_has_the_floor_of_dsgd_on_a_digraph_and_it_shrinks_with_the_square_o
 
 
 class Asynchronous:
-    """Nodes that wake at random, a fifth of them five times less often, with 30 % of all messages lost; six neighbors each.
+    """Nodes that wake at random, a fifth of them five times less often, with 30 % of messages lost; six neighbors each.
 
-    A round is n wakes. `gamma` is the published step along what a split leaves of the tracker, 1/(degree + 1) of it here.
+    A round is n wakes. `gamma` is the published step for what a split leaves of the tracker, 1/(degree + 1) of it here.
     """
 
     def __init__(self, n, gamma, seed=3, dim=200):
@@ -189,7 +189,7 @@ class Asynchronous:
 
     @property
     def off(self):
-        """The invariant's error, relative to the size of what is summed."""
+        """Return the invariant's error, relative to the size of the summed terms."""
         return float(self.swarm.off().norm() / torch.einsum("nij,nj->i", self.A[self.alive], self.b[self.alive]).norm())
 
 
@@ -222,7 +222,7 @@ def test_r_fast_for_swarms_of_several_sizes(n, rounds, published):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_crash_biases_r_fast_for_ever_and_a_hand_over_does_not(seed):
-    """What a tracker holds is owed to others: three of sixteen go, silently or in order, and only one of the two swarms recovers."""
+    """A tracker's content is owed to others: three of sixteen leave, silently or in order, and only the second swarm recovers."""
     ends = {}
     for hands_over in (False, True):
         swarm = Asynchronous(16, 0.4, seed)
@@ -252,15 +252,15 @@ def test_a_crash_biases_r_fast_for_ever_and_a_hand_over_does_not(seed):
         ("econtrol", 0.005, 1e-5, 1e-4),
     ],
 )
-def test_what_feedback_makes_of_top_1_of_50(feedback, lr, low, high):
-    """Without, the wrong point. EF: a floor that shrinks with the rate. EF21 and its kin: the optimum. 3000 rounds."""
+def test_feedback_schemes_with_top_1_of_50_reach_their_floors(feedback, lr, low, high):
+    """Without feedback a wrong limit. EF: a floor that shrinks with the rate. EF21 and related: the optimum. 3000 rounds."""
     W = torch.full((16, 16), 1.0 / 16.0, dtype=torch.float64)
     (error,) = errors(Psgd(feedback), W, quadratics(16, 50), lr, top(1), [3000])
     assert low < error < high
 
 
 def rounds_of_scafcom(problem, n):
-    """Until its server is within 1e-4, by the baseline: the largest 2 of 100 of each node, K = 5, β = .2."""
+    """Return the rounds until the baseline's server is within 1e-4: the largest 2 of 100 of each node, K = 5, β = .2."""
     A, b, best = (each.numpy() for each in problem)
     rounds = controlled("scafcom", lambda i, x: A[i] @ (x - b[i]), np.zeros(100), n, lr=0.1, steps=5, kept=2, seed=0)
     there = (number for number, it in enumerate(rounds, 1) if ((it.model - best) ** 2).sum() < 1e-4 * (best**2).sum())
@@ -268,8 +268,8 @@ def rounds_of_scafcom(problem, n):
 
 
 @pytest.mark.parametrize(("n", "figure"), [(16, 5255), (8, 2756)])
-def test_psgd_with_control_variates_sends_all_others_what_scafcoms_node_sends_its_server(n, figure):
-    """Numbers of a node to 1e-4, means of three seeds: 5,750 and 2,982 measured; PET sends 2,670 and 2,870.
+def test_psgd_with_control_variates_sends_each_member_what_scafcom_sends_a_server(n, figure):
+    """Numbers per node to 1e-4, means of three seeds: 5,750 and 2,982 measured; PET sends 2,670 and 2,870.
 
     `figure`: what a node sends its server in the reference's script, 350 and 394 (six seeds), times n − 1. The reference says 2,400 for 8,
     with the rounds of 16 members.
@@ -292,8 +292,8 @@ def test_psgd_with_control_variates_sends_all_others_what_scafcoms_node_sends_it
     assert np.mean(counts) == pytest.approx(figure, rel=0.15)
 
 
-def test_without_control_variates_as_many_local_steps_end_elsewhere():
-    """The same of 8 members after 600 rounds: the floor that drifting apart leaves."""
+def test_without_control_variates_local_steps_have_a_floor():
+    """The same 8 members after 600 rounds reach only the floor of client drift."""
     A, b, best = quadratics(8, 100, 0)
     ends = []
     for control in (False, True):

@@ -1,9 +1,9 @@
-"""The table on which PET was chosen: volunteers who are slow, lose a third of their messages, crash and join, 200 parameters.
+"""The table by which PET was chosen: slow volunteers, a third of messages lost, crashes and joins, 200 parameters.
 
-Each figure is the squared distance to the optimum of those alive, relative to its square, after 2,000 rounds; while members change, during
-two fifths of them, nobody gets far. The figures were first found by a simulation that shares no code with this one. They are
-met within orders of magnitude: who is alive in the end differs, masks here roll where theirs were drawn anew, and a responder's
-wishes here are those of the last time where theirs were known at once.
+Each figure is the squared distance to the optimum of live nodes, relative to its square, after 2,000 rounds; members change during two
+fifths of them. The figures come from a simulation that shares no code with this one. They agree within orders of magnitude: final
+members differ, masks here rotate where theirs were drawn anew, and a responder's requests here come from its last answer, where theirs
+were known at once.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ REACHED = {
 
 @dataclass(frozen=True)
 class BoldFlows:
-    """Flows with a gain beyond what is stable for whole vectors: the few coordinates that moved most stand more."""
+    """Flows with a gain beyond stability for whole vectors: sparse selections tolerate more."""
 
     flows: Averaging
     times: float
@@ -93,7 +93,7 @@ def volunteers(name, n, *, churn):
 @pytest.mark.parametrize("n", [8, 16, 33])
 @pytest.mark.parametrize("name", ["whole", "mask", "drift"])
 def test_pet_reaches_the_optimum_of_those_alive(name, n, churn):
-    """Whole vectors to the last bit; a tenth of them, and the hundredth that moved most, still on their way there."""
+    """Whole vectors to machine precision; a tenth of the coordinates, and the largest hundredth, still converging."""
     made = volunteers(name, n, churn=churn)
     assert made.error < (50 if name == "drift" else 1000) * REACHED[name][n][churn]
     living = made.swarm.state.c[made.living]

@@ -1,4 +1,4 @@
-"""Corrections that count as far as the last gradients bear them out: steps, exchanges, and what a liar can do."""
+"""Corrections count as far as the latest gradients confirm them: steps, exchanges, and false claims."""
 
 import math
 
@@ -34,7 +34,7 @@ def numbers(state):
 
 
 class Recursion:
-    """The rule in numpy, as its formulas say it, of one node."""
+    """The rule for one node in numpy, from its formulas."""
 
     def __init__(self, dim):
         self.c, self.dot, self.norm, self.power, self.sum, self.steps = np.zeros(dim), 0.0, 0.0, 0.0, 0.0, 0
@@ -58,7 +58,7 @@ class Recursion:
 @given(seed=seeds, rounds=st.integers(1, 5), toward=st.floats(-1.0, 1.0), block=st.sampled_from([1 << 15, 7]))
 @quick
 def test_steps_and_exchanges_are_those_of_the_formulas(seed, rounds, toward, block):
-    """An independent recursion of two nodes in numpy, to 1e-12, of one vector in blocks and of the rows of an array."""
+    """Compared with an independent recursion of two nodes in numpy, to 1e-12, for a vector in blocks and for rows of an array."""
     pet = Pet(0.3, 1e6)
     theirs = [Recursion(DIM) for _ in range(2)]
     models, flow = [gaussian(seed), gaussian(seed + 1)], np.zeros(DIM)
@@ -103,7 +103,7 @@ def test_steps_and_exchanges_are_those_of_the_formulas(seed, rounds, toward, blo
                 np.testing.assert_allclose(books[node].total.numpy(), theirs[node].c, rtol=0, atol=1e-12 * max(1.0, np.abs(flow).max()))
 
 
-def test_without_flows_gradients_are_what_they_were_and_all_is_borne_out():
+def test_without_flows_gradients_are_unchanged_and_the_confirmed_share_is_1():
     state, gradient = borne.start(gaussian(1)), gaussian(2)
     for _ in range(3):
         direction, state = borne.correct(state, gradient)
@@ -112,7 +112,7 @@ def test_without_flows_gradients_are_what_they_were_and_all_is_borne_out():
 
 
 def counted(c, gradients):
-    """τ of each step along these gradients, and the state after them."""
+    """Return τ of each step along these gradients, and the state after them."""
     state, found = borne.corrected(borne.start(c), c), []
     for gradient in gradients:
         direction, state = borne.correct(state, gradient)
@@ -120,7 +120,7 @@ def counted(c, gradients):
     return found, state
 
 
-def test_a_quarter_of_a_correction_in_gradients_is_enough_and_what_is_not_there_stops_counting():
+def test_a_quarter_of_a_correction_in_gradients_confirms_it_and_none_removes_it():
     c = gaussian(1)
     assert counted(c, [c] * 5)[0] == pytest.approx([1.0] * 5)
     assert counted(c, [0.25 * c] * 5)[0] == pytest.approx([1.0] * 5)
@@ -135,7 +135,7 @@ def test_a_quarter_of_a_correction_in_gradients_is_enough_and_what_is_not_there_
 @given(seed=seeds, scales=st.lists(st.floats(-3.0, 3.0), min_size=2, max_size=12), length=st.floats(1e-3, 1e3))
 @quick
 def test_a_correction_is_at_most_four_times_the_gradients_component_along_it(seed, scales, length):
-    """Whatever c is, so whatever peers sent: τ‖c‖ <= 4·⟨g, c⟩/‖c‖, of the mean over some three steps, or a hundredth of the gradient."""
+    """For any c, whatever peers sent: τ‖c‖ <= 4·⟨g, c⟩/‖c‖, averaged over some three steps, or a hundredth of the gradient."""
     c = length * gaussian(seed)
     gradients = [scale * c / c.norm() + gaussian(seed + 1 + k) for k, scale in enumerate(scales)]
     found, _ = counted(c, gradients)
@@ -157,8 +157,8 @@ def test_products_that_are_not_finite_are_left_out():
     torch.testing.assert_close(direction, torch.zeros(DIM, dtype=torch.float64))
 
 
-def test_what_is_sent_is_the_mean_of_the_steps_before_the_vector_was_published():
-    """Also where steps are done ahead of the exchanges (overlap), where each is published (clock pace), and after rounds without any."""
+def test_the_sent_share_is_the_mean_over_the_steps_before_publication():
+    """Also with overlap, in clock pace, where each step is published, and after rounds without steps."""
     c = gaussian(1)
     _, state = counted(c, [0.1 * c] * 3)  # 1, .4, .4
     state = borne.published(state)
@@ -194,8 +194,8 @@ def test_a_step_changes_neither_the_correction_nor_the_state_it_came_from():
     events=st.lists(st.tuples(st.sampled_from(["both", "late", "settle", "revoke"]), shares, shares), min_size=1, max_size=12),
 )
 @quick
-def test_flows_stay_opposite_to_the_bit_through_forgetting_loss_and_death(seed, leak, flows, events):
-    """Both ends take the lesser of two numbers that were sent, so they forget and move alike, one of them perhaps later."""
+def test_flows_stay_bitwise_opposite_through_resets_losses_and_crashes(seed, leak, flows, events):
+    """Both ends take the smaller of two numbers that were sent, so they scale alike, one of them possibly later."""
     edge, like, other = Pet(0.3, 3.0, leak, flows=flows).edge, torch.zeros(DIM), {"a": "b", "b": "a"}
     books, waiting = {me: edge_ledger.opened(like) for me in other}, []
     for turn, (event, one, two) in enumerate([*events, ("both", 0.5, 0.5)]):
@@ -234,7 +234,7 @@ def test_unconfirmed_flows_decay_by_half_per_exchange(s, share):
     ("kind", "keys", "made"),
     [("sgd", {}, Pet), ("sgd", {"kappa": 0.2}, Pet), ("adamw", {}, Moments), ("muon", {}, Moments), ("adagrad", {}, Moments)],
 )
-def test_sgd_is_corrected_so_and_other_optimisers_average_memories(kind, keys, made):
+def test_only_sgd_has_such_corrections_and_other_optimisers_average_memories(kind, keys, made):
     assert isinstance(mixer(Manifest(mix=MixSection(**keys), optimizer=OptimizerSection(kind=kind))), made)
 
 

@@ -1,4 +1,4 @@
-"""Buffers behind the parameters: they are averaged plainly, and the parameters walk as if they were alone."""
+"""Buffers behind the parameters are averaged plainly, and the parameters evolve as without buffers."""
 
 import pytest
 import torch
@@ -27,8 +27,8 @@ def built(name):
 
 
 @pytest.mark.parametrize("name", CARRYING)
-def test_parameters_walk_as_if_they_were_alone_and_buffers_are_what_exchanges_make_of_them(name):
-    """Three rounds of local steps, in which buffers change too, an exchange of halves with the other row, and flows."""
+def test_parameters_evolve_as_without_buffers_and_buffers_are_averaged(name):
+    """Three rounds of local steps that also change buffers, an exchange with weight one half, and flows."""
     inner = built(name)
     whole = carrying(inner, LAYOUT)
     x = rows(1)
@@ -58,7 +58,7 @@ def test_parameters_walk_as_if_they_were_alone_and_buffers_are_what_exchanges_ma
         state, alone = whole.corrected(state, flows), inner.corrected(alone, flows[..., :T])
 
 
-def test_what_is_mixed_in_place_is_mixed_in_place_with_buffers():
+def test_in_place_mixing_stays_in_place_with_buffers():
     """Large models are never copied for an exchange."""
     whole, x = carrying(Dsgd(), LAYOUT), rows(1)
     assert whole.replaces
@@ -67,7 +67,7 @@ def test_what_is_mixed_in_place_is_mixed_in_place_with_buffers():
     assert whole.absorb(None, x, x, NEW)[0] is x
 
 
-def test_models_without_buffers_and_rules_need_nothing():
+def test_models_without_buffers_and_rules_are_not_wrapped():
     plain = Layout(("weight",), ((2, 2),), torch.float64)
     for kind, layout, carried in (("gather", LAYOUT, False), ("pet", plain, False), ("pet", LAYOUT, True)):
         mixer, about = mixer_of(Manifest(mix=MixSection(kind=kind)), layout)
@@ -75,7 +75,7 @@ def test_models_without_buffers_and_rules_need_nothing():
         assert about == layout
 
 
-def test_what_corrects_in_place_does_so_with_buffers():
+def test_in_place_corrections_stay_in_place_with_buffers():
     inner = Pet()
     whole, x, gradient = carrying(inner, LAYOUT), rows(1)[0], rows(2, T)[0]
     state, alone = whole.start(x), inner.start(x[:T])

@@ -1,4 +1,4 @@
-"""The torch-free facts that manifests are checked by are those of the algorithms themselves."""
+"""The torch-free facts by which manifests are checked agree with the algorithms."""
 
 import pytest
 

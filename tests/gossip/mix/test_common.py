@@ -1,4 +1,4 @@
-"""Messages that are the same for all: one mean at every node, to the last bit, and what holds where one is missing.
+"""Broadcast messages give one mean at every node, bit for bit, and defined results where one is missing.
 
 Shapes: n nodes, d parameters.
 """
@@ -31,14 +31,14 @@ def updates(seed):
 
 
 def swaps(node, of, missing=()):
-    """What `node` has swapped with all others."""
+    """Return what `node` has swapped with all others."""
     weight = 1.0 / len(PEERS)
     others = [peer for peer in PEERS if peer not in {node, *missing}]
     return [Swapped(peer, of[node], of[peer], of[node], weight, weight, node) for peer in others]
 
 
 @given(seeds, st.sampled_from(["none", "ef", "ef21", "ef21_sgdm", "econtrol", "dgc", "demo"]))
-def test_all_have_one_mean_to_the_last_bit_in_whatever_order_the_swaps_came(seed, feedback):
+def test_all_nodes_have_bitwise_equal_means_for_any_order_of_swaps(seed, feedback):
     edge, of = Psgd(feedback).edge, updates(seed)
     mixed = [edge_ledger.swap_common(edge, {}, of[node], ORIGIN, swaps(node, of)[::-1])[0] for node in PEERS]
     assert all(torch.equal(mean, mixed[0]) for mean in mixed)
@@ -46,7 +46,7 @@ def test_all_have_one_mean_to_the_last_bit_in_whatever_order_the_swaps_came(seed
 
 
 @given(seeds)
-def test_where_a_peer_is_missing_the_own_update_counts_for_it(seed):
+def test_the_own_update_replaces_a_missing_peer_s(seed):
     edge, of = Psgd("none").edge, updates(seed)
     mixed, _ = edge_ledger.swap_common(edge, {}, of["b"], ORIGIN, swaps("b", of, missing="e"))
     expected = (of["a"] + of["c"] + of["d"] + 2.0 * of["b"]) / 5.0
@@ -55,7 +55,7 @@ def test_where_a_peer_is_missing_the_own_update_counts_for_it(seed):
 
 @given(seeds)
 def test_late_commits_are_added_to_the_mean(seed):
-    """Last round our own update counted for the peer's; now the peer's does."""
+    """In the last round the own update replaced the peer's; now the peer's counts."""
     edge, old, of = Psgd("none").edge, updates(seed), updates(seed + 1)
     late = [each for each in swaps("b", old) if each.peer == "e"]
     mixed, _ = edge_ledger.swap_common(edge, {}, of["b"], ORIGIN, [*late, *swaps("b", of)])
@@ -63,7 +63,7 @@ def test_late_commits_are_added_to_the_mean(seed):
     assert torch.allclose(mixed, mean + (old["e"] - old["b"]) / 5.0, atol=1e-6)
 
 
-def test_signs_are_of_what_was_sent_and_a_missing_message_moves_nothing():
+def test_demo_signs_of_zero_and_missing_messages_are_zero():
     edge, of = Psgd("demo").edge, dict.fromkeys(PEERS, torch.zeros(DIM))
     of["b"] = torch.ones(DIM)
     done = [Swapped(each.peer, torch.zeros(DIM), each.received, each.mine, each.give, each.take, "b") for each in swaps("b", of, "e")]
@@ -86,7 +86,7 @@ def test_a_sender_draws_anew_each_round_and_never_for_a_peer():
 
 
 @pytest.mark.parametrize("control", [False, True])
-def test_local_steps_done_meanwhile_stay_and_the_common_model_knows_nothing_of_them(control):
+def test_concurrent_local_steps_stay_outside_the_common_model(control):
     mixer = Psgd("ef21", control_variate=control)
     phase = Phase(0, 1.0, 0.1)
     x = torch.zeros(DIM)
@@ -100,8 +100,8 @@ def test_local_steps_done_meanwhile_stay_and_the_common_model_knows_nothing_of_t
 
 
 @given(seeds)
-def test_edges_that_sent_other_messages_count_each_for_its_share(seed):
-    """After a link was missed an edge owes more than the others; then the mean over nodes still moves by what was sent."""
+def test_edges_with_different_messages_count_by_their_share(seed):
+    """After a missed link an edge has a larger residual than the others; the mean over nodes still moves by what was sent."""
     edge, of = Psgd("none").edge, updates(seed)
     first, *others = swaps("b", of)
     mixed, _ = edge_ledger.swap_common(edge, {}, of["b"], ORIGIN, [replace(first, sent=3.0 * of["b"]), *others])
@@ -110,7 +110,7 @@ def test_edges_that_sent_other_messages_count_each_for_its_share(seed):
 
 
 @given(seeds)
-def test_a_peer_twice_and_another_never_is_no_mean_of_all(seed):
+def test_exchanging_twice_with_one_peer_does_not_give_the_mean_of_all(seed):
     edge, of = Psgd("none").edge, updates(seed)
     done = swaps("b", of, missing="e")
     mixed, _ = edge_ledger.swap_common(edge, {}, of["b"], ORIGIN, [*done, done[0]])

@@ -1,4 +1,4 @@
-"""The defended tracker: what it keeps of gradient tracking, and how little a liar can do to it, for how long."""
+"""The defended tracker: properties kept from gradient tracking, and bounds on a liar's influence."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -30,7 +30,7 @@ from tests.strategies import examples, seeds
 
 N, DIM = 8, 6
 OFF = DefendedTracking(0.0, 0.0, 0.0, 0.0)
-LARGEST = 2.0**100  # a little more than is let in
+LARGEST = 2.0**100  # slightly more than is accepted
 quick = examples(10)
 
 
@@ -44,7 +44,7 @@ def state(seed, **changes):
 
 
 def change(edge, mine, message, take=0.5):
-    """(model, tracker, norms) that a message does to a shared vector."""
+    """Return (model, tracker, norms) changes that a message makes to a shared vector."""
     return edge.received(edge.begin(mine), message, mine, take)[1].tensor_split((DIM, 2 * DIM), dim=-1)
 
 
@@ -60,8 +60,8 @@ def walk(algorithm, rounds, lr=0.02):
 # --- what it keeps ------------------------------------------------------------------------------------------------
 
 
-def test_with_all_four_off_it_walks_as_gradient_tracking_does_bit_for_bit():
-    """In the loop and in the matrix, whatever peers a round brings: defenses are all that it adds."""
+def test_without_its_four_defenses_it_equals_gradient_tracking_bit_for_bit():
+    """In the loop and in the matrix, for any peers: the four defenses are the only addition."""
     agreed = exchange_codec("identity", "identity", clip_norm=0.0)
     plain, defended = (Both(algorithm, agreed, Everything()) for algorithm in (GradientTracking(), OFF))
     for number in range(6):
@@ -74,18 +74,18 @@ def test_with_all_four_off_it_walks_as_gradient_tracking_does_bit_for_bit():
 
 @pytest.mark.parametrize("leak", [0.0, 0.2])
 def test_trackers_sum_to_gradients_through_a_hundred_rounds_of_clipping(leak):
-    """Σ y = Σ g: what the honest do to each other, however much of it is clipped or forgotten, biases nobody."""
+    """Σ y = Σ g: honest nodes bias nobody, however much is clipped or leaks away."""
     for swarm, _ in walk(DefendedTracking(0.25, leak, 0.0, 0.0), 100):
         moved = swarm.state.y - swarm.state.previous
         assert float(moved.norm(dim=1).max()) > 1e-6
         assert float(moved.sum(0).abs().max()) < 1e-11 * float(swarm.state.y.abs().max() + 1.0)
 
 
-def test_thresholds_of_each_ends_own_break_the_sum_among_the_honest():
-    """Why the smaller of both counts: with no liar there, trackers no longer follow the mean gradient."""
+def test_separate_thresholds_at_both_ends_break_the_sum_of_honest_trackers():
+    """This is why the smaller of both counts: even without liars, trackers no longer follow the mean gradient."""
 
     class Own(Bounded):
-        """Minds its own gradients only."""
+        """Uses its own gradients' threshold only."""
 
         def received(self, kept, message, mine, take):
             message = message.clone()
@@ -93,7 +93,7 @@ def test_thresholds_of_each_ends_own_break_the_sum_among_the_honest():
             return Bounded.received(self, kept, message, mine, take)
 
     class Lopsided(DefendedTracking):
-        """With such an edge."""
+        """The tracker with such an edge."""
 
         edge = Own(0.25, 0.0)
 
@@ -101,8 +101,8 @@ def test_thresholds_of_each_ends_own_break_the_sum_among_the_honest():
     assert float((swarm.state.y - swarm.state.previous).sum(0).abs().max()) > 0.1
 
 
-def test_clipped_without_a_leak_it_still_finds_the_optimum_and_a_leak_costs_a_floor():
-    """A symmetric clip only delays; to forget is the price, and DSGD the limit."""
+def test_clipping_alone_keeps_the_optimum_and_a_leak_adds_a_floor():
+    """A symmetric clip only delays; a leak adds a floor, and in the limit gives DSGD."""
     error = {}
     for leak in (0.0, 0.2, 0.6):
         *_, (swarm, best) = walk(DefendedTracking(0.25, leak, 0.0, 0.0), 300, lr=0.1)
@@ -113,7 +113,7 @@ def test_clipped_without_a_leak_it_still_finds_the_optimum_and_a_leak_costs_a_fl
 
 @given(seed=seeds, take=st.floats(0.01, 0.99), size=st.floats(1e-3, 1e3))
 @quick
-def test_what_is_done_to_two_trackers_is_the_same_bits_with_opposite_signs(seed, take, size):
+def test_two_trackers_change_by_opposite_bits(seed, take, size):
     edge = Bounded(0.25, 3.0)
     one, other = (torch.cat((gaussian(seed + i, 2 * DIM), size * gaussian(seed + i, 2).abs())) for i in (0, 10))
     (_, moved, norms), (_, moved_other, _) = change(edge, one, other, take), change(edge, other, one, take)
@@ -144,14 +144,14 @@ def test_one_lie_decays_by_one_minus_leak_per_round(leak, rounds):
     lie = kept.y - kept.previous
     for _ in range(rounds):
         x, kept = algorithm.absorb(kept, x, algorithm.shared(kept, x), PHASE)
-        direction, kept = algorithm.correct(kept, kept.previous + 1.0)  # whatever gradients do meanwhile
+        direction, kept = algorithm.correct(kept, kept.previous + 1.0)  # for any gradients in the meantime
     torch.testing.assert_close(direction - kept.previous, lie * (1.0 - leak) ** rounds, rtol=1e-3, atol=3e-5)
 
 
 @given(clip=st.floats(0.05, 2.0), leak=st.floats(0.05, 0.9))
 @quick
 def test_a_lie_in_every_round_is_bounded(clip, leak):
-    """(1 − leak)/leak · w·clip·‖g‖, from whoever begins without a correction."""
+    """By (1 − leak)/leak · w·clip·‖g‖, for a node that begins without a correction."""
     algorithm = DefendedTracking(clip, leak, 0.0, 0.0)
     gradient, x = gaussian(1, DIM), gaussian(2, DIM)
     kept, lie = algorithm.start(x), torch.full((2 * DIM + 2,), 1e9)
@@ -174,9 +174,9 @@ def test_a_correction_is_never_longer_than_its_cap():
     torch.testing.assert_close(now / now.norm(), was / was.norm())
 
 
-def test_a_liar_that_swaps_is_not_moved_by_its_own_lies():
+def test_a_liar_in_swaps_is_not_moved_by_its_own_lies():
     class Lie:
-        """Row 1 says five more of everything."""
+        """Row 1 adds five to everything it sends."""
 
         attack = SimpleNamespace(targets="tracker")
         rows = np.array([False, True])
@@ -206,7 +206,7 @@ def test_a_liar_that_swaps_is_not_moved_by_its_own_lies():
 
 
 def test_norms_are_running_means_that_begin_with_the_first():
-    """Of our own gradients and steps, which no peer moves; a round that only mixes is no step."""
+    """Of own gradients and steps, which no peer influences; a round without local steps does not count."""
     algorithm, x = DefendedTracking(), torch.zeros(2)
     kept = algorithm.start(x)
     for length, mean in ((5.0, 5.0), (15.0, 6.0)):
@@ -219,7 +219,7 @@ def test_norms_are_running_means_that_begin_with_the_first():
 
 @given(seed=seeds, tau=st.just(0.0) | st.floats(1e-15, 1e3))  # squares of shorter ones are denormal
 @quick
-def test_shortening_is_odd_and_keeps_direction_and_input(seed, tau):
+def test_clipping_is_odd_and_keeps_direction_and_input(seed, tau):
     v, limit = gaussian(seed, 3, DIM), torch.full((3, 1), tau)
     held = v.clone()
     short = shortened(v, limit)
@@ -249,14 +249,14 @@ def test_the_four_bounds_are_keys_of_the_manifest():
         ("pace.kind=clock", r"mix\.kind: defended_tracking counts on rounds"),
     ],
 )
-def test_what_would_break_the_sum_of_trackers_is_refused(key, line):
+def test_settings_that_break_the_sum_of_trackers_are_refused(key, line):
     agreed = ("mix=defended_tracking", "overlay=grid", "compress.response=identity", "compress.select=full")
     manifests.check(keys.apply_set(Manifest(), agreed))
     with pytest.raises(ConfigError, match=line):
         manifests.check(keys.apply_set(Manifest(), (*agreed, key)))
 
 
-def test_keys_of_the_tracker_are_part_of_the_id():
+def test_keys_of_the_tracker_are_part_of_the_swarm_id():
     defended = ("mix=defended_tracking",)
     ids = [manifests.swarm_id(keys.apply_set(Manifest(), (*defended, f"mix.tracker_leak={leak}"))) for leak in (0.2, 0.3, 0.4)]
     assert ids[0] == manifests.swarm_id(keys.apply_set(Manifest(), defended))

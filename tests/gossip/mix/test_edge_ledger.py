@@ -52,7 +52,7 @@ class Node:
 
 
 def meet(nodes, pairs, seed=0):
-    """Exchanges over (i, j, support) in turn: both ends apply one v with opposite signs."""
+    """Exchange over (i, j, support) in turn: both ends apply one v with opposite signs."""
     for turn, (i, j, support) in enumerate(pairs):
         dim = nodes[i].shared.numel()
         for me, you, sign in ((i, j, 1.0), (j, i, -1.0)):
@@ -63,7 +63,7 @@ pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from
 
 
 @pytest.mark.parametrize("support", SUPPORTS, ids=lambda support: type(support).__name__)
-def test_nothing_that_goes_in_is_modified(support):
+def test_inputs_are_not_modified(support):
     algorithm = PET
     node, gradient = Node(algorithm, gaussian(1)), gaussian(2)
     node.absorb(effect("p", 1.0, 3, Full(), node.shared.numel()))
@@ -81,7 +81,7 @@ def test_nothing_that_goes_in_is_modified(support):
     assert all(torch.equal(tensor, copy) for tensor, copy in held.values())
 
 
-def test_a_catalogue_name_or_value_that_cannot_be_is_one_clear_line():
+def test_invalid_catalogue_names_and_values_give_one_clear_line():
     with pytest.raises(ConfigError, match=r"'pett' is unknown, choose one of .*dsgd, .*gradient_tracking, .*pet"):
         MIXERS.build("mix", "pett", {})
     for bad in ({"kappa": 0.6}, {"flow_limit": 0.0}):
@@ -95,7 +95,7 @@ def test_a_catalogue_name_or_value_that_cannot_be_is_one_clear_line():
 @given(meetings=pairs, seed=seeds)
 @quick
 def test_flows_of_an_edge_are_antisymmetric_bit_for_bit(meetings, seed):
-    """Whatever the order, supports and clamping: this is the one invariant that makes a flow deletable."""
+    """For any order, supports and clamping: this invariant makes a flow deletable."""
     books = _ledgers(meetings, seed)
     for i in range(4):
         for j in range(i):
@@ -108,7 +108,7 @@ def test_flows_of_an_edge_are_antisymmetric_bit_for_bit(meetings, seed):
 @given(meetings=pairs, seed=seeds, order=st.permutations(range(4)))
 @quick
 def test_the_total_is_the_sum_of_its_parts_at_every_moment(meetings, seed, order):
-    """Not nearly: the same additions in the same order, however it came about."""
+    """Exactly: the same additions in the same order."""
     for kept in _ledgers(meetings, seed):
         for peer in order:
             kept = edge_ledger.settle(kept, f"p{peer}", SETTLED)  # noqa: PLW2901 — a ledger's life
@@ -119,7 +119,7 @@ def test_the_total_is_the_sum_of_its_parts_at_every_moment(meetings, seed, order
 @given(meetings=pairs, seed=seeds, dead=st.sets(st.integers(0, 3), max_size=3))
 @quick
 def test_after_a_crash_the_survivors_corrections_still_sum_to_zero(meetings, seed, dead):
-    """A textbook tracker's share would be gone for ever; here what the dead contributed is deleted."""
+    """A textbook tracker's share would be lost for ever; here a dead node's contribution is deleted."""
     books = _ledgers(meetings, seed)
     for i in sorted(set(range(4)) - dead):
         for j in sorted(dead):
@@ -130,7 +130,7 @@ def test_after_a_crash_the_survivors_corrections_still_sum_to_zero(meetings, see
 
 
 def test_settling_keeps_the_correction_and_a_late_revocation_still_finds_it():
-    """Closing an edge in order is no reason to forget what was learned over it; a ban later is."""
+    """An orderly close keeps the learned correction; a later ban removes it."""
     kept = _ledgers([(0, 1, Full()), (0, 2, Full()), (0, 3, Full())], 5)[0]
     total, flows = kept.total, dict(kept.flows)
     for peer in ("p1", "p2"):
@@ -139,7 +139,7 @@ def test_settling_keeps_the_correction_and_a_late_revocation_still_finds_it():
     assert list(kept.settled) == ["p1", "p2"]
     revoked = edge_ledger.revoke(kept, "p1")
     torch.testing.assert_close(revoked.total, total - flows["p1"])
-    kept = edge_ledger.settle(kept, "p3", SETTLED)  # one more than is kept: the oldest can no longer be revoked
+    kept = edge_ledger.settle(kept, "p3", SETTLED)  # one more than is retained: the oldest can no longer be revoked
     assert list(kept.settled) == ["p2", "p3"]
     torch.testing.assert_close(edge_ledger.revoke(kept, "p1").total, total)
 
@@ -168,8 +168,8 @@ def held(**flows: float):
     [({"p": 1.0}, False), ({"p": 1.0, "q": -0.5}, False), ({"p": 10.0, "q": -5.0, "r": -4.9}, True), ({"q": -5.0, "r": 4.9}, False)],
     ids=["all there was", "honest", "pushed steadily", "never met"],
 )
-def test_the_rest_leans_against_a_flow_far_longer_than_the_whole_correction(flows, leans):
-    """Without it what is left is as large and points the other way: no correction at all errs by less."""
+def test_a_flow_far_longer_than_the_correction_is_recognised(flows, leans):
+    """After deleting it the remaining flows are as large and point the other way, which is worse than no correction."""
     before = held(**flows)
     after = edge_ledger.revoke(before, "p")
     assert edge_ledger.dominated(before, after) == leans
@@ -177,7 +177,7 @@ def test_the_rest_leans_against_a_flow_far_longer_than_the_whole_correction(flow
         assert (after.total - before.total).norm() > before.total.norm()
 
 
-def test_nothing_leans_where_there_is_no_correction():
+def test_without_a_correction_no_flow_counts_as_dominating():
     empty = edge_ledger.opened(torch.zeros(3))
     assert not edge_ledger.dominated(empty, edge_ledger.revoke(empty, "p"))
 
@@ -188,7 +188,7 @@ def test_nothing_leans_where_there_is_no_correction():
 @given(meetings=pairs, seed=seeds, steps=st.lists(st.integers(0, 3), max_size=12))
 @quick
 def test_trackers_sum_to_the_gradients_last_seen(meetings, seed, steps):
-    """Through local steps at any pace and exchanges in any order: with whole numbers, exactly."""
+    """With local steps at any pace and exchanges in any order: exactly, for integers."""
     algorithm = GradientTracking()
     gradients = [torch.zeros(DIM) for _ in range(4)]
     nodes = [Node(algorithm, torch.zeros(DIM)) for _ in range(4)]
@@ -231,7 +231,7 @@ def _resum(state):
 @examples(20)
 @given(seed=seeds, leak=st.sampled_from((0.0, 0.01)))
 def test_flows_in_bfloat16_are_antisymmetric_to_the_bit_through_hundreds_of_exchanges(seed, leak):
-    """What is rounded is rounded to the nearest, at both ends; all of a flow that a settled or a deleted edge leaves is as exact."""
+    """Both ends round to nearest; settling or deleting an edge is as exact."""
     pet = Pet(0.3, 0.05, leak=leak, flows="bfloat16")
     one = other = edge_ledger.opened(torch.zeros(DIM))
     zeros = torch.zeros(DIM)
@@ -248,7 +248,7 @@ def test_flows_in_bfloat16_are_antisymmetric_to_the_bit_through_hundreds_of_exch
 
 
 def test_a_flow_in_bfloat16_follows_a_noisy_one_as_float32_does():
-    """Rounding is far below what noise leaves after 400 exchanges. The reference, one seed: .231 of the flow, and .234 in float32."""
+    """Rounding is far below the noise after 400 exchanges. The reference, one seed: .231 of the flow, and .234 in float32."""
     found = {"float32": [], "bfloat16": []}
     for seed in range(3):
         wanted = 0.02 * gaussian(10**6 + seed, 4096)
@@ -267,7 +267,7 @@ def test_a_flow_in_bfloat16_follows_a_noisy_one_as_float32_does():
 
 
 @pytest.mark.parametrize("flows", ["float32", "bfloat16"])
-def test_an_owned_ledger_and_long_vectors_give_the_same_bits(flows, monkeypatch):
+def test_in_place_ledgers_and_long_vectors_give_the_same_bits(flows, monkeypatch):
     pet, ends = Pet(0.3, LIMIT, flows=flows), []
     for owned, stretch in ((False, 1 << 20), (True, 5)):
         monkeypatch.setattr("starling.gossip.mix.edge_ledger.STRETCH", stretch)

@@ -1,4 +1,4 @@
-"""Gathering: nodes ask peers for their vectors and combine them; the loop and the matrix agree, liars and losses are told apart."""
+"""Gathering: nodes request peers' vectors and combine them; the loop and the matrix agree, and liars and losses are distinguished."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -62,7 +62,7 @@ def phase(number=0):
 
 
 class Liars:
-    """One row that tells everybody the same lie, and remembers what it saw."""
+    """An attack with one lying row that sends all the same lie, and records the vectors it saw."""
 
     attack = SimpleNamespace(targets="model")
 
@@ -79,7 +79,7 @@ class Liars:
 @pytest.mark.parametrize("response", ["identity", "fp16", "int8"])
 @pytest.mark.parametrize("overlay", [Pull(3, 3), Ring(), Hypercube()], ids=lambda part: type(part).__name__)
 def test_the_matrix_walks_the_loops_trajectory_bit_for_bit(overlay, response):
-    """With a rule that looks at all there is: memory, losses, the model before local steps."""
+    """With a rule that uses everything: memory, losses, the model before local steps."""
     target = gaussian(2, N, D)
 
     def worth(rows, models):
@@ -113,7 +113,7 @@ def test_the_matrix_walks_the_loops_trajectory_bit_for_bit(overlay, response):
 
 @pytest.mark.parametrize("overlay", [Pull(3, 3), Complete()], ids=lambda part: type(part).__name__)
 def test_both_engines_assign_the_same_stages(overlay):
-    """Three slots for seven peers: somebody is forgotten in nearly every round, or has to stand."""
+    """Three slots for seven peers: almost every round forgets a peer, or leaves one waiting."""
     loop = Reference(PEERS, gaussian(1, N, D), Gather(Counting()), exchange_codec("identity"), Everything(), 5)
     both = swarm(Gather(Counting()))
     for number in range(5):
@@ -126,8 +126,8 @@ def test_both_engines_assign_the_same_stages(overlay):
 
 
 @pytest.mark.parametrize("overlay", [Pull(3, 3), Complete(), Hypercube()], ids=lambda part: type(part).__name__)
-def test_with_the_mean_a_round_is_the_overlays_matrix(overlay):
-    """DSGD by pulling: x <- W x, where every row of W weighs all models that it hears alike."""
+def test_gathering_with_the_mean_applies_the_overlay_s_matrix(overlay):
+    """DSGD by pulling: x <- W x, where every row of W weighs all received models alike."""
     made = swarm()
     x = made.x.clone()
     order = Schedule(overlay, PEERS, b"salt")
@@ -138,7 +138,7 @@ def test_with_the_mean_a_round_is_the_overlays_matrix(overlay):
 
 
 def test_all_requesters_get_the_same_bytes():
-    """A message is coded once a round: else a peer could tell two what rounds differently, and nobody could compare."""
+    """A message is encoded once per round; otherwise two peers could get different roundings, which nobody could compare."""
     first, second = torch.zeros(2, D), []
 
     class Keeps(Mean):
@@ -168,8 +168,8 @@ def test_a_lost_vector_is_absent():
     assert not done.committed[place]
 
 
-def test_the_dead_who_are_asked_in_vain_are_absent_too():
-    """They are among those asked: a rule that counts its peers must not take two of three for two of two."""
+def test_dead_peers_count_as_absent():
+    """They are among the requested: a rule that counts peers must not take two of three for two of two."""
     made = swarm()
     gone = np.zeros(N, np.int64)
     gone[0] = 2
@@ -179,8 +179,8 @@ def test_the_dead_who_are_asked_in_vain_are_absent_too():
     torch.testing.assert_close(made.x[1], x.mean(0))
 
 
-def test_below_a_rules_least_number_of_peers_none_is_used():
-    """Churn may leave so few; neither may that end a node, nor may a weaker rule than was agreed on come in its place."""
+def test_below_a_rule_s_minimum_no_vector_is_used():
+    """Churn may leave so few; it must neither end a node nor weaken the agreed rule."""
 
     class Needs(Mean):
         def combine(self, kept, own, told, present, before, losses, slots=None):
@@ -195,7 +195,7 @@ def test_below_a_rules_least_number_of_peers_none_is_used():
     assert not torch.equal(all_.x, gaussian(1, N, D))
 
 
-def test_a_node_whose_rule_leaves_the_finite_numbers_keeps_its_own_vector():
+def test_a_node_whose_rule_gives_non_finite_numbers_keeps_its_own_vector():
     class Breaks(Mean):
         def start(self, own):
             return own.new_zeros((*own.shape[:-1], 1))
@@ -214,7 +214,7 @@ def test_a_node_whose_rule_leaves_the_finite_numbers_keeps_its_own_vector():
 
 
 def test_bytes_count_one_payload_from_responder_to_requester():
-    """One that is not asked sends nothing: a pull costs its two ends one payload, not two."""
+    """A pull costs one payload, not two: a node that is not asked sends nothing."""
     made = swarm()
     one_way = Exchanges(np.array([[0], [2]]), np.array([[0.5], [0.0]]))
     done = made.round(phase(), None, 0, one_way)
@@ -244,7 +244,7 @@ def test_a_liar_sends_its_lie_and_mixes_honestly():
     assert torch.equal(seen.now, x)
 
 
-def test_liars_see_vectors_before_and_after_the_local_steps():
+def test_attackers_see_vectors_before_and_after_local_steps():
     liars = Liars(None)
     made = swarm(byzantine=liars)
     x = made.x.clone()
@@ -254,7 +254,7 @@ def test_liars_see_vectors_before_and_after_the_local_steps():
     assert torch.equal(seen.now, x - 1.0)
 
 
-def test_a_liar_may_tell_each_receiver_something_else():
+def test_an_attacker_may_send_each_receiver_another_vector():
     liars = Liars(lambda _seen, _liar, receivers: torch.stack([torch.full((D,), float(row)) for row in receivers]))
     honest, lied = swarm(), swarm(byzantine=liars)
     for made in (honest, lied):
@@ -265,7 +265,7 @@ def test_a_liar_may_tell_each_receiver_something_else():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e31])
-def test_a_lie_that_cannot_be_read_is_as_if_nothing_came(value):
+def test_an_undecodable_vector_counts_as_missing(value):
     lied = swarm(response="fp16", byzantine=Liars(torch.full((D,), value)))
     lied.round(phase(), None, 0, meetings(Ring()))
     assert bool(torch.isfinite(lied.x).all())
@@ -277,7 +277,7 @@ def test_a_lie_that_cannot_be_read_is_as_if_nothing_came(value):
         torch.testing.assert_close(lied.x[victim], (2 * x[victim] + x[honest].half().float()) / 3)
 
 
-def test_where_both_ends_apply_a_difference_a_liar_reads_another_vector():
+def test_in_pairwise_exchanges_an_attacker_forges_the_difference():
     lie = torch.full((D,), 3.0)
     pair = Exchanges(np.array([[LIAR], [VICTIM]]), np.full((2, 1), 0.5))
     made = swarm(Dsgd(), byzantine=Liars(lie))
@@ -287,7 +287,7 @@ def test_where_both_ends_apply_a_difference_a_liar_reads_another_vector():
     torch.testing.assert_close(made.x[LIAR], x[LIAR] + (x[VICTIM] - lie) / 2, atol=2e-3, rtol=0)
 
 
-def test_a_lie_that_cannot_be_read_loses_an_exchange_of_differences():
+def test_an_undecodable_message_loses_a_pairwise_exchange():
     pair = Exchanges(np.array([[LIAR], [VICTIM]]), np.full((2, 1), 0.5))
     made = swarm(Dsgd(), byzantine=Liars(torch.full((D,), float("nan"))))
     done = made.round(phase(), None, 0, pair)
@@ -295,7 +295,7 @@ def test_a_lie_that_cannot_be_read_loses_an_exchange_of_differences():
     assert not done.committed.any()
 
 
-def test_liars_among_each_other_tell_the_truth():
+def test_attackers_exchange_honestly_with_each_other():
     liars = Liars(torch.full((D,), 9.0), bad=(LIAR, VICTIM))
     pair = Exchanges(np.array([[LIAR], [VICTIM]]), np.full((2, 1), 0.5))
     for mixer in (None, Dsgd()):
@@ -306,7 +306,7 @@ def test_liars_among_each_other_tell_the_truth():
     assert liars.seen == []
 
 
-def test_in_clock_pace_every_visit_is_a_lie_of_its_own():
+def test_in_clock_pace_every_visit_is_forged_separately():
     liars = Liars(torch.full((D,), 3.0))
     made = swarm(Dsgd(), byzantine=liars)
     visits = Exchanges(np.array([[LIAR, LIAR], [VICTIM, 0]]), np.full((2, 2), 0.5))

@@ -1,4 +1,4 @@
-"""What exchanges of memories promise: averages, by an independent recursion; ages; and how little one peer can do."""
+"""Exchanges of memories: averages compared with an independent recursion; ages; and the bound on one peer's influence."""
 
 import math
 
@@ -26,9 +26,9 @@ def weights(age):
 
 
 def recursion(one, other, theta, square):
-    """What the module says, in numpy and float64, of the codes' values: (m, v, age) of the end `one`.
+    """Return (m, v, age) of the end `one`, computed in numpy float64 from the decoded values.
 
-    `one` and `other` are (m, v, age), `square` the other's v as decoded; the difference of m is given as `other`'s m.
+    `one` and `other` are (m, v, age), `square` the other's decoded v; the difference of m is given as `other`'s m.
     """
     (m, v, age), (m_other, _, age_other) = one, other
     after = max(age, age_other)
@@ -41,7 +41,7 @@ def recursion(one, other, theta, square):
 @given(seed=seeds, ages=st.tuples(st.integers(1, 60), st.integers(1, 60)), theta=st.floats(0.1, 0.5), met=st.integers(0, 9))
 @examples(60)
 def test_both_ends_follow_the_formulas(seed, ages, theta, met):
-    """To 1e-12 in float64, of what the codes say."""
+    """To 1e-12 in float64, on the decoded values."""
     chance = torch.Generator().manual_seed(seed)
     one, other = (drawn(D, age, chance, dtype=torch.float64) for age in ages)
     one.met = met
@@ -71,8 +71,8 @@ def test_both_ends_follow_the_formulas(seed, ages, theta, met):
 
 @given(seed=seeds, age=st.integers(1, 50))
 @examples(30)
-def test_of_equal_ages_the_sum_of_both_means_stays(seed, age):
-    """Bit for bit the same difference at both ends: what rounding takes from one the other keeps."""
+def test_with_equal_ages_the_sum_of_both_means_is_preserved(seed, age):
+    """Both ends apply bitwise the same difference, so rounding preserves the sum."""
     chance = torch.Generator().manual_seed(seed)
     one, other = drawn(D, age, chance), drawn(D, age, chance)
     before = one.mean.double() + other.mean.double()
@@ -81,8 +81,8 @@ def test_of_equal_ages_the_sum_of_both_means_stays(seed, age):
     assert float((one.mean - other.mean).norm()) < 0.05 * float(before.norm()) + 1e-6
 
 
-def test_a_young_memory_is_its_elders_after_an_exchange_and_the_elders_hardly_changes():
-    """Who joins has done its local steps by then: few gradients have little weight, so the elder's v counts."""
+def test_a_young_memory_takes_over_an_older_one_which_hardly_changes():
+    """A joiner has few gradients, which get little weight, so the older v dominates."""
     for end in range(2):
         chance = torch.Generator().manual_seed(end)
         old, new = drawn(D, 700, chance), drawn(D, 5, chance)
@@ -94,8 +94,8 @@ def test_a_young_memory_is_its_elders_after_an_exchange_and_the_elders_hardly_ch
 
 
 @pytest.mark.parametrize("ages", [(0, 50), (50, 0), (0, 0)], ids=str)
-def test_an_empty_memory_says_nothing_and_learns_nothing(ages):
-    """Else the first peer's word would be all that it rests on."""
+def test_an_empty_memory_neither_sends_nor_receives(ages):
+    """Otherwise it would rest on the first peer's values alone."""
     one, other = (drawn(D, age, torch.Generator().manual_seed(age)) for age in ages)
     before = [(each.mean.clone(), each.square.clone(), each.age) for each in (one, other)]
     learned(one, other)
@@ -107,13 +107,13 @@ def test_an_empty_memory_says_nothing_and_learns_nothing(ages):
 
 @given(seed=seeds, age=st.integers(1, 40), since=st.integers(0, 30))
 @examples(30)
-def test_an_answer_that_is_committed_late_is_as_if_it_had_come_in_time(seed, age, since):
-    """M decays meanwhile, and so does what was to be added: the same gradients end in the same memory. V is convex either way."""
+def test_a_late_commit_gives_the_same_memory_as_a_timely_one(seed, age, since):
+    """m decays meanwhile, and so does the pending change: equal gradients give an equal memory. v stays convex in both cases."""
     chance = torch.Generator().manual_seed(seed)
     prompt, partner = drawn(D, age, chance), drawn(D, age, chance)
     for each in (prompt, partner):
         each.met = 5  # without v
-    late = VectorMemory(prompt.mean, prompt.square + 1e3, age)  # so that nothing is lifted
+    late = VectorMemory(prompt.mean, prompt.square + 1e3, age)  # so that the lower bound does not apply
     prompt.square += 1e3
     late.met = 5
     for memory in (prompt, late):
@@ -143,8 +143,8 @@ def test_effects_agreed_before_a_memory_was_deleted_are_dropped():
 
 @given(seed=seeds, scale=st.floats(1.0, 1e6), square=st.sampled_from([0.0, 1.0, 1e6]))
 @examples(30)
-def test_one_liar_moves_a_memory_by_its_own_length_and_its_squares_by_a_few_times_theirs(seed, scale, square):
-    """Whatever it says of m and v: θ·‖change of m‖ <= max(‖m‖, ¼·√(Σ v̂)·w1), Σ v at most 1 + 3θ times as large, and no step too long."""
+def test_one_liar_s_effect_on_a_memory_is_bounded(seed, scale, square):
+    """For any claimed m and v: θ·‖change of m‖ <= max(‖m‖, ¼·√(Σ v̂)·w1), Σ v at most 1 + 3θ times as large, and bounded steps."""
     chance = torch.Generator().manual_seed(seed)
     honest, liar = drawn(D, 30, chance), drawn(D, 30, chance)
     liar.mean, liar.square = -scale * honest.mean, square * honest.square
@@ -162,7 +162,7 @@ def test_one_liar_moves_a_memory_by_its_own_length_and_its_squares_by_a_few_time
 
 @pytest.mark.parametrize("support", [Blocks(3, 1, 4, 16), Indices(torch.arange(5, 60, 3))], ids=["blocks", "indices"])
 @pytest.mark.parametrize("ages", [(30, 30), (5, 400)], ids=str)
-def test_a_fragments_exchange_averages_that_fragment_and_ages_stay(support, ages):
+def test_exchanging_a_fragment_averages_that_fragment_only(support, ages):
     one, other = (drawn(D, age, torch.Generator().manual_seed(age + k)) for k, age in enumerate(ages))
     outside = torch.ones(D, dtype=torch.bool)
     outside[support.index(D)] = False
@@ -176,8 +176,8 @@ def test_a_fragments_exchange_averages_that_fragment_and_ages_stay(support, ages
     assert float(gap.abs().max()) < 0.1
 
 
-def test_pieces_without_a_square_send_none_and_get_none():
-    """Muon's matrices."""
+def test_pieces_without_second_moments_exchange_none():
+    """Muon's matrices have no v."""
     decays = (Decay(slice(0, 64), 0.95, None), Decay(slice(64, D), *BETAS))
     one, other = (drawn(D, 20, torch.Generator().manual_seed(seed), decays=decays) for seed in range(2))
     asked, said = learned(one, other)
@@ -200,7 +200,7 @@ def test_a_node_that_shares_no_memory_receives_none():
 
 
 @pytest.mark.parametrize("age", [-1.0, 0.5, 3.0, math.nan, math.inf, 2.0**24 + 1, 1e300])
-def test_an_age_that_is_none_is_refused(age):
+def test_an_invalid_age_is_refused(age):
     end = MemoryExchange(drawn(D, 3, torch.Generator()), CODEC)
     with pytest.raises(ValueError, match="bad_memory"):
         end.parsed(b"", age, Full(), D)
@@ -215,7 +215,7 @@ def test_codes_of_another_length_or_with_bad_scales_are_refused():
             end.parsed(hostile, 3.0, Full(), D)
 
 
-def test_a_payload_splits_as_it_was_joined():
+def test_a_joined_payload_is_split_into_its_parts():
     said = Told(7, b"mean", b"square")
     assert memories.parted(memories.joined(b"model", said)) == (b"model", b"meansquare", 7.0)
     for hostile in (b"", b"short", b"\xff" * 12, memories.joined(b"", said)[1:]):
@@ -223,16 +223,16 @@ def test_a_payload_splits_as_it_was_joined():
             memories.parted(hostile)
 
 
-def test_the_codes_of_m_are_to_the_nearest_in_small_blocks():
-    """By chance, or in blocks of 256, orthogonalisation makes their noise larger: half of the gain is lost."""
+def test_m_is_rounded_to_nearest_in_small_blocks():
+    """With random rounding, or blocks of 256, orthogonalisation amplifies the noise and half of the gain is lost."""
     coded = MemoryCodec(integer(4, nearest=True, bucket=32))
     values = torch.randn(32 * 20, generator=torch.Generator().manual_seed(2))
     error = coded.mean.decode(coded.mean.encode(values, torch.Generator()), len(values)) - values
     assert float(error.abs().max()) <= float(values.abs().max()) / 14 * 1.01
 
 
-def test_the_bytes_of_a_memory_stay():
-    """A golden vector: nodes of other versions read them."""
+def test_the_bytes_of_a_memory_are_golden():
+    """A golden vector, which nodes of other versions read."""
     mean, square = torch.tensor([1.0, -0.5, 0.25, 0.0, 0.7]), torch.tensor([1.0, 0.25, 0.0625, 0.0, 1e-12])
     coded = MemoryCodec(integer(4, nearest=True, bucket=32))
     said = MemoryExchange(VectorMemory(mean, square, 7), coded).told(Full(), torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Mixing algorithms that are a rule for a node: what each keeps, what each computes, and that rows of a batch are nodes."""
+"""Mixing algorithms as functions of one node: invariants, formulas, and that rows of a batch are nodes."""
 
 import dataclasses
 import math
@@ -69,7 +69,7 @@ def doubly_stochastic(seed, n=N):
 
 
 def pushed(rule, x, pushes, mix, lr=LR):
-    """Models after rounds of local steps along given gradients; `mix`: (round, shared) -> shared after the exchanges."""
+    """Return the models after rounds of local steps along given gradients; `mix`: (round, shared) -> shared after the exchanges."""
     state = rule.start(x)
     for turn, steps in enumerate(pushes):
         phase = Phase(turn, len(steps), lr)
@@ -85,7 +85,7 @@ def pushed(rule, x, pushes, mix, lr=LR):
 
 
 @every_rule
-def test_the_mean_model_is_a_node_that_sees_the_mean_gradient(rule):
+def test_the_mean_model_equals_one_node_with_the_mean_gradient(rule):
     pushes = gaussian(12, K, N, D, seed=1, dtype=torch.float64)
     x = gaussian(N, D, seed=2, dtype=torch.float64)
     swarm, _ = pushed(rule, x, pushes, lambda turn, shared: doubly_stochastic(turn) @ shared)
@@ -96,7 +96,7 @@ def test_the_mean_model_is_a_node_that_sees_the_mean_gradient(rule):
 
 @pytest.mark.parametrize("name", ["dsgd", "dsgd awc", "k_gt", "exact_diffusion", "d2", "a2cid2"])
 def test_the_mean_model_takes_plain_gradient_steps(name):
-    """x̄ moves by −lr times the mean gradient, exactly: no correction has a mean."""
+    """x̄ moves by exactly −lr times the mean gradient, since corrections have mean zero."""
     pushes = gaussian(12, K, N, D, seed=1, dtype=torch.float64)
     x = gaussian(N, D, seed=2, dtype=torch.float64)
     swarm, _ = pushed(RULES[name], x, pushes, lambda turn, shared: doubly_stochastic(turn) @ shared)
@@ -104,8 +104,8 @@ def test_the_mean_model_takes_plain_gradient_steps(name):
 
 
 @every_rule
-def test_nodes_that_agree_stay_alike_bit_for_bit(rule):
-    """Equal models with equal gradients: all differences are zero, so an exchange is none, and one node alone does the same."""
+def test_nodes_with_equal_models_stay_bitwise_equal(rule):
+    """With equal models and gradients all differences are zero, so exchanges change nothing."""
     pushes = gaussian(6, K, D, seed=3)
     x = gaussian(D, seed=4)
     together, _ = pushed(
@@ -116,8 +116,8 @@ def test_nodes_that_agree_stay_alike_bit_for_bit(rule):
 
 
 @every_rule
-def test_rows_of_a_batch_are_nodes_bit_for_bit(rule):
-    """The simulator moves all nodes at once and must do what each node would do alone."""
+def test_rows_of_a_batch_equal_nodes_bit_for_bit(rule):
+    """The simulator computes all nodes at once and must equal each node alone."""
     pushes = gaussian(6, K, N, D, seed=5)
     x = gaussian(N, D, seed=6)
     mixed = []
@@ -144,7 +144,7 @@ def test_a_round_without_exchanges_leaves_the_published_model_bit_for_bit(rule):
 
 @every_rule
 def test_exchanges_on_edges_do_what_the_matrix_does(rule):
-    """The same functions called node by node with encoded differences, and on all rows with W: equal to rounding."""
+    """The same functions, called node by node with encoded differences, and on all rows with W, agree within rounding."""
     A, b, _ = quadratics(N, D)
     start = torch.zeros(N, D, dtype=torch.float64)
     exact = quantizer("identity", torch.float64)
@@ -158,7 +158,7 @@ def test_exchanges_on_edges_do_what_the_matrix_does(rule):
 
 
 @every_rule
-def test_nothing_that_goes_in_is_modified(rule):
+def test_inputs_are_not_modified(rule):
     x, gradient = gaussian(N, D, seed=7), gaussian(N, D, seed=8)
     shared = gaussian(N, origin(rule, torch.zeros(D)).numel(), seed=9)
     _, state = pushed(rule, gaussian(N, D, seed=10), gaussian(2, K, N, D, seed=11), lambda _turn, mine: mine * 0.9)
@@ -174,7 +174,7 @@ def test_nothing_that_goes_in_is_modified(rule):
 
 @every_rule
 def test_stored_vectors_are_copies(rule):
-    """An engine's parameters and gradients are live buffers: what a state has seen must not move with them."""
+    """An engine's parameters and gradients are live buffers, so a state must not alias them."""
     for call in (
         lambda live, state: rule.start(live),
         lambda live, state: rule.correct(state, live)[1],
@@ -189,7 +189,7 @@ def test_stored_vectors_are_copies(rule):
 
 
 @every_rule
-def test_a_state_is_tensors_with_the_models_leading_dimensions(rule):
+def test_state_tensors_have_the_model_s_leading_dimensions(rule):
     x = gaussian(2, N, D, seed=14)
     _, state = pushed(rule, x, gaussian(1, K, 2, N, D, seed=15), lambda _turn, shared: shared)
     assert rule.shared(state, x).shape == (2, N, origin(rule, torch.zeros(D)).numel())
@@ -203,7 +203,7 @@ def test_a_state_is_tensors_with_the_models_leading_dimensions(rule):
 
 @every_rule
 def test_a_round_that_only_mixes_does_not_divide_by_its_local_steps(rule):
-    """Periodic global averages have such rounds; the mean of what is shared stays where it is."""
+    """Periodic global averages have such rounds; they preserve the mean of the shared vectors."""
     x, state = pushed(
         rule,
         gaussian(N, D, seed=16, dtype=torch.float64),
@@ -217,7 +217,7 @@ def test_a_round_that_only_mixes_does_not_divide_by_its_local_steps(rule):
     torch.testing.assert_close(after.mean(0), x.mean(0), rtol=1e-12, atol=1e-12)
 
 
-def test_momentum_and_tracking_sit_out_a_round_that_only_mixes():
+def test_momentum_and_tracking_skip_a_round_without_local_steps():
     pause = Phase(3, 0.0, LR)
     for name in ("k_gt", "quasi_global", "a2cid2"):
         rule = RULES[name]
@@ -234,7 +234,7 @@ def test_momentum_and_tracking_sit_out_a_round_that_only_mixes():
 
 
 def textbook(step, *, rounds=8, lr=LR, steps=1, **rule):
-    """The recursion of a paper on matrices (n, d), beside the same rounds of `rule`."""
+    """Compute a paper's recursion on matrices (n, d), and the same rounds with `rule`."""
     A, b, _ = quadratics(8, 5)
     Ws = [torch.from_numpy(matrix(StaticExponential(), 8, 0)), doubly_stochastic(1, 8), doubly_stochastic(2, 8)]
     x = torch.zeros(8, 5, dtype=torch.float64)
@@ -245,12 +245,12 @@ def textbook(step, *, rounds=8, lr=LR, steps=1, **rule):
     torch.testing.assert_close(ours, x, rtol=1e-11, atol=1e-12)
 
 
-def test_awc_takes_its_gradients_where_mixing_began():
+def test_awc_takes_gradients_at_the_vector_before_mixing():
     """x <- W·x − lr·g(x)."""
     textbook(lambda x, W, g, _: W @ x - LR * g(x), of=Dsgd("awc"))
 
 
-def test_d2_is_the_papers_recursion():
+def test_d2_equals_the_paper_s_recursion():
     """x_{t+1} = W(2x_t − x_{t−1} − η·g_t + η·g_{t−1}), with a plus before the last term; W(x_0 − η·g_0) in the first round."""
 
     def step(x, W, g, memory):
@@ -275,7 +275,7 @@ def test_exact_diffusion_mixes_with_the_lazy_matrix():
 
 
 @pytest.mark.parametrize("steps", [1, K])
-def test_quasi_global_momentum_learns_from_the_mixed_displacement(steps):
+def test_quasi_global_momentum_averages_the_mixed_displacement(steps):
     """z <- z − η(g + β·m), K times; x' = Wz; m <- β·m + (1 − β)(x − x')/(K·η)."""
 
     def step(x, W, g, memory):
@@ -290,7 +290,7 @@ def test_quasi_global_momentum_learns_from_the_mixed_displacement(steps):
 
 
 @pytest.mark.parametrize("eta_s", [1.0, 0.7])
-def test_k_gt_is_the_papers_round(eta_s):
+def test_k_gt_equals_the_paper_s_round(eta_s):
     """z <- z − η(g + c), K times; v = (x − z)/(K·η); c += Wv − v; x <- W(x − η_s·K·η·v)."""
 
     def step(x, W, g, memory):
@@ -307,7 +307,7 @@ def test_k_gt_is_the_papers_round(eta_s):
 @given(seed=seeds)
 @quick
 def test_k_gts_corrections_sum_to_zero(seed):
-    """Σ c = 0 whatever the gradients: what the mean model follows is the mean gradient and nothing else."""
+    """Σ c = 0 for any gradients, so the mean model follows the mean gradient."""
     pushes = 100.0 * gaussian(20, K, N, D, seed=seed, dtype=torch.float64)
     _, state = pushed(KGt(), gaussian(N, D, seed=seed, dtype=torch.float64), pushes, lambda turn, s: doubly_stochastic(seed + turn) @ s)
     assert state.c.abs().max() > 1.0
@@ -340,7 +340,7 @@ def test_matrices_that_exact_diffusion_and_d2_cannot_use_are_refused_with_a_reas
 
 @given(seed=seeds, dt=st.floats(0.0, 20.0), chi1=st.floats(1.0, 300.0))
 @quick
-def test_the_copies_pull_at_each_other_as_the_equation_says(seed, dt, chi1):
+def test_the_two_copies_follow_their_differential_equation(seed, dt, chi1):
     """(x, x̃) <- exp(dt·[[−η, η], [η, −η]])·(x, x̃), whose sum never changes."""
     rule = A2Cid2(chi1, 0.9)
     x, ahead = gaussian(D, seed=seed, dtype=torch.float64), gaussian(D, seed=seed + 1, dtype=torch.float64)
@@ -362,8 +362,8 @@ def test_an_exchange_moves_the_copy_further_by_the_root_of_chi1_over_chi2():
     torch.testing.assert_close(after + state.lead, x + 4.0 * change)
 
 
-def test_the_copies_do_not_care_how_often_they_are_looked_at():
-    """In clock pace `publish` follows every local step, in steps pace K of them: the same motion."""
+def test_the_two_copies_do_not_depend_on_the_number_of_publications():
+    """In clock pace `publish` follows every local step, in steps pace K of them; the result is equal."""
     rule = RULES["a2cid2"]
     x = gaussian(N, D, seed=22, dtype=torch.float64)
     _, begun = rule.absorb(rule.start(x), x, x.roll(1, 0), PHASE)
@@ -378,13 +378,13 @@ def test_the_copies_do_not_care_how_often_they_are_looked_at():
 
 @pytest.mark.parametrize("n", [8, 16, 33])
 def test_chi_of_a_ring_has_a_closed_form(n):
-    """One exchange a node and unit of time: χ1 = 1/(1 − cos(2π/n)), χ2 = (n − 1)/n, as an edge has resistance 2(n − 1)/n."""
+    """One exchange per node and unit of time: χ1 = 1/(1 − cos(2π/n)), χ2 = (n − 1)/n, since an edge has resistance 2(n − 1)/n."""
     chi1, chi2 = chi(1.5 * matrix(Ring(), n, 0))
     assert chi1 == pytest.approx(1.0 / (1.0 - math.cos(2 * math.pi / n)))
     assert chi2 == pytest.approx((n - 1) / n)
 
 
-def test_on_random_matchings_there_is_nothing_to_gain():
+def test_a2cid2_gains_nothing_on_random_matchings():
     chi1, chi2 = chi(np.full((9, 9), 0.25))
     assert chi2 <= chi1 == pytest.approx(chi2)
     assert A2Cid2(chi1, chi2).ahead == pytest.approx(1.0)
@@ -397,7 +397,7 @@ def test_pairs_that_never_connect_have_no_chi():
 
 
 def test_on_a_slow_overlay_a_second_copy_mixes_several_times_faster():
-    """Whole rounds with all links of a ring at once: measured 3.8 and 5.6 times the decay in 300 rounds."""
+    """All links of a ring in each round: 3.8 and 5.6 times the decay in 300 rounds, measured."""
     for n, factor in ((16, 3.0), (32, 4.5)):
         W = torch.from_numpy(matrix(Ring(), n, 0))
         x = gaussian(n, 8, seed=24, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Chains of invitations: each was the inviter's to give, for one peer, once, and nothing about them can be changed."""
+"""Chains of invitations: each link is signed by the inviter, for one peer, used once, and cannot be altered."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def test_a_fully_signed_chain_is_valid_and_names_the_responsible_member(length, 
 
 @given(data=st.data())
 @examples(60)
-def test_any_change_of_any_byte_makes_it_none(data):
+def test_a_chain_with_any_changed_byte_is_invalid(data):
     raw = bytearray(chains.encode(CHAIN))
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= 1 << data.draw(st.integers(0, 7))
@@ -56,13 +56,13 @@ KEY = public_key_of(PEOPLE[9].peer_id)
         ({"quota": 4}, "chain_beyond_depth"),
     ],
 )
-def test_the_terms_of_an_invitation_are_its_inviters(changed, reason):
+def test_the_terms_of_an_invitation_are_set_by_its_inviter(changed, reason):
     first, *rest = CHAIN
     with pytest.raises(ValueError, match=reason):
         check((structs.replace(first, **changed), *rest), TERMS)
 
 
-def test_a_chain_is_for_one_swarm():
+def test_a_chain_is_valid_for_one_swarm_only():
     with pytest.raises(ValueError, match="chain_signature"):
         check(CHAIN, replace(TERMS, swarm=SWARM + "b"))
     with pytest.raises(ValueError, match="chain_signature"):
@@ -70,7 +70,7 @@ def test_a_chain_is_for_one_swarm():
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_no_chain_is_longer_than_the_depth_agreed_on(length):
+def test_chains_longer_than_the_manifest_s_depth_are_refused(length):
     terms = replace(TERMS, depth=length)
     chain = chain_of(length, terms=terms)
     assert chain[-1].depth == 0
@@ -128,7 +128,7 @@ def test_the_longest_credential_fits_into_a_record():
     ticket=st.none() | st.builds(Ticket, st.integers(0, 2**62), st.integers(0, 2**62)),
 )
 @examples(60)
-def test_a_credential_comes_back_as_it_was_or_cannot_be_made(operator, ticket):
+def test_a_credential_survives_encoding_or_is_refused(operator, ticket):
     credential = Credential(operator, ticket, CHAIN[:1])
     if len(operator) <= 64 and operator.isprintable():
         assert credentials.decode(credentials.encode(credential)) == credential
@@ -138,7 +138,7 @@ def test_a_credential_comes_back_as_it_was_or_cannot_be_made(operator, ticket):
 
 
 @given(
-    st.binary(min_size=1, max_size=80).filter(lambda raw: raw != b"\x90")  # which is a chain, of no link
+    st.binary(min_size=1, max_size=80).filter(lambda raw: raw != b"\x90")  # an empty chain is valid too
     | st.sampled_from([b"\x93\xa0\xc0\x90", b"\xdd\xff\xff\xff\xff", bytes(5000)])
 )
 @examples(100)

@@ -1,4 +1,4 @@
-"""The gate: whom a node lets in, what it blames a teller for, and that all nodes which heard the same decide the same."""
+"""The admission gate: which peers are admitted, which reports count as a fault of their sender, and that nodes with equal reports agree."""
 
 from itertools import permutations
 
@@ -44,7 +44,7 @@ def record_of(who, *, chain=(), ticket=None, operator="", version=0, raw=None):
 
 
 def member(length):
-    """people[length], invited through all before."""
+    """Return the record of people[length], invited through a chain of all people before it."""
     return record_of(PEOPLE[length], chain=chain_of(length))
 
 
@@ -76,7 +76,7 @@ def ticket_of(who, epoch):
     return ticket
 
 
-def test_work_is_admitted_once_it_was_evaluated_and_as_long_as_it_is_current():
+def test_work_is_admitted_after_its_evaluation_until_it_expires():
     clock = Clock()
     gate = gate_of(WORK, clock=clock)
     epoch = int(NOW_S // 3600)
@@ -107,7 +107,7 @@ def test_work_in_another_epoch_costs_no_evaluation():
     assert gate.unproven == []
 
 
-def test_what_waits_for_evaluation_is_bounded():
+def test_work_waiting_for_evaluation_is_bounded():
     gate = gate_of(WORK)
     for nonce in range(2 * gates.MAX_UNPROVEN):
         raw = credentials.encode(Credential("", Ticket(int(NOW_S // 3600), nonce)))
@@ -140,7 +140,7 @@ def test_impossible_reports_are_faults(record, reason):
     assert not gate.admits(record)
 
 
-def test_an_invitation_ends_without_anybodys_fault():
+def test_an_expired_invitation_is_nobodys_fault():
     clock = Clock(END_MS / 1000 - 1)
     gate = gate_of(clock=clock)
     assert gate.admits(member(2))
@@ -163,7 +163,7 @@ def test_a_revocation_removes_the_subtree_only():
 
 
 @pytest.mark.parametrize(("who", "may"), [(0, True), (1, True), (2, True), (3, False), (9, False)])
-def test_only_those_above_a_member_can_revoke_it(who, may):
+def test_only_inviters_of_a_member_can_revoke_it(who, may):
     if may:
         assert gate_of().revoke([revocations.revoke(PEOPLE[who], chain_of(3), TERMS)])
         return
@@ -174,7 +174,7 @@ def test_only_those_above_a_member_can_revoke_it(who, may):
 @pytest.mark.slow
 @given(data=st.data())
 @examples(40)
-def test_any_change_of_a_revocation_makes_it_none(data):
+def test_a_changed_revocation_is_invalid(data):
     good = revocations.revoke(PEOPLE[1], chain_of(2), TERMS)
     part = data.draw(st.sampled_from(["chain", "signature"]))
     raw = bytearray(getattr(good, part))
@@ -183,7 +183,7 @@ def test_any_change_of_a_revocation_makes_it_none(data):
         gate_of().revoke([msgspec.structs.replace(good, **{part: bytes(raw)})])
 
 
-def test_one_bad_revocation_among_good_ones_and_none_is_taken_in():
+def test_one_invalid_revocation_rejects_the_whole_message():
     gate = gate_of()
     good = revocations.revoke(CREATOR, chain_of(1), TERMS)
     with pytest.raises(ValueError, match="chain_malformed"):
@@ -194,7 +194,7 @@ def test_one_bad_revocation_among_good_ones_and_none_is_taken_in():
 
 
 def many_below(branch, count):
-    """Revocations of what people[branch] gave, all its numbers, and of what the first of these gave."""
+    """Return revocations of invitations that people[branch] and its first guest issued, for every number."""
     terms = Terms(SWARM, CREATOR.peer_id, 3, 64)
     above = one_more((), CREATOR, branch, terms=terms, number=branch)
     below = one_more(above, PEOPLE[branch], 10, terms=terms)
@@ -206,7 +206,7 @@ def many_below(branch, count):
 
 
 @pytest.mark.slow
-def test_no_member_fills_the_revocations_and_the_order_of_arrival_does_not_matter():
+def test_revocations_per_member_are_bounded_in_any_order_of_arrival():
     terms = Terms(SWARM, CREATOR.peer_id, 3, 64)
     mine = revocations.revoke(CREATOR, one_more((), CREATOR, 2, terms=terms, number=2), terms)
     flood = many_below(1, MAX_PER_BRANCH + 20)
@@ -220,7 +220,7 @@ def test_no_member_fills_the_revocations_and_the_order_of_arrival_does_not_matte
     assert one.listed == other.listed
 
 
-def test_a_revocation_is_forgotten_when_what_it_voids_has_ended():
+def test_a_revocation_is_forgotten_when_its_invitation_expires():
     held = Revocations(TERMS)
     held.add([revocations.revoke(CREATOR, one_more((), CREATOR, 1, until=1000), TERMS)], 0)
     assert len(held.listed) == 1
@@ -230,7 +230,7 @@ def test_a_revocation_is_forgotten_when_what_it_voids_has_ended():
 
 
 def users(count):
-    """Records of peers that all took up the same invitation, given to a bearer key."""
+    """Return records of peers that all use the same invitation, which was issued to a bearer key."""
     bearer = b"b" * 32
     chain = invite(CREATOR, (), TERMS, invitee=Identity.from_seed(bearer).peer_id, number=0, not_after_ms=END_MS)
     return [record_of(who, chain=bind(chain, bearer, who.peer_id, SWARM)) for who in PEOPLE[4 : 4 + count]]
@@ -251,7 +251,7 @@ def test_an_invitation_of_several_users_admits_none_on_any_node(order):
 
 
 def test_a_banned_peer_does_not_come_back_with_its_invitation_under_another_key():
-    """Lower peer ids than the first are a matter of seconds to find."""
+    """A key whose peer id sorts below the first one is found within seconds."""
     records = sorted(users(4), key=lambda record: record.peer, reverse=True)
     gate = gate_of()
     assert [gate.admits(record) for record in records] == [True, False, False, False]
@@ -266,14 +266,14 @@ def test_an_invitation_used_twice_is_evidence_against_the_inviter():
     assert not gate.admits(other)
     (use,) = gate.overused.values()
     assert (use.inviter, use.number, use.first, use.second) == (CREATOR.peer_id, 0, one, other)
-    assert not use.signed_twice  # somebody else may have read the line, or have handed it on
+    assert not use.signed_twice  # a third party may have read the invite line
     assert verify_record(use.first, SWARM)
     assert verify_record(use.second, SWARM)
     assert gate.is_shared(one)
     assert gate.is_shared(other)
 
 
-def test_two_invitations_under_one_number_are_one_used_twice():
+def test_two_invitations_with_one_number_count_as_one_used_twice():
     claims = [record_of(PEOPLE[at], chain=one_more((), CREATOR, at, number=7)) for at in (4, 5)]
     gate = gate_of()
     for record in claims:
@@ -283,7 +283,7 @@ def test_two_invitations_under_one_number_are_one_used_twice():
     assert use.signed_twice
 
 
-def test_a_credential_that_has_ended_is_no_rival():
+def test_an_expired_credential_does_not_compete():
     clock = Clock()
     gate = gate_of(clock=clock)
     short = record_of(PEOPLE[4], chain=one_more((), CREATOR, 4, number=3, until=int(NOW_S * 1000) + 1000))
@@ -294,7 +294,7 @@ def test_a_credential_that_has_ended_is_no_rival():
     assert gate.admits(long)
 
 
-def test_the_node_itself_is_always_in_its_own_list_and_learns_what_others_think():
+def test_a_node_always_lists_itself_and_learns_whether_others_admit_it():
     gate = gate_of(me=PEOPLE[2])
     gate.revoke([revocations.revoke(CREATOR, chain_of(1), TERMS)])
     assert gate.admits(member(2))

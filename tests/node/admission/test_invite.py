@@ -1,4 +1,4 @@
-"""One string to join by: it survives copying, and says what is wrong with it in one line."""
+"""Invite strings: they survive copying, and a damaged one is reported in one line."""
 
 import base58
 import pytest
@@ -19,7 +19,7 @@ GOLDEN = (
 )
 
 
-def test_an_invite_of_today_will_be_read_tomorrow():
+def test_the_invite_format_is_golden():
     assert invites.decode(GOLDEN) == Invite(INVITE.swarm, (f"/ip4/1.2.3.4/tcp/4001/p2p/{PEER}",))
 
 
@@ -27,7 +27,7 @@ addresses = st.builds("/ip4/{}/tcp/{}/p2p/".format, st.ip_addresses(v=4), st.int
 
 
 @given(st.lists(addresses, min_size=1, max_size=8))
-def test_an_invite_comes_back_as_it_was(bootstrap):
+def test_an_invite_survives_encoding(bootstrap):
     invite = Invite(INVITE.swarm, tuple(bootstrap))
     text = invites.encode(invite)
     assert invites.decode(f" {text}\n") == invite
@@ -64,7 +64,7 @@ def test_one_changed_character_is_noticed(invite, where, character):
         ("starling3:abc", "is of version 3"),
     ],
 )
-def test_a_bad_invite_is_one_clear_line(text, says):
+def test_a_bad_invite_gives_one_clear_line(text, says):
     with pytest.raises(ConfigError, match=says) as error:
         invites.decode(text)
     assert "\n" not in str(error.value)
@@ -74,7 +74,7 @@ def test_a_bad_invite_is_one_clear_line(text, says):
 @pytest.mark.parametrize(
     "packed", [b"\xc0", b"\x92\xa1s\x90", b"\x92\x01\x91\xa2/x", b"\x93\xa1s\x91\xa2/x\x00", b"\x92\xa1s\x91\x01", b"\x92\xa1s\x91\xa3abc"]
 )
-def test_a_well_sealed_invite_with_wrong_content_is_damaged_too(packed):
+def test_an_invite_with_a_valid_checksum_and_wrong_content_is_refused(packed):
     text = invites.PREFIX + base58.b58encode(packed + invites.checksum_of(invites.PREFIX, packed)).decode()
     with pytest.raises(ConfigError, match="damaged"):
         invites.decode(text)
@@ -92,6 +92,6 @@ def test_a_well_sealed_invite_with_wrong_content_is_damaged_too(packed):
         ("s", ("/" + "x" * 300 + "/p2p/" + PEER,)),
     ],
 )
-def test_an_invite_that_leads_nowhere_cannot_be_made(swarm, bootstrap):
+def test_an_invite_without_a_usable_address_cannot_be_made(swarm, bootstrap):
     with pytest.raises(ValueError, match="must"):
         Invite(swarm, bootstrap)

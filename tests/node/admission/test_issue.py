@@ -1,4 +1,4 @@
-"""Giving out invitations and taking them up: each number once, kept in the run directory, and mistakes are one line."""
+"""Issuing and using invitations: each number is issued once and stored in the run directory; mistakes are reported in one line."""
 
 from datetime import UTC, datetime
 
@@ -50,7 +50,7 @@ def test_an_invitation_is_one_line_of_text(tmp_path):
     assert take_up(invites.decode(text), PEOPLE[1]) == chain, "the same after a restart"
 
 
-def test_the_bearer_key_is_nowhere_but_in_the_invite(tmp_path):
+def test_the_bearer_key_is_stored_only_in_the_invite(tmp_path):
     invite = given_by(tmp_path / "issued").invite
     assert invite.bearer not in chains.encode(take_up(invite, PEOPLE[1]))
     assert "bearer" not in repr(invite)
@@ -58,7 +58,7 @@ def test_the_bearer_key_is_nowhere_but_in_the_invite(tmp_path):
     assert (tmp_path / "issued").stat().st_mode & 0o077 == 0
 
 
-def test_an_invitation_for_one_peer_is_of_no_use_to_another(tmp_path):
+def test_an_invitation_for_one_peer_does_not_admit_another(tmp_path):
     invite = given_by(tmp_path / "issued", peer=PEOPLE[1].peer_id).invite
     assert invite.bearer == b""
     assert take_up(invite, PEOPLE[1])[-1].holder == PEOPLE[1].peer_id
@@ -67,7 +67,7 @@ def test_an_invitation_for_one_peer_is_of_no_use_to_another(tmp_path):
     one_line(error)
 
 
-def test_every_number_is_given_once_until_it_has_ended(tmp_path):
+def test_every_number_is_issued_once_until_it_expires(tmp_path):
     above = chain_of(1)
     assert [given_by(tmp_path / "issued", PEOPLE[1], above).number for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ConfigError, match="all 3 invitations of this node are issued") as error:
@@ -104,21 +104,21 @@ def test_inviting_without_permission_is_refused_with_the_reason(tmp_path, who, a
     assert not (tmp_path / "issued").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+def test_an_unwritable_folder_gives_one_line(tmp_path):
     (tmp_path / "issued").write_text("a file")
     with pytest.raises(ConfigError, match="cannot write in") as error:
         given_by(tmp_path / "issued")
     one_line(error)
 
 
-def test_a_key_that_fits_another_invitation_is_one_line(tmp_path):
+def test_a_key_of_another_invitation_gives_one_line(tmp_path):
     one, other = given_by(tmp_path / "issued").invite, given_by(tmp_path / "issued").invite
     with pytest.raises(ConfigError, match="does not fit") as error:
         take_up(Invite(one.swarm, one.bootstrap, one.chain, other.bearer), PEOPLE[1])
     one_line(error)
 
 
-def test_revocations_outlive_a_restart_and_damage_is_no_obstacle(tmp_path):
+def test_revocations_survive_restarts_and_a_damaged_file_is_ignored(tmp_path):
     place = RunDir.create(tmp_path / "node")
     known = (revocations.revoke(CREATOR, chain_of(1), TERMS), Revocation(b"x", "y", b""))
     place.keep_revoked(known)
@@ -128,7 +128,7 @@ def test_revocations_outlive_a_restart_and_damage_is_no_obstacle(tmp_path):
 
 
 def creator_in(folder, admission, monkeypatch=None):
-    """A run directory as a creator leaves it; with `monkeypatch` its node seems to run."""
+    """Create the run directory of a swarm's creator; with `monkeypatch` its node appears to be running."""
     place = RunDir.create(folder)
     place.write_config(NodeConfig())
     place.write_manifest(manifests.create(Manifest(admission=admission), Identity.load_or_create(place.key), 1))
@@ -139,7 +139,7 @@ def creator_in(folder, admission, monkeypatch=None):
 
 
 @pytest.mark.parametrize("damage", ["", "1", "1 2 3", "-1 2", "x y", "1 " + "9" * 5000, "\xff"])
-def test_a_ticket_outlives_a_restart_and_damage_is_no_obstacle(tmp_path, damage):
+def test_a_ticket_survives_restarts_and_a_damaged_file_is_ignored(tmp_path, damage):
     place = RunDir.create(tmp_path / "node")
     assert place.known_ticket() is None
     place.keep_ticket(Ticket(7, 2**62))
@@ -178,7 +178,7 @@ def test_a_running_node_of_an_open_swarm_prints_the_plain_line(tmp_path, capsys,
     assert "takes members without invitation" in capsys.readouterr().err
 
 
-def test_revoking_prints_who_is_out(tmp_path, capsys, monkeypatch):
+def test_revoking_prints_the_removed_peers(tmp_path, capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(control, "request", lambda run_dir, op, **fields: asked.append((op, fields)) or {"removed": ["a", "b"]})
     assert main(["revoke", "a", "--dir", str(tmp_path)]) == 0
@@ -212,7 +212,7 @@ def test_joining_with_anothers_invitation_is_one_line_and_creates_no_node(tmp_pa
         ("100.64.0.1", ""),
     ],
 )
-def test_an_origin_is_what_one_customer_of_a_network_gets(host, origin):
+def test_an_origin_is_the_prefix_that_one_customer_of_a_network_gets(host, origin):
     assert origin_of(host) == origin
 
 

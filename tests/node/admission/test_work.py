@@ -1,4 +1,4 @@
-"""Proof of work: dear to find, cheap to check, and good for one peer, one swarm and one time."""
+"""Proof of work: expensive to find, cheap to check, valid for one peer, one swarm and one epoch."""
 
 import hashlib
 from dataclasses import replace
@@ -21,7 +21,7 @@ PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
 
 
 class Quick(Puzzle):
-    """Counts evaluations of something cheap with the same statistics."""
+    """Stands in for the hash: counts evaluations of a cheap function with the same statistics."""
 
     evaluations = 0
 
@@ -50,7 +50,7 @@ def test_a_search_costs_two_to_the_bits_on_average_and_a_check_one_evaluation(bi
     assert mean(ticket.nonce + 1 for ticket in tickets) == finding / searches
 
 
-def test_a_ticket_is_for_its_peer_epoch_swarm_and_difficulty_alone():
+def test_a_ticket_is_valid_for_its_peer_epoch_swarm_and_difficulty_only():
     ticket = search(PUZZLE, PEER, 7, range(10_000))
     assert PUZZLE.is_solved(PEER, ticket)
     others = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(8)]
@@ -63,13 +63,13 @@ def test_a_ticket_is_for_its_peer_epoch_swarm_and_difficulty_alone():
     assert sum(uses) <= 6
 
 
-def test_a_digest_of_today_is_one_of_tomorrow():
+def test_the_digest_is_golden():
     assert PUZZLE.digest(PEER, Ticket(1, 2)).hex() == "714dfe9a3c428e38b885c6aa34ee6096c583b50458eef6c35875d31338d87f99"
 
 
 @given(st.integers(0, 30), st.binary(min_size=32, max_size=32))
 @examples(60)
-def test_bits_are_counted_from_the_front(bits, raw):
+def test_leading_zero_bits_are_counted(bits, raw):
     number = int.from_bytes(raw, "big") >> bits
     digest = number.to_bytes(32, "big")
     assert all(replace(PUZZLE, bits=fewer).solved_by(digest) for fewer in range(1, min(bits, 24) + 1))
@@ -78,7 +78,7 @@ def test_bits_are_counted_from_the_front(bits, raw):
 
 @given(epoch=st.integers(0, 10**6), at=st.floats(-3.0, 3.0))
 @examples(60)
-def test_a_ticket_is_good_until_the_middle_of_the_next_epoch(epoch, at):
+def test_a_ticket_is_valid_until_the_middle_of_the_next_epoch(epoch, at):
     now = (epoch + at) * PUZZLE.epoch_s
     if abs(at + 0.5) > 1e-6 and abs(at - 1.5) > 1e-6:
         assert PUZZLE.is_current(Ticket(epoch, 0), now) == (-0.5 <= at < 1.5)
@@ -94,7 +94,7 @@ def check(section):
     return manifests.check(Manifest(admission=section))
 
 
-def test_a_manifest_whose_work_would_be_out_of_date_is_refused_with_what_would_do():
+def test_a_manifest_whose_work_would_expire_too_soon_is_refused_with_a_remedy():
     with pytest.raises(ConfigError, match=r"admission\.bits: 24 bits of 65536 KiB") as error:
         check(AdmissionSection(bits=24, memory_kib=65536))
     bits = int(str(error.value).rpartition("admission.bits=")[2].rstrip("`"))
@@ -110,11 +110,11 @@ def test_a_manifest_whose_work_would_be_out_of_date_is_refused_with_what_would_d
         (AdmissionSection(kind="allow", members=("",)), "admission.members: must be peer ids"),
     ],
 )
-def test_a_list_of_members_is_one_of_peer_ids(section, says):
+def test_a_list_of_members_must_have_peer_ids(section, says):
     with pytest.raises(ConfigError, match=says):
         check(section)
 
 
-def test_work_that_is_soon_done_is_not_worth_a_note():
+def test_short_work_is_not_reported():
     for section in (AdmissionSection(), AdmissionSection(bits=10), AdmissionSection(kind="invite")):
         assert check(section) == []

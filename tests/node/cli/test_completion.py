@@ -1,4 +1,4 @@
-"""Shell completion: what a shell is offered at a cursor, and bash itself with the script that is printed."""
+"""Shell completion: the candidates at a cursor position, and bash itself with the script that is printed."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ BASH = shutil.which("bash")
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """Two nodes, one of them in a demo's folder, a recorded run, and a folder of something else."""
+    """Two nodes, one of them in a demo's folder, a recorded run, and an unrelated folder."""
     monkeypatch.chdir(tmp_path)
     for place in ("starling-1", "demo/node-0", "photos"):
         (tmp_path / place).mkdir(parents=True)
@@ -34,7 +34,7 @@ def here(tmp_path, monkeypatch):
 
 
 def offered(line):
-    """What click offers at the end of a line."""
+    """Return the candidates that click offers at the end of a line."""
     *words, begun = line.split(" ")[1:]
     return [item.value for item in ShellComplete(starling, {}, "starling", completion.VARIABLE).get_completions(words, begun)]
 
@@ -64,7 +64,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("line", CASES)
-def test_what_may_come_next_is_offered(line):
+def test_completion_offers_the_possible_next_words(line):
     assert offered(line) == CASES[line]
 
 
@@ -76,7 +76,7 @@ def test_without_a_node_any_directory_is_accepted():
 
 
 def a_node(place, *, answers):
-    """It takes one question, and stays until the connection is closed."""
+    """Accept one request, and stay until the connection is closed."""
     return answering(place, encode(snapshot()) if answers else b"", waits=True)
 
 
@@ -92,7 +92,7 @@ def test_peers_are_those_that_the_running_node_knows_by_any_part_of_their_id(com
 
 
 @pytest.mark.real
-def test_a_node_that_does_not_answer_is_not_waited_for(here, monkeypatch):
+def test_completion_does_not_wait_for_a_silent_node(here, monkeypatch):
     monkeypatch.setattr(completion, "PEERS_S", 0.01)
     with a_node(here / "starling-1", answers=False):
         assert offered("starling ban --dir starling-1 ") == []
@@ -100,7 +100,7 @@ def test_a_node_that_does_not_answer_is_not_waited_for(here, monkeypatch):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_asks_this_program(shell, capsys):
+def test_the_completion_script_of_each_shell_calls_this_program(shell, capsys):
     if shell == "bash" and BASH is None:
         pytest.skip("click asks bash for its version")
     assert main(["completion", shell]) == 0
@@ -129,7 +129,7 @@ done
 @pytest.mark.slow
 @pytest.mark.skipif(BASH is None, reason="needs bash")
 def test_bash_completes_with_the_script_words_with_colons_and_equals_too(here):
-    """What it puts behind `3:` and `--dir=` is not said again, as bash takes those for words of their own."""
+    """bash treats `:` and `=` as word breaks, so the text before them is not repeated in the candidates."""
     expected = {
         "starling unb": "[unban]",
         "starling logs --dir ": "[demo/node-0|starling-1]",

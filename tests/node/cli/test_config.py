@@ -1,4 +1,4 @@
-"""`manifest show|check` and `config show`: what is printed is a file again, and what is wrong is one line."""
+"""`manifest show|check` and `config show`: the output is a valid file again, and errors take one line."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """The default run directory is relative: every test has a working directory of its own."""
+    """Give every test a working directory of its own, since the default run directory is relative."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -61,7 +61,7 @@ def test_check_needs_no_torch(here):
     assert done.stdout == "0 False\n"
 
 
-def test_check_finds_no_error_and_says_what_may_not_be_meant(here, capsys):
+def test_check_notes_settings_that_may_be_unintended(here, capsys):
     (here / "m.toml").write_text("[mix]\nclip_norm = 0.0\n")
     assert main(["manifest", "check", "m.toml"]) == 0
     said = capsys.readouterr()
@@ -86,7 +86,7 @@ def test_check_finds_no_error_and_says_what_may_not_be_meant(here, capsys):
     ],
 )
 def test_check_imports_the_module_that_the_task_names(module, words, here, capsys):
-    """In a process of its own: an exception there is one line here, and what it prints goes nowhere near standard output."""
+    """In a separate process: an exception there is one line here, and its output does not reach standard output."""
     (here / "m.toml").write_text('[task]\nkind = "mine:Mine"\nhidden = 9\n')
     if module is not None:
         (here / "mine.py").write_text(module)
@@ -150,7 +150,7 @@ def test_show_before_the_manifest_has_come_says_how_to_get_it(here, capsys):
 
 
 @pytest.mark.parametrize(("part", "kind"), [("manifest", Manifest), ("node", NodeConfig)])
-def test_one_part_of_the_settings_is_a_file_to_begin_with(part, kind, capsys):
+def test_one_section_of_the_settings_is_a_valid_template_file(part, kind, capsys):
     """`starling config show manifest > manifest.toml`, edit, `starling create manifest.toml`."""
     assert main(["config", "show", part]) == 0
     assert convert(toml.parse(capsys.readouterr().out), kind) == kind()

@@ -1,4 +1,4 @@
-"""`starling demo`: what its options come to, what is printed where, and how it ends. The swarm here is canned."""
+"""`starling demo`: the plan that its options make, its output, and how it ends. The swarm here is simulated."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from tests.harness.cli_doubles import DONE, TABLE, Canned, refused
 
 @pytest.fixture
 def canned(monkeypatch):
-    """The demo that the command will make; change it before calling the command."""
+    """The demo that the command will run; tests change it before calling the command."""
     demo = Canned(Plan(Manifest()))
 
     def make(plan):
@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_used_is_refused_and_left_alone(folder, tmp_path
 
 
 def test_the_defaults_are_the_manifest_s_with_one_shard_and_one_vote_per_node(canned):
-    """Algorithm, overlay and codecs are what a volunteer gets; only length and failure detector are a demo's own."""
+    """Algorithm, overlay and codecs are a volunteer's defaults; only the length and the failure detector are the demo's own."""
     manifest, default = planned(canned).manifest, Manifest()
     assert (manifest.mix, manifest.overlay, manifest.compress) == (default.mix, default.overlay, default.compress)
     assert manifest.pace.rounds == command.ROUNDS
@@ -142,7 +142,7 @@ def test_every_option_reaches_the_plan(canned, tmp_path):
     assert plan.kill == ((2, 0.4), (0, 0.75))
     assert (plan.nodes, plan.join_late, plan.seconds, plan.folder) == (4, 0.6, None, tmp_path)
     assert (plan.manifest.pace.rounds, plan.manifest.seed, plan.manifest.mix.kind) == (9, 5, "dsgd")
-    assert (plan.manifest.pace.quorum, plan.manifest.partition.shards) == (4, 5)  # a part for the one that joins late
+    assert (plan.manifest.pace.quorum, plan.manifest.partition.shards) == (4, 5)  # a shard for the node that joins late
 
 
 CREWS = ["--set", "task.path=x", "--set", "task.tied=false", "--set", "task.layers=3", "--set", "crew.stages=3"]
@@ -159,19 +159,19 @@ def test_crews_have_a_part_and_a_vote_each_and_their_machines_one_stage_each(can
     assert plan.alone.crew.stages == 1
 
 
-def test_fewer_nodes_than_a_crew_has_stages_are_no_demo(canned, capsys):
+def test_fewer_nodes_than_stages_of_a_crew_are_refused(canned, capsys):
     refused(capsys, ["demo", "--task", "text", "--nodes", "2", *CREWS], "--nodes", "crew.stages = 3", "`--nodes 6`")
     refused(capsys, ["demo", "--task", "text", "--nodes", "6", *CREWS, "--set", "pace.quorum=3"], "2, the crews of 6 nodes")
 
 
 def test_seconds_make_an_endless_run_with_a_constant_step(canned, capsys):
-    """A schedule needs an end in rounds; the manifest's check would warn of any other."""
+    """A learning-rate schedule needs a last round; the manifest's check would warn of any other."""
     plan = planned(canned, "--seconds", "7.5")
     assert (plan.seconds, plan.manifest.pace.rounds, plan.manifest.optimizer.schedule) == (7.5, 0, "constant")
     assert "note:" not in capsys.readouterr().err
 
 
-def test_quadratic_has_a_bowl_for_each_node_also_the_late_one(canned):
+def test_quadratic_has_a_shard_for_each_node_including_the_late_one(canned):
     manifest = planned(canned, "--task", "quadratic", "--nodes", "5", "--join-late", "0.5").manifest
     assert manifest.task.params()["nodes"] == manifest.partition.shards == 6
 
@@ -191,14 +191,14 @@ def test_the_last_nodes_are_byzantine_in_the_order_of_the_options(canned):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
-def test_the_time_of_the_ban_is_a_share_of_the_run(share, canned):
+def test_the_ban_comes_after_a_fixed_share_of_the_run(share, canned):
     assert planned(canned, "--byzantine", "1:alie", "--ban-at", str(share)).ban_at == share
     assert planned(canned, "--byzantine", "1:alie").ban_at is None
 
 
 @pytest.mark.parametrize("preset", ["open", "vouched"])
 def test_a_preset_is_what_members_agree_on_and_they_are_listed(preset, canned):
-    """No invitation or proof of work is needed in a swarm that begins with all of its members, unless --set says otherwise."""
+    """A swarm that starts with all of its members needs no invitation or proof of work, unless --set asks for them."""
     manifest = planned(canned, "--preset", preset).manifest
     assert (manifest.preset, manifest.admission.kind) == (preset, "allow")
     assert manifest.mix.kind == {"open": "gather", "vouched": "pet"}[preset]
@@ -208,13 +208,13 @@ def test_a_preset_is_what_members_agree_on_and_they_are_listed(preset, canned):
 
 
 def test_a_demo_evaluates_early(canned):
-    """Of the seconds before the swarm's first accuracy stands beside the lone node's, rounds are what a demo can choose."""
+    """The evaluation interval in rounds decides when the swarm's first accuracy is shown beside the lone node's."""
     plan = planned(canned)
     assert plan.manifest.pace.evaluate_every == plan.alone.pace.evaluate_every == 10
     assert planned(canned, "--set", "pace.evaluate_every=3").manifest.pace.evaluate_every == 3
 
 
-def test_set_goes_before_a_preset_and_before_what_is_derived(canned):
+def test_set_overrides_presets_and_derived_values(canned):
     """As in every other command."""
     manifest = planned(canned, "--preset", "open", "--set", "overlay.k=7", "--set", "robust.f=3", "--set", "pace.quorum=3").manifest
     assert (manifest.overlay.k, manifest.pace.quorum) == (7, 3)
@@ -224,7 +224,7 @@ def test_set_goes_before_a_preset_and_before_what_is_derived(canned):
 # --- what is printed --------------------------------------------------------------------------------------------
 
 
-def test_json_is_exactly_one_object_and_progress_goes_elsewhere(canned, capsys):
+def test_json_is_exactly_one_object_and_progress_goes_to_standard_error(canned, capsys):
     canned.table = {**TABLE, "mean": float("nan")}
     assert main(["demo", "--json"]) == 0
     said = capsys.readouterr()
@@ -233,7 +233,7 @@ def test_json_is_exactly_one_object_and_progress_goes_elsewhere(canned, capsys):
     assert "8 nodes" in said.err
 
 
-def test_the_table_has_a_line_per_node_and_the_sum_of_it(canned, capsys):
+def test_the_table_has_a_line_per_node_and_a_summary(canned, capsys):
     assert main(["demo"]) == 0
     out = capsys.readouterr().out
     head, first, second = out.splitlines()[:3]
@@ -250,7 +250,7 @@ def test_the_table_has_a_line_per_node_and_the_sum_of_it(canned, capsys):
     assert "\x1b" not in out
 
 
-def test_the_ban_is_one_line_with_how_things_stood_before_it(canned, capsys):
+def test_the_ban_is_one_line_with_the_state_before_it(canned, capsys):
     ban = {"round": 12, "after_s": 5.0, "mean": 0.412, "min": 0.3}
     canned.table = {**TABLE, "ban": ban, "nodes": [DONE, {**DONE, "state": "banned", "byzantine": True}]}
     assert main(["demo", "--json"]) == 0
@@ -264,7 +264,7 @@ def test_the_ban_is_one_line_with_how_things_stood_before_it(canned, capsys):
 
 
 def test_without_a_terminal_progress_is_a_line_every_few_seconds(canned, monkeypatch, capsys):
-    """A log of a hundred lines a second is no log."""
+    """A log with a hundred lines a second would be of no use."""
     now = iter([100.0, 100.0, 104.9, 105.1, 105.1])
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
     lines = progress.Lines()
@@ -306,13 +306,13 @@ def test_the_terminal_ui_is_closed_by_one_sigint_and_a_bar_follows_when_a_person
 
 @pytest.mark.parametrize(("state", "byzantine"), [("failed", True), ("killed", False), ("left", False), ("done", False)])
 def test_only_an_honest_node_that_failed_fails_the_demo(state, byzantine, canned, capsys):
-    """A Byzantine one was banned, say, as it should be; others were killed on purpose."""
+    """A Byzantine node is expected to be banned, and others are killed on purpose."""
     canned.table = {**TABLE, "nodes": [DONE, {"peer": "12D3KooWanother0", "state": state, "byzantine": byzantine}]}
     assert main(["demo"]) == 0
     assert "failed" not in capsys.readouterr().err
 
 
-def test_a_failed_node_is_reported_by_what_it_printed_last_and_the_exit_code_is_1(canned, tmp_path, capsys):
+def test_a_failed_node_is_reported_with_its_last_output_and_exit_code_1(canned, tmp_path, capsys):
     canned.table = {**TABLE, "nodes": [DONE, {"peer": "12D3KooWfailed0", "state": "failed", "byzantine": False}]}
     canned.members = [SimpleNamespace(run_dir=tmp_path)] * 2
     RunDir(tmp_path).output.write_text("the engine died 6 times\n")
@@ -334,7 +334,7 @@ def test_a_failed_run_prints_nothing_on_standard_output(canned, capsys):
     assert canned.gone
 
 
-def test_ctrl_c_is_one_line_and_130_and_a_second_one_does_not_disturb_the_tidying_up(canned, capsys):
+def test_ctrl_c_gives_one_line_and_exit_code_130_and_a_second_one_does_not_stop_the_cleanup(canned, capsys):
     canned.during = canned.after = lambda: os.kill(os.getpid(), signal.SIGINT)
     before = signal.getsignal(signal.SIGINT)
     assert main(["demo"]) == 130
@@ -347,7 +347,7 @@ def test_ctrl_c_is_one_line_and_130_and_a_second_one_does_not_disturb_the_tidyin
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_other_ends_take_the_nodes_down_too(number, canned):
+def test_termination_and_hangup_stop_the_nodes_too(number, canned):
     """`timeout 60 starling demo` and a closed terminal."""
     canned.during = lambda: os.kill(os.getpid(), number)
     with pytest.raises(SystemExit) as ended:
@@ -383,8 +383,8 @@ def test_a_temporary_folder_is_kept_only_for_a_failure_whose_logs_say_more(error
 
 
 @pytest.mark.parametrize(("code", "kind"), [(2, ConfigError), (1, GossipError)])
-def test_a_node_that_did_not_start_is_a_person_s_mistake_if_it_says_so(code, kind, tmp_path):
-    """Exit code 2 of a node is the demo's own: what is wrong is in the options, not in the machine."""
+def test_a_node_that_refuses_to_start_gives_exit_code_2(code, kind, tmp_path):
+    """A node's exit code 2 becomes the demo's own: the options are wrong, not the machine."""
     member = Member(0, tmp_path, "12D3")
     member.process = SimpleNamespace(poll=lambda: code)
     RunDir(tmp_path).output.write_text("a line\nstarling: task.params: hidden: must be >= 1\n")
@@ -410,7 +410,7 @@ def test_a_node_that_did_not_start_is_a_person_s_mistake_if_it_says_so(code, kin
     ],
 )
 def test_the_final_state_of_a_node(reported, changes, expected, tmp_path):
-    """Done is what the run asked for; killed is on purpose and not back in time; all else that is no farewell failed."""
+    """ "done" after the requested rounds; "killed" if on purpose and not back in time; any other end without a farewell is "failed"."""
     snapshot = None if reported is None else StatusSnapshot(VERSION, "12D3", "s", "n", 0.0, 0.0, reported)
     member = Member(0, tmp_path, "12D3")
     member.process = SimpleNamespace(poll=lambda: 1 if changes.get("down") else None)
@@ -419,7 +419,7 @@ def test_the_final_state_of_a_node(reported, changes, expected, tmp_path):
 
 
 def member(tmp_path, index, value, attack="", state="finished"):
-    """One that has said how good it is."""
+    """Return a node that has reported its metric."""
     said = StatusSnapshot(VERSION, f"12D3{index}", "s", "n", 0.0, 0.0, state, round=10, value=value, metric="accuracy")
     made = Member(index, tmp_path / str(index), f"12D3{index}", attack)
     RunDir.create(made.run_dir).config_file.touch()
@@ -427,7 +427,7 @@ def member(tmp_path, index, value, attack="", state="finished"):
     return made
 
 
-def test_mean_and_minimum_are_of_the_honest(tmp_path):
+def test_mean_and_minimum_are_over_honest_nodes(tmp_path):
     demo = Demo(Plan(Manifest()))
     demo.members = [member(tmp_path, 0, 0.9), member(tmp_path, 1, 0.8), member(tmp_path, 2, 0.1, "foe"), member(tmp_path, 3, 1.0, "foe")]
     summary = demo.summary(1.0)
@@ -437,7 +437,7 @@ def test_mean_and_minimum_are_of_the_honest(tmp_path):
 
 
 def test_crews_consensus_distance_is_that_of_whole_models(tmp_path):
-    """Two crews of two stages, apart by 2 in three numbers of the first stage and by 4 in one of the second."""
+    """Two crews of two stages, which differ by 2 in three numbers of the first stage and by 4 in one of the second."""
     demo = Demo(Plan(Manifest()))
     demo.members = [member(tmp_path, index, 0.5) for index in range(4)]
     values = [("a", 3, 1.0), ("b", 1, 2.0), ("a", 3, 3.0), ("b", 1, 6.0)]
@@ -448,7 +448,7 @@ def test_crews_consensus_distance_is_that_of_whole_models(tmp_path):
     assert demo.consensus_distance() is None
 
 
-def test_every_node_of_a_demo_has_the_file_that_its_swarm_begins_with(tmp_path):
+def test_every_node_of_a_demo_has_the_initial_model_s_file(tmp_path):
     manifest = Manifest(task=TaskSection(start=str(tmp_path / "warm.safetensors")))
     with Demo(Plan(manifest, folder=tmp_path)) as demo:
         assert {demo.config(index).start for index in range(3)} == {str(tmp_path / "warm.safetensors")}
@@ -456,7 +456,7 @@ def test_every_node_of_a_demo_has_the_file_that_its_swarm_begins_with(tmp_path):
 
 
 def test_the_run_does_not_wait_for_a_byzantine_node(tmp_path):
-    """Its peers have banned it, so its rounds take as long as they may."""
+    """Its peers have banned it, so its rounds take the full deadline."""
     demo = Demo(Plan(Manifest()))
     late = member(tmp_path, 1, 0.5, "nan", state="training")
     demo.members = [member(tmp_path, 0, 0.9), late]
@@ -465,7 +465,7 @@ def test_the_run_does_not_wait_for_a_byzantine_node(tmp_path):
 
 
 def test_byzantine_nodes_know_each_other_and_honest_nodes_are_configured_as_usual(tmp_path):
-    """The demo says the second yes for its owner, who asked for it by name."""
+    """The demo gives the second consent for its user, who requested the attack by name."""
     plan = Plan(Manifest(), nodes=5, byzantine=((3, "alie"), (4, "nan")), folder=tmp_path)
     with Demo(plan) as demo:
         configs = [demo.config(index) for index in range(5)]
@@ -476,7 +476,7 @@ def test_byzantine_nodes_know_each_other_and_honest_nodes_are_configured_as_usua
 
 
 def test_every_owner_bans_every_byzantine_node_once_and_one_that_does_not_answer_yet_later(tmp_path, monkeypatch):
-    """A node that starts just now, or comes late, would trade with it for the rest of the run."""
+    """Otherwise a node that starts late would exchange with it for the rest of the run."""
     asked, silent = [], {"1"}
 
     def request(run_dir, op, **fields):
@@ -515,8 +515,8 @@ def test_a_byzantine_node_that_all_others_have_banned_ends_as_banned(tmp_path):
 # --- a node alone, beside the swarm -----------------------------------------------------------------------------
 
 
-def test_a_node_alone_has_the_same_task_data_and_length_and_nobody_to_wait_for(canned):
-    """So that what differs is the swarm; a program that asks for JSON gets the plain run."""
+def test_a_lone_node_has_the_same_task_data_and_length_and_no_peers(canned):
+    """So only the swarm differs; with --json no lone node runs."""
     plan = planned(canned, "--nodes", "4", "--rounds", "30", "--set", "pace.local_steps=7")
     one, all_of_them = plan.alone, plan.manifest
     assert (one.overlay.kind, one.pace.quorum) == ("alone", 1)
@@ -538,14 +538,14 @@ def test_a_node_alone_has_the_same_task_data_and_length_and_nobody_to_wait_for(c
     assert planned(canned, "--json", "--alone").alone is not None
 
 
-def test_alone_where_that_cannot_be_is_wrong_input(canned, capsys):
-    """Only where it was asked for; else it is left out."""
+def test_alone_is_refused_where_no_lone_node_can_run(canned, capsys):
+    """Only if it was requested; otherwise it is left out."""
     assert main(["demo", "--alone", "--set", "overlay=base_k", "--set", "overlay.k=2"]) == 2
     assert "--alone: overlay" in capsys.readouterr().err
 
 
 def test_the_table_says_what_the_swarm_did_for_a_node_and_what_to_do_next(canned, capsys):
-    """Figures of this run, or none."""
+    """The figures are of this run; without measurements none are printed."""
     told = canned.run(lambda *_: None)
     assert "next:" in (planned(canned), capsys.readouterr().out)[1]
     canned.run = lambda _progress: structs.replace(told, alone=DemoAlone(rounds=9, local_steps=180, value=0.625))
@@ -555,7 +555,7 @@ def test_the_table_says_what_the_swarm_did_for_a_node_and_what_to_do_next(canned
 
 
 @pytest.mark.parametrize(("state", "seconds", "counts"), [("finished", None, True), ("training", None, False), ("training", 9.0, True)])
-def test_a_node_alone_that_did_less_is_not_compared(state, seconds, counts):
+def test_a_lone_node_with_fewer_steps_is_not_compared(state, seconds, counts):
     demo = Demo(Plan(Manifest(), seconds=seconds))
     assert demo.lone_result() is None
     demo.alone = SimpleNamespace(snapshot=SimpleNamespace(state=state, round=3, local_steps=60, value=0.5))

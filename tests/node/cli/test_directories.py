@@ -1,4 +1,4 @@
-"""Every command that takes a node's directory refuses what is none in one line, and makes nothing there."""
+"""Every command that takes a node's directory refuses any other directory in one line, and creates nothing in it."""
 
 import sys
 from pathlib import Path
@@ -37,8 +37,8 @@ COMMAND_LINES = (
     "web",
 )
 NO_NODE_NEEDED = {"demo", "join", "create", "doctor", "plan", "examples", "task", "simulate", "overlay", "bench", "completion"}
-DEMO = {"tui", "web"}  # show all nodes of one
-FILE = {"tui", "upgrade-check"}  # of a record, of a manifest
+DEMO = {"tui", "web"}  # these show all nodes of a demo's folder
+FILE = {"tui", "upgrade-check"}  # these read a record or a manifest
 FOUND = {
     "missing": "missing does not exist",
     "file": "file is a file",
@@ -67,7 +67,7 @@ def everything(folder):
 
 
 @pytest.mark.parametrize("line", COMMAND_LINES)
-def test_a_place_without_a_node_is_one_line_that_says_what_it_is_and_what_to_do(line, here, capsys):
+def test_a_directory_without_a_node_gives_one_line_with_a_remedy(line, here, capsys):
     name, before = line.split()[0], everything(here)
     for place, found in FOUND.items():
         if (place == "my demo" and name in DEMO) or (place == "file" and name in FILE):
@@ -83,7 +83,7 @@ def test_a_place_without_a_node_is_one_line_that_says_what_it_is_and_what_to_do(
 
 
 @pytest.mark.parametrize("line", ["run", "logs", "config show --dir", "upgrade-check", "tui", "web"])
-def test_a_name_that_no_file_can_have_is_a_line_too(line, here, capsys):
+def test_an_invalid_file_name_gives_one_line(line, here, capsys):
     assert main([*line.split(), TOO_LONG]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
@@ -94,8 +94,8 @@ def test_the_table_names_every_command_that_takes_a_node():
     assert {line.split()[0] for line in COMMAND_LINES} | NO_NODE_NEEDED == set(COMMANDS)
 
 
-def test_the_settings_of_no_node_are_the_defaults(here, capsys):
-    """Without a directory; one that was named is the owner's, and defaults in its place would mislead."""
+def test_without_a_node_config_show_prints_the_defaults(here, capsys):
+    """Only without a directory: for a directory that was named, defaults would mislead."""
     assert main(["config", "show", "node"]) == 0
     assert "(defaults)" in capsys.readouterr().out
     Path("starling-node").mkdir()

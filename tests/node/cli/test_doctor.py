@@ -1,4 +1,4 @@
-"""`starling doctor`: verdicts as tables, and the command with what it measures given."""
+"""`starling doctor`: verdicts as tables, and the command with given measurements."""
 
 import socket
 import subprocess
@@ -92,7 +92,7 @@ HOME = "/ip4/192.168.1.4/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKD
     ],
 )
 def test_doctor_verdicts_at_each_bound(concluded, verdict, words):
-    """At both sides of each bound; a warning or failure says what to do."""
+    """Just below and above each bound; a warning or failure says what to do."""
     said, found, todo = concluded
     assert said == verdict
     assert words in found
@@ -111,8 +111,8 @@ def test_doctor_verdicts_at_each_bound(concluded, verdict, words):
         (Dialled(HOME, None, "refused", kind="loopback"), "fail", "no node listens", "loopback addresses are"),
     ],
 )
-def test_what_is_concluded_of_a_bootstrap_address(dialled, verdict, found, todo):
-    """Failures are warnings where another one answers, or members are known."""
+def test_verdicts_on_bootstrap_addresses(dialled, verdict, found, todo):
+    """An unreachable address is only a warning where another one answers or members are known."""
     ((alone, said, advice),) = verdicts.bootstraps([dialled], 0, creator=False)
     assert alone == verdict
     assert said.startswith(dialled.address)
@@ -132,20 +132,20 @@ def test_what_is_concluded_of_a_bootstrap_address(dialled, verdict, found, todo)
         ("unknown", 0, "unknown", "no other member"),
     ],
 )
-def test_whether_members_can_dial_the_node(state, members, verdict, found):
+def test_verdicts_on_whether_members_can_dial_the_node(state, members, verdict, found):
     answer, said, todo = verdicts.reachable(state, members)
     assert (answer, bool(todo)) == (verdict, verdict != "ok")
     assert found in said
 
 
-def test_no_bootstrap_address_is_right_for_a_creator_alone():
+def test_only_a_creator_needs_no_bootstrap_address():
     (creator,), (other,) = (verdicts.bootstraps([], 0, creator=creator) for creator in (True, False))
     assert (creator[0], other[0], other[2]) == ("ok", "unknown", "`starling doctor INVITE`")
 
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """A healthy machine with a public address in an empty folder, whose bootstrap addresses answer; the test changes what it likes."""
+    """Measurements of a healthy machine with a public address and an empty folder, whose bootstrap addresses answer; tests change them."""
     monkeypatch.chdir(tmp_path)
     answers = {"interface_hosts": {"9.9.9.9": "public"}, "_largest": 16 << 20, "cores_there": 64, "disk_at": Place(free=1 << 40)}
     for name, answer in answers.items():
@@ -165,7 +165,7 @@ def measured(monkeypatch, tmp_path):
 
 
 def examined(capsys, *arguments, code=0):
-    """verdicts by check."""
+    """Return the verdicts by check."""
     assert main(["doctor", *map(str, arguments), "--json"]) == code
     document = valid("doctor", capsys.readouterr().out)
     return document, {each["check"]: each for each in document["checks"]}
@@ -215,7 +215,7 @@ def joined(tmp_path, **settings):
     return place
 
 
-def test_a_directory_named_in_the_place_of_the_invite_is_the_node_s(measured, tmp_path, capsys):
+def test_a_directory_given_instead_of_an_invite_is_the_node_s(measured, tmp_path, capsys):
     joined(tmp_path)
     document, checks = examined(capsys, "n")
     assert document["directory"] == str(tmp_path / "n")
@@ -226,7 +226,7 @@ def test_a_directory_named_in_the_place_of_the_invite_is_the_node_s(measured, tm
 
 @pytest.mark.real
 def test_a_running_node_is_asked(measured, tmp_path, capsys):
-    """Its problem, as its status says it, its members and where it listens; an address of the invite need not answer any more."""
+    """Its status names the problem, its members and its addresses; an address of the invite need not answer any more."""
     place = joined(tmp_path, bootstrap=(HOME,))
     measured["failed"] = "silent"
     with answering(place.path, encode(snapshot(addresses=(HOME,), problem="it is quiet", resources=Resources(memory_bytes=10**9)))):
@@ -242,7 +242,7 @@ def test_a_running_node_is_asked(measured, tmp_path, capsys):
         assert examined(capsys, "--dir", place.path)[1]["node"]["found"] == "training, 4 members, 1 with an edge"
 
 
-def test_members_that_a_node_remembers_are_as_good_as_a_bootstrap_address(measured, tmp_path, capsys):
+def test_remembered_members_replace_a_bootstrap_address(measured, tmp_path, capsys):
     place = joined(tmp_path, bootstrap=(HOME,))
     measured["failed"] = "silent"
     assert examined(capsys, "--dir", "n", code=1)[1]["bootstrap"]["verdict"] == "fail"
@@ -250,7 +250,7 @@ def test_members_that_a_node_remembers_are_as_good_as_a_bootstrap_address(measur
     assert examined(capsys, "--dir", "n")[1]["bootstrap"]["verdict"] == "warn"
 
 
-def test_an_invitation_that_has_ended_is_seen_before_and_after_joining(measured, tmp_path, capsys):
+def test_an_expired_invitation_is_reported_before_and_after_joining(measured, tmp_path, capsys):
     creator = Identity.from_seed(b"f" * 32)
     terms = chains.Terms(SWARM, creator.peer_id, 2, 4)
     chain = chains.invite(creator, (), terms, invitee=PEER, number=0, not_after_ms=10**12)
@@ -260,7 +260,7 @@ def test_an_invitation_that_has_ended_is_seen_before_and_after_joining(measured,
         assert "after the invitation ended (2001-09-09" in examined(capsys, *arguments, code=1)[1]["clock"]["found"]
 
 
-def test_the_end_of_a_node_is_reported(measured, tmp_path, capsys):
+def test_how_a_node_ended_is_reported(measured, tmp_path, capsys):
     place = joined(tmp_path)
     place.keep_final(final.FinalStatus(ended="failed", reason="the engine died", snapshot=snapshot(round=7)))
     assert "the engine died" in examined(capsys, "--dir", "n")[1]["node"]["found"]
@@ -268,7 +268,7 @@ def test_the_end_of_a_node_is_reported(measured, tmp_path, capsys):
     assert examined(capsys, "--dir", "n", code=1)[1]["node"]["verdict"] == "fail"
 
 
-def test_settings_that_cannot_be_read_are_a_failure_and_not_the_end(measured, tmp_path, capsys):
+def test_unreadable_settings_are_a_failure_and_other_checks_continue(measured, tmp_path, capsys):
     place = joined(tmp_path)
     place.config_file.write_text('device = "abacus"\n')
     _, checks = examined(capsys, "--dir", "n", code=1)
@@ -276,15 +276,15 @@ def test_settings_that_cannot_be_read_are_a_failure_and_not_the_end(measured, tm
     assert checks["port"]["verdict"] == "ok"
 
 
-def test_a_clock_before_the_swarm_was_created_is_seen(measured, tmp_path, capsys, monkeypatch):
+def test_a_clock_before_the_swarm_s_creation_is_reported(measured, tmp_path, capsys, monkeypatch):
     joined(tmp_path)
     monkeypatch.setattr(RunDir, "read_manifest", lambda _: Manifest(founded_ms=2**42))
     assert examined(capsys, "--dir", "n", code=1)[1]["clock"]["verdict"] == "fail"
 
 
 @pytest.mark.real
-def test_a_port_that_another_program_has_is_seen(measured, tmp_path, capsys):
-    """Fatal if it was asked for, a warning if it is the last run's."""
+def test_a_port_used_by_another_program_is_reported(measured, tmp_path, capsys):
+    """A failure if the owner chose the port, a warning if it is the last run's."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         place = joined(tmp_path, listen=(f"/ip4/127.0.0.1/tcp/{taken}",))
@@ -299,7 +299,7 @@ def test_a_port_that_another_program_has_is_seen(measured, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("address", "failed"), [("/ip4/127.0.0.1/tcp/1", "refused"), ("/dns4/no.such.name.invalid/tcp/1", "name"), ("/unix/a", "other")]
 )
-def test_dialling_tells_what_happened(address, failed):
+def test_dialling_reports_its_outcome(address, failed):
     dialled = trio.run(doctor.dial, address)
     assert (dialled.failed, dialled.seconds) == (failed, None)
 
@@ -312,7 +312,7 @@ def test_dialling_a_listening_peer_takes_no_time():
     assert dialled.kind == "loopback"
 
 
-def test_a_silent_node_is_not_awaited(autojump_clock, monkeypatch):
+def test_doctor_does_not_wait_for_a_silent_node(autojump_clock, monkeypatch):
     async def silence(host, port):
         await trio.sleep_forever()
 
@@ -342,7 +342,7 @@ def test_addresses_are_those_of_interfaces_without_loopback(monkeypatch):
     ],
 )
 @pytest.mark.real
-def test_torch_is_asked_in_a_process_that_may_fail_or_hang(program, answer, monkeypatch):
+def test_torch_is_probed_in_a_process_that_may_fail_or_hang(program, answer, monkeypatch):
     monkeypatch.setattr(doctor, "PROBE", ("/no/python",) if program is None else (sys.executable, "-c", program))
     monkeypatch.setattr(verdicts, "TORCH_S", 1.0 if answer is None else 60.0)
     assert trio.run(doctor.ask_torch) == answer
@@ -353,7 +353,7 @@ def test_torch_is_asked_in_a_process_that_may_fail_or_hang(program, answer, monk
     ("version", "said"), [(None, "libp2p is missing"), ("0.7.9", "libp2p is 0.7.9, this version of Starling needs 0.8.1")]
 )
 def test_without_the_right_libp2p_there_is_one_line(words, version, said, tmp_path, monkeypatch, capsys):
-    """Nothing was begun by then: pip does not install it with Starling, decisions/0136."""
+    """It comes before anything starts: pip does not install libp2p with Starling, decisions/0136."""
 
     def installed(_):
         if version is None:
@@ -366,7 +366,7 @@ def test_without_the_right_libp2p_there_is_one_line(words, version, said, tmp_pa
 
 
 def test_a_directory_that_this_user_may_not_enter_is_a_failure_in_one_line(measured, tmp_path, capsys, monkeypatch):
-    """Root may enter any: the system is asked in its place."""
+    """The permission error is simulated, since root may enter any directory."""
     joined(tmp_path)
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: Path(path).name != "node.toml")
     document, checks = examined(capsys, "--dir", "n")
@@ -382,7 +382,7 @@ def test_an_unwritable_folder_is_reported_with_the_reason(tmp_path):
 @pytest.mark.real
 @pytest.mark.slow
 def test_in_an_empty_folder_as_a_person_runs_it(tmp_path):
-    """All checks of the machine, and an exit code that agrees with them; nothing is written."""
+    """All checks of the machine run, the exit code agrees with them, and nothing is written."""
     done = subprocess.run(["starling", "doctor", "--json"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     found = valid("doctor", done.stdout)
     assert [each["check"] for each in found["checks"]] == MACHINE

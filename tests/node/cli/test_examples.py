@@ -1,4 +1,4 @@
-"""`starling examples` and `create --example`: the example files are there without a checkout."""
+"""`starling examples` and `create --example`: the example files are available without a checkout."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_wrong_input_is_one_line(arguments, words, here, capsys):
     assert list(here.iterdir()) == []
 
 
-def test_every_manifest_among_them_loads():
+def test_every_example_manifest_loads():
     for name in examples.names():
         if not name.startswith(("simulate", "plan")):
             presets.load(Manifest, examples.find(name))

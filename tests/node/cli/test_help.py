@@ -1,4 +1,4 @@
-"""`--help`: commands in groups, an example under each that can be typed, exit codes."""
+"""`--help`: commands in groups, a valid example under each, exit codes."""
 
 import re
 import shlex
@@ -44,8 +44,8 @@ def test_every_command_s_help_ends_with_examples_of_itself(name, capsys):
 
 
 @pytest.mark.parametrize("line", [line for command in LEAVES.values() for line, _ in command.examples] + [line for line, _ in EXAMPLES])
-def test_every_example_is_understood(line):
-    """Names and options as click takes them; nothing is run."""
+def test_every_example_is_a_valid_command_line(line):
+    """click accepts its names and options; nothing is run."""
     typed = re.search(r"starling [^|>)\"]*", line)[0]
     _, *words = shlex.split(typed)
     command, context = starling, click.Context(starling)
@@ -58,7 +58,7 @@ def test_every_example_is_understood(line):
     ("typed", "same"),
     [(["help"], ["--help"]), (["help", "status"], ["status", "--help"]), (["config", "help", "show"], ["config", "show", "--help"])],
 )
-def test_help_is_a_word_too(typed, same, capsys):
+def test_help_is_a_command_too(typed, same, capsys):
     assert main(typed) == 0
     said = capsys.readouterr().out
     assert main(same) == 0
@@ -89,14 +89,14 @@ def test_unknown_subcommands_and_options_get_a_suggestion(typed, meant, capsys):
         ("zzz", None),
     ],
 )
-def test_a_command_that_is_not_there_is_one_line_with_the_one_that_was_meant(typed, meant, capsys):
+def test_an_unknown_command_gives_one_line_with_a_suggestion(typed, meant, capsys):
     said = refused(capsys, [typed], f"no such command '{typed}'", meant or "")
     assert ("did you mean" in said) == (meant is not None)
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_terminal_that_wants_no_color_gets_none(name, value, monkeypatch, capsys):
-    """Asked of the console that every table goes through; a pipe gets none anyway."""
+def test_no_color_disables_colors(name, value, monkeypatch, capsys):
+    """The test asks the console that prints every table; a pipe gets no colors anyway."""
     from starling.node.cli import common
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)

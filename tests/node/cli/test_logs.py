@@ -1,4 +1,4 @@
-"""`starling logs`: the last events for people or programs, and all that follow, also when the file is renamed, deleted or emptied."""
+"""`starling logs`: the last events for people or programs, and following a log that is renamed, deleted or emptied."""
 
 import io
 import json
@@ -28,7 +28,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def reader(place):
-    """Of a log that need not be there yet."""
+    """Return a reader of a log that may not exist yet."""
     with Reader(place / "log.jsonl") as opened:
         yield opened
 
@@ -50,12 +50,12 @@ def events(reader):
     return [event["event"] for event in reader.read()]
 
 
-def test_the_name_is_that_of_the_log():
-    """Who reads it looks where it is written."""
+def test_the_reader_and_the_log_have_one_file_name():
+    """The reader looks where the node writes."""
     assert logs.LOG_NAME == log.LOG_NAME
 
 
-def test_people_see_when_what_and_how_bad(place, capsys):
+def test_text_output_has_time_level_and_event(place, capsys):
     append(
         place,
         line("round_mixed", round=7, loss=0.123456, late=None, to=["a", "b"]),
@@ -70,7 +70,7 @@ def test_people_see_when_what_and_how_bad(place, capsys):
     ]
 
 
-def test_programs_get_every_field_and_the_version(place, capsys):
+def test_json_output_has_every_field_and_the_version(place, capsys):
     append(place, line("round_mixed", round=7), line("peer_died", "warning"))
     assert main(["logs", "--dir", str(place), "--json"]) == 0
     first, second = (valid("logs", each) for each in capsys.readouterr().out.splitlines())
@@ -79,7 +79,7 @@ def test_programs_get_every_field_and_the_version(place, capsys):
 
 
 def test_the_log_that_a_node_writes_fits_the_schema(place, capsys):
-    """With a traceback and a library's warning in it."""
+    """The log contains a traceback and a library's warning."""
     with log.open_log(place, peer_id="12D3", run_id="r", stderr=io.StringIO()) as logger:
         logger.write("info", "round_mixed", round=7, loss=float("nan"))
         logger.write("warning", "peer_fault", text="bad_frame")
@@ -100,16 +100,16 @@ def test_the_log_that_a_node_writes_fits_the_schema(place, capsys):
         ([], ["a", "b", "c", "d"]),
     ],
 )
-def test_the_last_of_those_that_matter_enough(options, said, place, capsys):
-    """Counted after what is left out, and over both files."""
+def test_the_last_events_at_or_above_a_level_are_shown(options, said, place, capsys):
+    """Events are counted after filtering, over both files."""
     append(place, line("a"), line("b", "warning"), name="log.jsonl.1")
     append(place, line("c", "error"), line("d"))
     assert main(["logs", "--dir", str(place), "--json", *options]) == 0
     assert [json.loads(each)["event"] for each in capsys.readouterr().out.splitlines()] == said
 
 
-def test_lines_that_are_no_event_are_left_out_and_do_not_hide_others(place, capsys):
-    """A node that was killed tears its last line; a person may write anything into a file."""
+def test_invalid_lines_are_skipped(place, capsys):
+    """A killed node leaves a partial last line, and users may write anything into a file."""
     append(place, line("a"), '{"time": 1.0, "lev\n', "[]\n", "\x1b[2J\n", "\n", line("b", text="\x1b[2J\r"), '{"time": 2.0, "event": "c"')
     assert main(["logs", "--dir", str(place)]) == 0
     out = capsys.readouterr().out
@@ -133,7 +133,7 @@ def test_wrong_input_is_one_line(arguments, code, words, place, monkeypatch, cap
 # --- following --------------------------------------------------------------------------------------------------
 
 
-def test_each_event_is_read_once_as_it_comes_and_a_line_only_when_it_is_whole(place, reader):
+def test_each_event_is_read_once_and_only_as_a_whole_line(place, reader):
     assert events(reader) == []
     append(place, line("a"), line("b")[:20])
     assert events(reader) == ["a"]
@@ -144,7 +144,7 @@ def test_each_event_is_read_once_as_it_comes_and_a_line_only_when_it_is_whole(pl
 
 @pytest.mark.parametrize("rotations", [1, 2])
 def test_a_rotation_loses_and_repeats_nothing(rotations, place, reader):
-    """The second at once after the first: what was written between them is in the older file, which was never open here."""
+    """After two rotations in a row the lines between them are in the older file, which the reader never opened."""
     append(place, line("old"), name="log.jsonl.1")
     append(place, line("a"))
     assert events(reader) == ["old", "a"]
@@ -159,8 +159,8 @@ def test_a_rotation_loses_and_repeats_nothing(rotations, place, reader):
     assert events(reader) == []
 
 
-def test_what_is_written_while_the_end_of_a_file_is_read_is_not_lost(place, reader, monkeypatch):
-    """Between our last look at the file and the look at its name, the node writes and renames."""
+def test_lines_written_during_a_rotation_are_not_lost(place, reader, monkeypatch):
+    """Between the reader's last read of the file and its check of the name, the node writes and renames."""
     append(place, line("a"))
     look = reader.next_file
 
@@ -175,7 +175,7 @@ def test_what_is_written_while_the_end_of_a_file_is_read_is_not_lost(place, read
     assert events(reader) == ["a", "b", "c"]
 
 
-def test_a_log_that_is_deleted_or_emptied_goes_on_with_what_comes_next(place, reader):
+def test_following_continues_after_a_log_is_deleted_or_emptied(place, reader):
     append(place, line("old"), name="log.jsonl.1")
     append(place, line("a"), line("a"))
     assert events(reader) == ["old", "a", "a"]
@@ -189,7 +189,7 @@ def test_a_log_that_is_deleted_or_emptied_goes_on_with_what_comes_next(place, re
 
 @pytest.fixture
 def follower(place):
-    """`starling logs -f` as a process, from its first line on."""
+    """Run `starling logs -f` as a process, from its first line on."""
     append(place, line("begun"))
     command = [sys.executable, "-m", "starling.node.cli.main", "logs", "-f", "--json", "--dir", str(place)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -213,7 +213,7 @@ def test_a_follower_sees_a_restart_in_a_new_file_and_ends_quietly_on_ctrl_c(foll
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_follower_ends_when_its_pipe_is_closed(follower):
-    """`starling logs -f | head -1`, with no event to come."""
+    """`starling logs -f | head -1`, with no further event."""
     follower.stdout.close()
     assert follower.wait(30) == 0
     assert follower.stderr.read() == ""

@@ -1,4 +1,4 @@
-"""The command line: quick, quiet, exact exit codes; and the commands that only look."""
+"""The command line is quick and quiet and has exact exit codes; commands that only read a node's state."""
 
 import ast
 import json
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def raising(monkeypatch):
-    """A command that raises what it is given."""
+    """Return a command that raises the given error."""
 
     def install(error):
         def callback():
@@ -42,7 +42,7 @@ def raising(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.real
 def test_help_answers_at_once_and_imports_nothing_heavy():
-    """A command line that thinks before it prints its own help is not used."""
+    """Help that takes seconds would put users off."""
     program = (
         "import sys; from starling.node.cli.main import main; code = main(['--help']); "
         "heavy = {'torch', 'trio', 'libp2p', 'numpy', 'textual', 'rich', 'cryptography'} & set(sys.modules); "
@@ -52,7 +52,7 @@ def test_help_answers_at_once_and_imports_nothing_heavy():
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)  # of processors: others may be busy with something else
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)  # in processor time, since other processes may be busy
         best_s = min(best_s, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
     assert done.stdout.endswith("0 []\n")
     for name, (_, text) in COMMANDS.items():
@@ -61,8 +61,8 @@ def test_help_answers_at_once_and_imports_nothing_heavy():
     assert best_s < 0.3
 
 
-def test_every_command_of_the_table_is_where_it_says():
-    """The table is text: a renamed function would be noticed only when it is called."""
+def test_every_command_of_the_table_can_be_imported():
+    """The table names functions as text, so a renamed function would be noticed only when it is called."""
     for target, _ in COMMANDS.values():
         module, _, attribute = target.partition(":")
         tree = ast.parse((ROOT / "node" / "cli" / (module.replace(".", "/") + ".py")).read_text())
@@ -114,13 +114,13 @@ def test_a_command_may_return_its_exit_code(monkeypatch):
     assert main(["run"]) == 1
 
 
-def test_status_where_no_node_ever_was_says_how_to_begin(tmp_path, capsys):
+def test_status_in_an_unused_directory_says_how_to_begin(tmp_path, capsys):
     refused(capsys, ["status", "--dir", tmp_path], "starling: --dir: ", "starling join")
 
 
 @pytest.fixture
 def shown(tmp_path, capsys):
-    """What a command prints of a node that answers with a snapshot."""
+    """Return what a command prints about a node that answers with a snapshot."""
 
     def ask(command, *options, **status):
         with answering(tmp_path, encode(snapshot(**status))):
@@ -132,7 +132,7 @@ def shown(tmp_path, capsys):
 
 
 def ended(folder, **fields):
-    """A run directory as a node leaves it that ended."""
+    """A run directory as a node leaves it when it ends."""
     (folder / "node.toml").touch()
     (folder / "final.json").write_text(final.encode(final.FinalStatus(**fields)))
 
@@ -194,7 +194,7 @@ def test_the_directory_may_be_named_without_dir_but_not_twice(tmp_path, capsys):
     refused(capsys, ["status", tmp_path, "--dir", tmp_path], "holds no node")
 
 
-def test_a_pipe_of_another_encoding_gets_question_marks_not_a_traceback():
+def test_characters_outside_a_pipe_s_encoding_become_question_marks():
     """`starling status > file` under LC_ALL=de_DE.ISO-8859-1."""
     program = "from starling.node.cli.main import main; main(['overlay', 'show', 'ring', '-n', '4'])"
     done = subprocess.run(
@@ -246,7 +246,7 @@ LONG = "word " * 60 + "`starling peers`"
     ],
 )
 def test_a_problem_is_one_line_and_one_without_a_command_gets_one(problem, members, line, tmp_path, shown):
-    """Also where no terminal is."""
+    """Without a terminal too."""
     assert shown("status", problem=problem, members=members).splitlines()[0] == line.format(tmp_path)
 
 
@@ -285,7 +285,7 @@ def test_status_says_what_the_node_costs_and_how_far_it_is_from_its_peers(status
 
 @pytest.mark.real
 def test_status_leaves_out_lines_whose_figures_are_missing(tmp_path, capsys):
-    """Missing is no 0."""
+    """A missing figure is not shown as 0."""
     with answering(tmp_path, encode(bare())):
         assert main(["status", "--dir", str(tmp_path)]) == 0
     rows = {row.split()[0] for row in capsys.readouterr().out.splitlines()}
@@ -300,7 +300,7 @@ def test_json_is_the_snapshot_or_its_peers_on_one_line(shown):
 
 
 @pytest.mark.real
-def test_peers_json_is_all_of_them_and_whose_view_it_is(shown):
+def test_peers_json_lists_all_peers_and_the_observing_node(shown):
     said = json.loads(shown("peers", "--json"))
     assert (said["version"], said["peer"], said["swarm"]) == (1, "12D3KooWmyself9", "ab" * 16)
     assert [peer["state"] for peer in said["peers"]] == ["alive", "quarantined", "suspect"]
@@ -318,7 +318,7 @@ def test_peers_lists_edges_first_with_whole_ids_in_a_pipe(shown):
 
 @pytest.mark.real
 def test_peers_shows_the_standing_of_each(shown):
-    """State and its end, faults, share of exchanges missed and clipped, contribution; no share before there was an exchange."""
+    """State and its end, faults, share of exchanges missed and clipped, contribution; no share before the first exchange."""
     rows = (
         PeerStatus("12D3KooWfine", "alive", standing="active", score=1.04, staleness=0.126, clipped=0.5, contribution=7.25),
         PeerStatus("12D3KooWevil", "banned", standing="ban", shut_out_s=7000.0, why="equivocation"),
@@ -336,7 +336,7 @@ def test_peers_shows_the_standing_of_each(shown):
 
 @pytest.mark.real
 def test_peers_shows_the_inviter_of_each_where_members_are_invited(shown):
-    """So that the owner sees who else falls by a revocation; a stranger can choose how its id ends."""
+    """The owner sees which other peers a revocation removes; ids are shown whole, since anyone can choose how an id ends."""
     invited = {"12D3KooWcreator": "", "12D3KooWmember1": "12D3KooWcreator", "12D3KooWmember2": "12D3KooWmember1"}
     head, *lines = shown("peers", peers=tuple(_rows(invited))).splitlines()
     assert head.endswith("invited by")
@@ -358,7 +358,7 @@ def test_a_refusal_of_the_node_is_an_error_line(tmp_path, capsys):
 
 @pytest.fixture
 def at_a_terminal(monkeypatch):
-    """Terminals at both ends, and a record of what this process would become."""
+    """Pretend that both ends are terminals, and record which program this process would become."""
     started = []
     monkeypatch.setattr(os, "execv", lambda _, command: started.append(command))
     screen = SimpleNamespace(isatty=lambda: True, flush=lambda: None)
@@ -395,7 +395,7 @@ def test_a_dumb_terminal_is_not_drawn_upon(at_a_terminal, monkeypatch, capsys):
 
 
 class AtOnce(SimpleNamespace):
-    """A timer that is due when it is started."""
+    """A timer that fires as soon as it is started."""
 
     ident = None
 
@@ -408,7 +408,7 @@ class AtOnce(SimpleNamespace):
 
 @pytest.mark.parametrize(("lively", "term", "shown"), [(True, "xterm-256color", True), (False, "xterm", False), (True, "dumb", False)])
 def test_progress_is_shown_at_a_terminal_and_not_in_a_pipe(lively, term, shown, monkeypatch, capsys):
-    """What takes more than a second, and steps that are counted."""
+    """For work that takes more than a second, and for counted steps."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: lively, raising=False)
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(progress.threading, "Timer", lambda after_s, show: AtOnce(show=show))
@@ -420,7 +420,7 @@ def test_progress_is_shown_at_a_terminal_and_not_in_a_pipe(lively, term, shown, 
     assert ("2/2  second" in capsys.readouterr().err) == shown
 
 
-def test_work_that_ends_in_time_is_not_mentioned(monkeypatch, capsys):
+def test_short_work_shows_no_progress(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     with progress.slow("measuring"):
@@ -433,7 +433,7 @@ def test_the_terminal_ui_without_a_terminal_names_the_command_to_try(tmp_path, c
 
 
 @pytest.mark.parametrize("name", ["record.jsonl", "gone.jsonl"])
-def test_the_page_is_of_nodes_and_a_record_is_pointed_to_the_terminal_ui(name, tmp_path, capsys):
+def test_the_web_page_refuses_a_record_and_names_the_terminal_ui(name, tmp_path, capsys):
     (tmp_path / "record.jsonl").touch()
     refused(capsys, ["web", tmp_path / name], "no run directory", f"`starling tui {tmp_path / name}`")
 

@@ -1,4 +1,4 @@
-"""`starling ban`, `unban` and `trust`: what is sent to the node, and what a person reads."""
+"""`starling ban`, `unban` and `trust`: the request to the node, and the text that the user reads."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.harness.cli_doubles import refused
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Requests to a node that carries them out."""
+    """Record requests to a node that carries them out."""
     requests = []
 
     def request(run_dir, op, *, timeout_s=0.0, **fields):
@@ -48,7 +48,7 @@ def test_json_is_for_programs(op, asked, capsys):
     assert err == ""
 
 
-def test_durations_are_written_as_people_do():
+def test_durations_may_have_units():
     for text, value in {"90s": 90.0, "30m": 1800.0, "1.5h": 5400.0, "7d": 604800.0, " 2 W ": 1209600.0}.items():
         assert seconds(text) == value
 

@@ -1,4 +1,4 @@
-"""Found, join, run and what one asks of a running node: wrong input is one line and changes nothing."""
+"""Create, join, run, and requests to a running node: wrong input takes one line and changes nothing."""
 
 import json
 import stat
@@ -25,7 +25,7 @@ from tests.harness.snapshots import snapshot
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """The default run directory is relative: every test has a working directory of its own."""
+    """Give every test a working directory of its own, since the default run directory is relative."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -39,7 +39,7 @@ def daemon(monkeypatch):
 
 @pytest.fixture
 def running(monkeypatch):
-    """Pretends that a node runs everywhere; records what it was asked."""
+    """Pretend that a node runs in every directory, and record the requests to it."""
     asked = []
     answers = {"evaluate": {"metric": "accuracy", "value": 0.97222, "round": 40}}
 
@@ -56,7 +56,7 @@ def running(monkeypatch):
 
 
 class Connection:
-    """To a node that runs."""
+    """A connection to a running node."""
 
     def close(self):
         pass
@@ -123,7 +123,7 @@ def test_a_manifest_key_and_a_node_key_never_share_a_name():
 # --- create ------------------------------------------------------------------------------------------------------
 
 
-def test_create_prints_the_invite_alone_and_says_the_rest_to_people(daemon, here, capsys):
+def test_create_prints_only_the_invite_to_standard_output(daemon, here, capsys):
     """`starling create m.toml | head -1` is the invite."""
     assert main(["create"]) == 0
     said = capsys.readouterr()
@@ -136,8 +136,8 @@ def test_create_prints_the_invite_alone_and_says_the_rest_to_people(daemon, here
     assert daemon.runs == [(place.path, False)]
 
 
-def test_the_former_name_works_and_says_the_new_one(daemon, here, capsys):
-    """A note alone, on standard error: a script that reads the invite goes on."""
+def test_the_former_command_name_works_with_a_note(daemon, here, capsys):
+    """The note goes to standard error only, so that scripts that read the invite still work."""
     assert main(["found", "--set", "seed=9"]) == 0
     said = capsys.readouterr()
     assert said.err.startswith("starling: found is called create now; the old name works in this release only\n")
@@ -146,7 +146,7 @@ def test_the_former_name_works_and_says_the_new_one(daemon, here, capsys):
     assert "is called" not in capsys.readouterr().err
 
 
-def test_create_signs_what_the_file_and_set_say_and_stores_the_node_s_own_settings(daemon, here):
+def test_create_signs_file_and_set_values_and_stores_the_node_s_own_settings(daemon, here):
     """Flags and `--set` of node keys go to node.toml, with paths that hold from any folder; all else to the manifest."""
     (here / "m.toml").write_text('name = "birds"\n[pace]\nrounds = 7\n')
     (here / "mine").mkdir()
@@ -165,14 +165,14 @@ def test_create_signs_what_the_file_and_set_say_and_stores_the_node_s_own_settin
     assert stat.S_IMODE(place.key.stat().st_mode) == 0o600
 
 
-def test_create_notes_what_may_not_be_meant(daemon, capsys):
-    """A note is no error: the person may know better."""
+def test_create_notes_settings_that_may_be_unintended(daemon, capsys):
+    """A note is not an error: the setting may be intended."""
     assert main(["create", "--set", "mix.clip_norm=0"]) == 0
     assert "note: mix.clip_norm" in capsys.readouterr().err
 
 
 def test_create_refuses_a_directory_that_holds_a_node(daemon, here, capsys):
-    """An identity and a run are not to be lost by typing a command twice."""
+    """Typing a command twice must not lose an identity and a run."""
     main(["create"])
     before = files(here)
     refused(capsys, ["create", "--set", "seed=9"], "`starling run --dir starling-node`")
@@ -180,8 +180,8 @@ def test_create_refuses_a_directory_that_holds_a_node(daemon, here, capsys):
     assert len(daemon.runs) == 1
 
 
-def test_what_the_engine_refuses_leaves_no_node_behind_so_that_the_corrected_command_works(daemon, here, capsys):
-    """Code of others and data are seen by the engine alone, after the directory was made."""
+def test_an_engine_s_refusal_leaves_no_node_so_that_the_corrected_command_works(daemon, here, capsys):
+    """The user's code and data are checked in the engine only, after the directory was made."""
     daemon.refusal = ConfigError("task: model must be one of cnn, mlp, got 'cn'")
     assert main(["create", "--set", "task=starling.node.tasks.digits:Digits", "--set", "trust=true"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
@@ -193,8 +193,8 @@ def test_what_the_engine_refuses_leaves_no_node_behind_so_that_the_corrected_com
     assert main(["create", "--set", "task.model=cnn"]) == 0
 
 
-def test_a_node_that_has_lived_is_never_undone(daemon, here):
-    """A late refusal, such as of a damaged checkpoint, must not delete what the swarm knows."""
+def test_the_directory_of_a_node_that_has_run_is_never_removed(daemon, here):
+    """A late refusal, such as of a damaged checkpoint, must not delete the node's state."""
     daemon.refusal, daemon.lived = ConfigError("checkpoint: damaged"), True
     assert main(["create"]) == 2
     assert RunDir.existing(here / "starling-node").read_manifest() is not None
@@ -215,8 +215,8 @@ def test_join_keeps_the_invite_and_its_addresses_and_starts_the_node(daemon, her
 
 
 @pytest.mark.parametrize("where", ["-", "--invite-file"])
-def test_an_invite_comes_by_standard_input_or_a_file_as_well(where, daemon, here, monkeypatch, capsys):
-    """So that it is in no list of processes."""
+def test_an_invite_may_come_from_standard_input_or_a_file(where, daemon, here, monkeypatch, capsys):
+    """So it does not appear in a list of processes."""
     (here / "invite.txt").write_text(f"<{INVITE[:60]}\n{INVITE[60:]}>\n")
     with (here / "invite.txt").open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
@@ -233,7 +233,7 @@ def test_an_invite_comes_by_standard_input_or_a_file_as_well(where, daemon, here
         (["--invite-file", "binary"], "binary cannot be read: it is no text"),
     ],
 )
-def test_no_invite_or_two_is_one_line(words, says, daemon, here, capsys):
+def test_no_invite_or_two_give_one_line(words, says, daemon, here, capsys):
     (here / "binary").write_bytes(b"\xff" * 9)
     assert main(["join", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -243,9 +243,9 @@ def test_no_invite_or_two_is_one_line(words, says, daemon, here, capsys):
 
 
 def test_a_used_invitation_is_kept_without_its_key(daemon, here, capsys):
-    """Bound to this node it is of no use to others, and enough for every start to come; on the command line it is a secret told."""
+    """Bound to this node, it is of no use to others and enough for every later start; on the command line the key would be exposed."""
     given = give(here / "issued", TERMS, CREATOR, (), (ADDRESS,), days=1.0, now_s=time.time()).invite
-    for _ in range(2):  # the second time where it stands already
+    for _ in range(2):  # the second time from a file that is already in place
         assert main(["join", encode(given), "--dir", "n"]) == 0
         assert "`starling join - < FILE`" in capsys.readouterr().err
         place = RunDir.existing(here / "n")
@@ -260,7 +260,7 @@ def test_a_used_invitation_is_kept_without_its_key(daemon, here, capsys):
     assert "note" not in capsys.readouterr().err
 
 
-def test_the_file_a_swarm_begins_with_is_found_from_whichever_folder_the_node_is_started(daemon, here):
+def test_the_initial_model_is_found_from_any_working_directory(daemon, here):
     for command in (["join", INVITE], ["create", "--dir", "creator"]):
         assert main([*command, "--set", "start=warm.safetensors"]) == 0
     for name in ("starling-node", "creator"):
@@ -268,12 +268,12 @@ def test_the_file_a_swarm_begins_with_is_found_from_whichever_folder_the_node_is
 
 
 @pytest.mark.parametrize("pasted", [f"<{INVITE}>", f"{INVITE[:60]}\n  {INVITE[60:]}\n", f"'{INVITE}'", f"`{INVITE}` "])
-def test_an_invite_is_found_in_what_a_mail_program_makes_of_it(pasted, daemon, here):
+def test_an_invite_wrapped_by_a_mail_program_is_accepted(pasted, daemon, here):
     assert main(["join", pasted]) == 0
     assert RunDir.existing(here / "starling-node").read_invite() == Invite(SWARM, (ADDRESS,))
 
 
-def test_gpu_is_another_name_of_cuda_and_no_cap_needs_no_unit(daemon, here):
+def test_gpu_means_cuda_and_an_absent_cap_needs_no_unit(daemon, here):
     assert main(["create", "--device", "gpu", "--up", "0", "--down", "none"]) == 0
     config = RunDir.existing(here / "starling-node").read_config()
     assert (config.device, config.up_bytes_per_s, config.down_bytes_per_s) == ("cuda", 0, 0)
@@ -287,7 +287,7 @@ def test_the_directory_may_follow_the_other_arguments(daemon, here):
     assert daemon.runs[-1] == (here / "n", False)
 
 
-def test_a_member_of_a_known_swarm_may_not_ask_for_a_shard_that_is_not_there(daemon, here, capsys):
+def test_a_shard_that_a_known_swarm_lacks_is_refused(daemon, here, capsys):
     main(["create", "--set", "partition.shards=4"])
     place = RunDir.existing(here / "starling-node")
     invite = encode(Invite(place.swarm(), (ADDRESS,)))
@@ -297,7 +297,7 @@ def test_a_member_of_a_known_swarm_may_not_ask_for_a_shard_that_is_not_there(dae
 
 
 def test_join_again_goes_on_with_the_old_settings_and_the_new_options(daemon, here):
-    """A fresh invite to the same swarm is how one comes back when its members have moved."""
+    """A fresh invite to the same swarm gives new addresses after its members have moved."""
     main(["join", INVITE, "--device", "cpu", "--shard", "2"])
     moved = ADDRESS.replace("4001", "4002")
     key = (here / "starling-node" / "identity.key").read_bytes()
@@ -323,7 +323,7 @@ def test_join_refuses_the_directory_of_another_swarm_s_node(daemon, here, capsys
 
 
 def test_join_refuses_while_a_node_runs_there(daemon, here, monkeypatch, capsys):
-    """Before it touches that node's settings."""
+    """The refusal comes before that node's settings are changed."""
     monkeypatch.setattr(control, "connect", lambda run_dir: Connection())
     refused(capsys, ["join", INVITE], "`starling status --dir starling-node`")
     assert files(here) == {}
@@ -347,7 +347,7 @@ def test_a_creator_that_joins_its_own_swarm_does_not_dial_itself(daemon, here, c
 
 
 @pytest.mark.parametrize("until_stdin_closes", [False, True])
-def test_run_goes_on_in_the_directory(until_stdin_closes, daemon, here):
+def test_run_continues_in_the_directory(until_stdin_closes, daemon, here):
     place = RunDir.create(here / "n")
     place.write_config(NodeConfig())
     assert main(["run", "--dir", "n", *["--until-stdin-closes"] * until_stdin_closes]) == 0
@@ -385,7 +385,7 @@ def test_limits_asks_for_what_is_given_and_keeps_what_is_in_force(running, here,
 
 
 def test_leave_waits_until_the_node_is_gone(running, monkeypatch, capsys):
-    """So that the next command finds no half-dead node."""
+    """So the next command does not meet a node that is still ending."""
     left = iter([False, False, True])
 
     def connect(run_dir):
@@ -443,7 +443,7 @@ def test_eval_of_a_finished_node_is_what_it_measured_last(here, capsys):
     assert capsys.readouterr().out == "accuracy 0.956 in round 100\n"
 
 
-def test_invite_prints_the_addresses_of_now(running, capsys):
+def test_invite_prints_the_current_addresses(running, capsys):
     assert main(["invite"]) == 0
     assert decode(capsys.readouterr().out) == Invite(SWARM, (ADDRESS,))
 

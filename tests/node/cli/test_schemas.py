@@ -1,4 +1,4 @@
-"""Published schemas: as the types are, true of what commands print, and false of something else."""
+"""Published schemas equal the types, accept what commands print, and reject other documents."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def running(monkeypatch):
-    """A node that answers what a real one would, field by field."""
+    """A node that answers as a real one would, field by field."""
     answers = {
         "evaluate": {"metric": "accuracy", "value": 0.97222, "round": 40},
         "revoke": {"removed": ["12D3KooWevil"]},
@@ -55,7 +55,7 @@ def running(monkeypatch):
 
 @pytest.fixture
 def ended(running, monkeypatch):
-    """A node that does not answer, but has left its model behind."""
+    """A node that does not answer, but has left its model on the disk."""
 
     def request(run_dir, op, **fields):
         raise control.NotRunning(run_dir)
@@ -91,7 +91,7 @@ def test_every_document_says_its_version(name):
 
 
 @pytest.mark.parametrize("shown", [FULL, snapshot(), bare()], ids=["full", "usual", "bare"])
-def test_a_status_fits_and_one_without_a_key_does_not(shown):
+def test_a_status_fits_its_schema_and_one_without_a_key_does_not(shown):
     document = valid("status", status.encode(shown))
     assert document["version"] == status.VERSION
     del document["round"]
@@ -113,20 +113,20 @@ def test_a_status_fits_and_one_without_a_key_does_not(shown):
         ("limits", ["limits", "--up", "2MB"]),
     ],
 )
-def test_what_is_printed_of_a_running_node_fits(name, arguments, running, here, capsys):
+def test_output_about_a_running_node_fits_its_schema(name, arguments, running, here, capsys):
     document = valid(name, printed(capsys, *arguments))
     assert next(iter(document)) == "version"
 
 
-def test_an_invitation_fits(running, here, capsys, monkeypatch):
-    """With its number and its end, where members are invited."""
+def test_an_invitation_fits_its_schema(running, here, capsys, monkeypatch):
+    """With its number and its expiry, where members are invited."""
     monkeypatch.setattr("starling.node.daemon.main.run", Daemon())
     assert main(["create", "--preset", "vouched", "--dir", "starling-node"]) == 0
     place = here / "starling-node"
     swarm = json.loads(_after(capsys, ["manifest", "show", "--dir", str(place)]))["swarm"]
     monkeypatch.setattr(control, "status", lambda run_dir: msgspec.structs.replace(FULL, swarm=swarm))
     invited = valid("invite", printed(capsys, "invite", "--days", "3"))
-    assert invited["number"] == 1  # the creator's first line has 0
+    assert invited["number"] == 1  # the creator's first invite has number 0
     assert invited["left"] is None
 
 
@@ -148,7 +148,7 @@ def test_output_of_create_join_and_export_fits_its_schema(here, capsys, monkeypa
     assert valid("manifest-show", printed(capsys, "manifest", "show", "--dir", "a"))["swarm"] == created["swarm"]
 
 
-def test_what_is_printed_of_settings_fits(here, capsys):
+def test_printed_settings_fit_their_schema(here, capsys):
     assert valid("config-show", printed(capsys, "config", "show")).keys() == {"version", "manifest", "node"}
     for part in ("manifest", "node", "scenario"):
         assert valid("config-show", printed(capsys, "config", "show", part)).keys() == {"version", part}
@@ -160,7 +160,7 @@ def test_what_is_printed_of_settings_fits(here, capsys):
 
 @pytest.mark.parametrize("row", [DONE, {"peer": "12D3KooWsilent", "state": "failed", "byzantine": True}])
 @pytest.mark.parametrize("ban", [None, {"round": None, "after_s": 3.5, "mean": None, "min": 0.5}])
-def test_what_a_demo_prints_fits_with_a_silent_node_and_a_ban_too(row, ban, tmp_path, monkeypatch, capsys):
+def test_output_of_a_demo_fits_its_schema_with_a_silent_node_and_a_ban(row, ban, tmp_path, monkeypatch, capsys):
     def canned(plan):
         demo = Canned(plan)
         demo.table = {**TABLE, "nodes": [row], "ban": ban, "mean": math.nan}
@@ -183,15 +183,15 @@ def test_what_a_demo_prints_fits_with_a_silent_node_and_a_ban_too(row, ban, tmp_
         ("overlay-sampling", ["overlay", "sampling", "-n", "16", "--bad", "8"]),
     ],
 )
-def test_what_is_printed_of_overlays_fits(name, arguments, capsys):
+def test_printed_overlays_fit_their_schema(name, arguments, capsys):
     valid(name, printed(capsys, *arguments))
 
 
 @pytest.mark.acceptance
 @pytest.mark.slow
 @pytest.mark.real
-def test_what_a_simulation_prints_fits(here, capsys):
-    """A sweep with a target, by worker processes as ever."""
+def test_output_of_a_simulation_fits_its_schema(here, capsys):
+    """A sweep with a target, run by worker processes."""
     (here / "s.toml").write_text(
         '[simulate]\nnodes = 4\ntarget = 0.5\n[task]\nkind = "diagonal"\ndim = 30\n'
         '[pace]\nrounds = 2\nlocal_steps = 1\n[sweep.grid]\nmix.kind = ["pet", "dsgd"]\n'
@@ -200,9 +200,9 @@ def test_what_a_simulation_prints_fits(here, capsys):
     assert [run["labels"]["mix.kind"] for run in found["runs"]] == ["pet", "dsgd"]
 
 
-def test_a_field_that_is_left_unset_need_not_be_there():
+def test_an_unset_field_may_be_missing():
     class Half(msgspec.Struct):
-        """Half of it."""
+        """Has a required and an unset field."""
 
         there: int
         perhaps: int | msgspec.UnsetType = msgspec.UNSET
@@ -212,8 +212,8 @@ def test_a_field_that_is_left_unset_need_not_be_there():
     assert definition["required"] == ["there"]
 
 
-def test_a_question_for_help_writes_no_file(tmp_path, monkeypatch, capsys):
-    """The word was taken for a folder."""
+def test_the_argument_help_creates_no_folder(tmp_path, monkeypatch, capsys):
+    """`help` used to be taken for a folder."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         schemas.main(["--help"])

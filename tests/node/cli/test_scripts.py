@@ -1,4 +1,4 @@
-"""Commands that would compute with a task's model say of a swarm of scripts who has it, in one line with what to do instead."""
+"""In a swarm of scripts, commands that need a task's model refuse in one line that says who has the model and what to do instead."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def here(tmp_path, monkeypatch):
         ("plan --manifest s.toml", "`starling examples plan-crowd`"),
     ],
 )
-def test_what_needs_the_model_refuses_in_one_line(here, capsys, command, instead):
+def test_commands_that_need_the_model_refuse_in_one_line(here, capsys, command, instead):
     assert main(command.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "task=script is trained by its members' scripts, which only they have; " in line
@@ -44,7 +44,7 @@ def test_a_manifest_of_scripts_is_checked_and_needs_no_start_until_it_is_created
     assert not Path("n").exists()
 
 
-def test_a_created_one_is_shown(here, capsys):
+def test_a_created_manifest_of_scripts_is_shown(here, capsys):
     manifest = Manifest(task=TaskSection(kind="script", start="begin.safetensors", metric="accuracy"))
     operate.create(here / "n", manifest, NodeConfig())
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`starling task check` as a person calls it."""
+"""`starling task check`, run as a command."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def test_errors_are_printed_with_their_line_and_exit_2(here, capfd):
     assert "mine.py, line 7, in loss" in out
 
 
-def test_data_that_is_not_there_is_refused_before_a_process_starts(here, capsys):
+def test_missing_data_are_refused_before_a_process_starts(here, capsys):
     assert main(["task", "check", "digits", "--data", "photos"]) == 2
     assert "photos" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Consent to attack, and how the node shows that it attacks."""
+"""Consent to attack, and how an attacking node says so."""
 
 import pytest
 import trio
@@ -20,20 +20,20 @@ def test_no_attack_starts_without_a_second_yes(attack: str) -> None:
     attack_consent.check(NodeConfig(attack=attack, attack_agreed=True))
 
 
-def test_an_unknown_attack_and_parameters_of_none_are_refused() -> None:
+def test_an_unknown_attack_and_parameters_without_an_attack_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"'sing_flip' is unknown, choose one of alie.*did you mean sign_flip"):
         attack_consent.check(NodeConfig(attack="sing_flip", attack_agreed=True))
     with pytest.raises(ConfigError, match="attack_params: there is no attack"):
         attack_consent.check(NodeConfig(attack_params={"z": 1.0}))
 
 
-def test_consent_alone_is_no_attack() -> None:
+def test_consent_alone_starts_no_attack() -> None:
     attack_consent.check(NodeConfig(attack_agreed=True))
     assert attack_consent.warning(NodeConfig(attack_agreed=True)) is None
 
 
 @pytest.mark.slow
-def test_a_liar_says_so_in_its_events_and_first_of_all_in_its_status() -> None:
+def test_an_attacking_node_says_so_in_events_and_status() -> None:
     async def tale() -> None:
         swarm = story(digits(2, rounds=4), 0, attacks={1: "sign_flip"})
         async with swarm.running(2):

@@ -1,4 +1,4 @@
-"""Every number that a person, or somebody else's manifest, can set has a floor and a ceiling."""
+"""Every number that a user or another person's manifest can set has a minimum and a maximum."""
 
 import math
 
@@ -11,11 +11,11 @@ from starling.node.config import parts, presets
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.simulate.schema import Scenario
 
-DRAWN_BY_ATTACKS = {"attack_params", "attack.params"}  # of experiments on one's own swarm: their point is what nobody expects
+DRAWN_BY_ATTACKS = {"attack_params", "attack.params"}  # attacks are experiments on one's own swarm and may take any number
 
 
 def numbers(kind):
-    """The numbers in a type, those in its lists and choices too."""
+    """Yield the numbers in a type, including those in its lists and unions."""
     match kind:
         case types.IntType() | types.FloatType():
             yield kind
@@ -27,7 +27,7 @@ def numbers(kind):
 
 
 def keys(kind, where=""):
-    """Dotted name and type of every key of settings that have no parts chosen but the defaults'."""
+    """Yield dotted name and type of every key of the settings, with the default parts chosen."""
     for field in parts.fields_of(kind).values():
         if isinstance(field.type, types.StructType):
             yield from keys(field.type.cls, f"{where}{field.name}.")
@@ -36,7 +36,7 @@ def keys(kind, where=""):
 
 
 def keys_of_parts():
-    """Likewise of every built-in part."""
+    """Yield dotted name and type of every key of every built-in part."""
     for place, catalogue in parts.KINDS.items():
         for name in catalogue.built_in:
             for key in catalogue.keys_of(name) or ():
@@ -60,8 +60,8 @@ def test_every_number_has_a_finite_floor_and_ceiling(named):
     assert {key for key, number in found if not bounded(number)} <= DRAWN_BY_ATTACKS
 
 
-def test_every_part_that_is_built_in_tells_its_keys():
-    """Else they would be scalars without bounds."""
+def test_every_built_in_part_declares_its_keys():
+    """Otherwise its keys would be scalars without bounds."""
     assert [(place, name) for place, it in parts.KINDS.items() for name in it.built_in if it.keys_of(name) is None] == []
 
 
@@ -79,7 +79,7 @@ def test_every_part_that_is_built_in_tells_its_keys():
     ],
 )
 def test_a_creator_s_number_that_no_run_can_use_is_refused(assignment, says):
-    """Under a preset that promises something, in one line that says what is allowed and how to look."""
+    """Under a preset with guarantees, in one line that says what is allowed and which command shows it."""
     with pytest.raises(ConfigError) as refused:
         manifests.check(presets.load(Manifest, assignments=["preset=vouched", assignment]))
     assert str(refused.value).startswith(says)

@@ -1,4 +1,4 @@
-"""A swarm whose messages would not fit a frame is told so before it is created, and what helps."""
+"""A swarm whose messages would exceed a frame is refused before it is created, with a remedy."""
 
 import pytest
 import torch
@@ -26,8 +26,8 @@ def gpt(*words, layers=32):
 
 
 @pytest.mark.parametrize("name", QUANTIZERS)
-def test_the_bits_of_a_value_are_those_that_it_takes(name):
-    """Of many values, a scale's share among them; the table is read where torch is not loaded."""
+def test_bits_per_value_equal_the_encoded_size(name):
+    """Averaged over many values, with their share of a scale; the table is readable without torch."""
     bits = QUANTIZERS.facts(name).bits
     assert bits == 8 * quantizer(name, torch.float32).size(128_000) / 128_000
 
@@ -45,7 +45,7 @@ def test_the_bits_of_a_value_are_those_that_it_takes(name):
     ],
 )
 def test_messages_longer_than_a_frame_are_refused_with_a_remedy(words, parts):
-    """907 million numbers. The remedy named is the least that is accepted."""
+    """907 million numbers. The remedy named is the smallest that is accepted."""
     with pytest.raises(ConfigError, match=rf"compress.select: a message about 907,201,536 .* 268 MB; .*parts={parts}`"):
         manifests.check(gpt(*words))
     cure = gpt(*words).compress.changed(select="fragment", parts=parts)

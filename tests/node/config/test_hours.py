@@ -1,4 +1,4 @@
-"""At which minutes of the day a node may train."""
+"""The minutes of the day at which a node may train."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from starling.node.config.hours import DAY, inside, parse
         ("00:00-12:00, 11:00-12:05", 725, [0, 719, 724], [725, 1439]),
     ],
 )
-def test_ranges_hold_their_first_minute_and_not_their_last(text, count, active, at_rest):
+def test_ranges_include_their_first_minute_and_not_their_last(text, count, active, at_rest):
     within = {minute for minute in range(DAY) if inside(parse(text), minute)}
     assert len(within) == count
     assert within >= set(active)

@@ -1,4 +1,4 @@
-"""The swarm's agreement: one byte string, one id, one signature; and rules between fields."""
+"""The manifest: one canonical byte string, one id, one signature; and rules between its fields."""
 
 import json
 import re
@@ -37,14 +37,14 @@ def test_a_created_manifest_has_creator_and_time_and_verifies():
 
 
 def test_the_swarm_id_is_short_readable_and_stable():
-    """A golden one: a new version must find the old swarms."""
+    """The id is a golden value: a new version must compute the same ids for existing swarms."""
     manifest = convert(json.loads(GOLDEN.read_text())["manifest"], Manifest)
     assert manifests.swarm_id(manifest) == json.loads(GOLDEN.read_text())["swarm"]
     manifests.verify(manifest)
 
 
-def test_a_key_of_a_later_version_leaves_older_swarms_their_id(monkeypatch):
-    """By its default: what is left out of the bytes is what older versions never wrote."""
+def test_a_new_key_at_its_default_does_not_change_the_swarm_id(monkeypatch):
+    """A key at its default is left out of the canonical bytes, which are then those of older versions."""
     manifest = created()
     plain = msgpack.unpackb(manifests.to_bytes(manifest))
     later = {"mix.leak": manifest.mix.leak, "crew": msgspec.to_builtins(manifest)["crew"]}
@@ -65,7 +65,7 @@ OF_FLOWS = ("kappa=0.1", "flow_limit=5.0", "leak=0.1", "settled_edges=2", "flows
 @pytest.mark.parametrize("given", OF_FLOWS)
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_keys_of_flows_are_refused_where_memories_are_averaged(given, kind):
-    """They would be silently ignored."""
+    """They would have no effect."""
     with pytest.raises(ConfigError) as error:
         manifests.check(changed(f"optimizer={kind}", f"mix.{given}"))
     key = given.partition("=")[0]
@@ -77,7 +77,7 @@ def test_keys_of_flows_are_refused_where_memories_are_averaged(given, kind):
 
 
 def test_the_golden_manifest_has_every_field():
-    """A field added to the manifest changes every swarm id: then `format` must rise, and this file with it."""
+    """A new field changes every swarm id: then `format` must rise, and this file change with it."""
     assert msgspec.to_builtins(created()).keys() == json.loads(GOLDEN.read_text())["manifest"].keys()
 
 
@@ -88,13 +88,13 @@ def test_the_id_does_not_depend_on_the_order_in_a_file(keys):
     assert manifests.swarm_id(shuffled) == manifests.swarm_id(created("task.hidden=2", "task.model=cnn"))
 
 
-def test_any_other_field_is_another_swarm():
+def test_any_changed_field_changes_the_swarm_id():
     assert manifests.swarm_id(created("seed=1")) != manifests.swarm_id(created())
     assert len(manifests.swarm_id(created())) == 33
 
 
 @pytest.mark.parametrize("change", ["seed=1", "founded_ms=1", "pace.rounds=1", "signature=00", "signature=xyz", "founder=12D3"])
-def test_what_was_changed_after_signing_does_not_verify(change):
+def test_a_manifest_changed_after_signing_does_not_verify(change):
     with pytest.raises(ConfigError, match="signature: does not fit"):
         manifests.verify(toml.apply_set(created(), [change]))
 
@@ -104,7 +104,7 @@ def test_an_uncreated_manifest_is_refused_with_the_command():
         manifests.verify(Manifest())
 
 
-def test_toml_and_bytes_bring_the_same_manifest_back():
+def test_a_manifest_survives_toml_and_bytes():
     manifest = created("mix=dsgd", "task.model=cnn", "optimizer.lr=1")
     assert convert(toml.parse(toml.to_toml(manifest)), Manifest) == manifest
     assert manifests.from_bytes(manifests.to_bytes(manifest), manifests.swarm_id(manifest), "peer") == manifest
@@ -144,16 +144,16 @@ def test_bytes_that_are_not_the_manifest_are_the_senders_fault(spoil, reason):
         {"pace": {"slot_s": 1e999}},
     ],
 )
-def test_the_right_bytes_of_another_version_ask_for_an_upgrade(change):
-    """The hash fits, so the sender is honest: it is us who cannot read it."""
+def test_a_manifest_of_another_version_asks_for_an_upgrade(change):
+    """The hash matches, so the sender is honest: this version cannot read the manifest."""
     raw, swarm = resealed(manifests.ordered({**msgspec.to_builtins(created()), **change}))
     with pytest.raises(ConfigError, match=r"another version.*upgrade") as error:
         manifests.from_bytes(raw, swarm, "peer")
     assert "\n" not in str(error.value)
 
 
-def test_missing_fields_are_another_version_too():
-    """Filling in our defaults would make another manifest of it, with another id."""
+def test_missing_fields_mean_another_version():
+    """Filling in our defaults would give a different manifest with a different id."""
     plain = manifests.ordered(msgspec.to_builtins(created()))
     del plain["pace"]
     with pytest.raises(ConfigError, match="another version"):
@@ -167,7 +167,7 @@ def test_a_peers_manifest_must_keep_the_rules_between_fields():
         manifests.from_bytes(manifests.to_bytes(signed), manifests.swarm_id(signed), "peer")
 
 
-def test_the_defaults_are_without_blame():
+def test_the_defaults_give_no_warning():
     assert manifests.check(Manifest()) == []
 
 
@@ -186,7 +186,7 @@ def test_settings_that_cannot_work_are_refused_with_a_remedy(assignments, says):
     message = str(error.value)
     assert message.startswith(says)
     cure = message.partition("--set ")[2].partition("`")[0]
-    manifests.check(changed(*assignments, cure))  # the command it names works
+    manifests.check(changed(*assignments, cure))  # the command that the message names works
     with pytest.raises(ConfigError):
         created(*assignments)
 
@@ -236,8 +236,8 @@ DILOCO = (
         (["pace.rounds=2", "optimizer.schedule=constant", "mix.outer_momentum=0"], []),
     ],
 )
-def test_outer_momentum_is_told_what_it_needs(assignments, keys):
-    """A rate that falls, and fifty outer steps: a sweep of 8 members is three rounds, of the first two members one."""
+def test_outer_momentum_warns_without_a_falling_rate_and_enough_outer_steps(assignments, keys):
+    """A falling rate and fifty outer steps: a sweep of 8 members is three rounds, of the first two members one."""
     warnings = manifests.check(changed(*DILOCO, *assignments))
     assert [warning.partition(":")[0] for warning in warnings] == keys
     assert all("\n" not in warning and "`--set " in warning for warning in warnings if "mix.outer" in warning)
@@ -284,7 +284,7 @@ def test_a_correct_task_passes_without_output(assignments):
     ],
 )
 def test_parts_that_do_not_go_together_are_refused_before_anything_starts(assignments, key, why):
-    """In one line that names the key and the reason, for the creator and for everybody who is handed the manifest."""
+    """In one line with the key and the reason, for the creator and for everybody who receives the manifest."""
     with pytest.raises(ConfigError, match=rf"^{key}\b.*{why}") as refused:
         manifests.check(changed(*assignments))
     assert "\n" not in str(refused.value)
@@ -305,8 +305,8 @@ def test_a_known_number_of_members_refuses_impossible_settings(assignments, n):
         (("compress.select=full", "compress.request=identity", "compress.response=identity"), []),
     ],
 )
-def test_an_average_of_all_says_through_which_codecs_it_goes(codecs, said):
-    """And what would make it exact; nothing where it is, or where there is none."""
+def test_an_average_of_all_members_notes_its_lossy_codecs(codecs, said):
+    """And how to make it exact; no note where it is exact or where there is no such average."""
     swept = toml.apply_set(Manifest(), ["mix=dsgd", "overlay=alone", "overlay.average_every=1", *codecs])
     about = [each for each in manifests.check(swept) if each.startswith("overlay.average_every")]
     assert len(about) == bool(said)

@@ -1,4 +1,4 @@
-"""Labels of parts: what is called stable is used somewhere, what is experimental is said where a person looks."""
+"""Maturity labels: every stable part is used somewhere, and every experimental one is labelled where users read."""
 
 import re
 import tomllib
@@ -29,7 +29,7 @@ def entries(key):
 
 
 def walked(value, path=()):
-    """(key, value) of all text in a TOML file; that of a table inside another has the last two names."""
+    """Yield (key, value) of all text in a TOML file; keys of a nested table have their last two names."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from walked(inner, (*path, name))
@@ -41,7 +41,7 @@ def walked(value, path=()):
 
 
 def used():
-    """(key, name) of what defaults, presets, examples, tutorials and recipes say; of a section alone its kind."""
+    """Return the (key, name) pairs in defaults, presets, examples, tutorials and recipes; a section alone gives its kind."""
     said = set(walked(msgspec.to_builtins(Manifest())))
     for text in TEXTS:
         said |= set(re.findall(r"\b([a-z]+(?:\.[a-z]+)?)=\"?(\w+)", text))
@@ -59,12 +59,12 @@ USED = used()
 
 
 @pytest.mark.parametrize("key", KINDS)
-def test_what_is_stable_is_used(key):
-    """By a default, a preset, an example, a tutorial or a recipe: it, or another name of the same code."""
+def test_every_stable_part_is_used(key):
+    """A default, a preset, an example, a tutorial or a recipe uses it, or another name of the same code."""
     of_code = {entry.where for name, entry in entries(key) if (key, name) in USED}
     assert of_code, "the test finds nothing"
     unused = [name for name, entry in entries(key) if entry.maturity == "stable" and entry.where not in of_code]
-    assert unused == (["script"] if key == "task.kind" else [])  # which is what the example below says by calling Swarm
+    assert unused == (["script"] if key == "task.kind" else [])  # the example below does so by calling Swarm
 
 
 def test_scripts_are_used():
@@ -79,7 +79,7 @@ def test_every_part_has_a_label_and_those_of_extras_are_experimental(key):
 
 
 def test_every_folder_of_extras_has_an_entry():
-    """Else nothing could find it, and nothing would say that it is experimental."""
+    """Otherwise nothing could select it, and nothing would label it experimental."""
     rooms = {path.name for path in (ROOT / "node/extras").iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert rooms
     found = {entry.where.split(".")[3] for key in EVERY for _, entry in entries(key) if ".extras." in entry.where}
@@ -87,7 +87,7 @@ def test_every_folder_of_extras_has_an_entry():
 
 
 @pytest.mark.parametrize("key", KINDS)
-def test_the_settings_say_what_is_experimental_of_each_key(key):
+def test_the_settings_name_experimental_choices_of_each_key(key):
     section, _, field = key.partition(".")
     (shown,) = re.findall(rf"^\[{section}\]\n(.*?)(?=^\[|\Z)", toml.render(Manifest()), re.MULTILINE | re.DOTALL)
     (above,) = re.findall(rf"((?:^# .*\n)*)^(?:# )?{field} =", shown, re.MULTILINE)
@@ -95,7 +95,7 @@ def test_the_settings_say_what_is_experimental_of_each_key(key):
     assert said == ([", ".join(KINDS[key].experimental)] if KINDS[key].experimental else [])
 
 
-def test_a_swarm_that_uses_what_is_experimental_says_so_to_its_creator_and_members(tmp_path):
+def test_experimental_parts_are_named_to_creator_and_members(tmp_path):
     plain, tried = Manifest(), toml.apply_set(Manifest(), ["mix=d2", "overlay=ring", "crew.stages=2"])
     assert "experimental" not in dict(words.sections(plain))
     assert dict(words.sections(tried))["experimental"] == "mix.kind = d2, crew.stages = 2"
@@ -105,7 +105,7 @@ def test_a_swarm_that_uses_what_is_experimental_says_so_to_its_creator_and_membe
     assert "note: mix.kind = d2 is experimental: it may change, or go, without notice" in shown.stderr
 
 
-def test_a_trainer_that_is_experimental_marks_the_key_that_asks_for_it():
+def test_an_experimental_trainer_labels_the_key_that_selects_it():
     assert maturity.label("crew.stages") == maturity.label("ranks") == "Experimental."
     assert "# Experimental.\nranks = 1" in toml.render(NodeConfig())
     assert maturity.label("pace.rounds") == ""

@@ -1,4 +1,4 @@
-"""How much memory a task takes, said before it is allocated."""
+"""A task's memory is estimated before it is allocated."""
 
 import psutil
 import pytest
@@ -13,7 +13,7 @@ from starling.node.rpc import calls
 from tests.harness import engines
 
 GB = 10**9
-SIZED = [kind for kind in TASKS.built_in if kind != "script"]  # a script's model is its own
+SIZED = [kind for kind in TASKS.built_in if kind != "script"]  # a script makes its model itself
 HUGE = {
     "digits": {"hidden": 65_536, "batch_size": 65_536},
     "images": {"hidden": 65_536, "height": 1024, "width": 1024},
@@ -30,7 +30,7 @@ def agreed(kind, **keys):
 
 
 @pytest.mark.parametrize("kind", SIZED)
-def test_the_largest_that_the_bounds_allow_is_refused_in_one_line(kind):
+def test_the_largest_allowed_model_is_refused_in_one_line(kind):
     why = memory.objection(agreed(kind, **HUGE[kind]), GB // 2)
     assert why.startswith("task: needs at least")
     assert "500 MB are there" in why
@@ -63,7 +63,7 @@ def test_the_parameters_of_the_model_are_counted_without_making_it(kind, keys):
     assert TASKS.keyed(kind)(**keys).size().parameters == sum(each.numel() for each in model.parameters())
 
 
-def test_a_batch_that_would_fit_is_named_and_does():
+def test_the_suggested_batch_size_fits():
     manifest = agreed("digits", hidden=4096, batch_size=65_536)
     why = memory.objection(manifest, 2 * GB)
     fits = int(why.partition("task.batch_size=")[2].partition("`")[0])
@@ -72,18 +72,18 @@ def test_a_batch_that_would_fit_is_named_and_does():
     assert memory.objection(agreed("digits", hidden=4096, batch_size=fits + 1), 2 * GB)
 
 
-def test_where_no_batch_fits_none_is_named():
+def test_no_batch_size_is_suggested_if_none_fits():
     assert "smaller keys of `task`" in memory.objection(agreed("text", width=16_384, layers=64), GB)
 
 
-def test_a_custom_tasks_model_counts_once_it_is_made():
+def test_a_custom_task_s_model_counts_after_its_creation():
     own = agreed("digits")
     assert memory.objection(own, GB, 10**7) == ""
     with pytest.raises(ConfigError, match=r"a model of 1\.0 GB"):
         memory.check(agreed("my_task:Large"), GB, GB)
 
 
-def test_a_limit_of_the_address_space_is_a_limit_of_memory(monkeypatch):
+def test_a_limit_of_the_address_space_limits_memory(monkeypatch):
     taken = psutil.Process().memory_info().vms
     monkeypatch.setattr(memory.platform, "address_space", lambda: taken + (256 << 20))
     assert 128 << 20 < memory.there() <= 256 << 20
@@ -112,8 +112,8 @@ def test_an_engine_refuses_a_model_whose_copies_would_not_fit(monkeypatch):
     assert "a model of 19 kB" in reply.reason
 
 
-def test_a_check_of_a_manifest_warns(tmp_path, capsys, monkeypatch):
-    """This machine is not that of the members."""
+def test_a_check_of_a_manifest_warns_of_too_little_memory(tmp_path, capsys, monkeypatch):
+    """It does not refuse, since this machine need not be a member's."""
     file = tmp_path / "m.toml"
     file.write_text("[task]\nhidden = 65536\nbatch_size = 65536\n")
     monkeypatch.setattr(memory, "there", lambda: GB)
@@ -134,7 +134,7 @@ def test_a_check_of_a_manifest_warns(tmp_path, capsys, monkeypatch):
         ("nonsense\n", {}, None),
     ],
 )
-def test_a_limit_of_a_container_or_unit_counts(tmp_path, own, files, there):
+def test_memory_limits_of_containers_and_units_count(tmp_path, own, files, there):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -1,4 +1,4 @@
-"""A key that the named parts do not take is refused, wherever it comes from, and what is written down has no such key."""
+"""A key that the named parts do not take is refused from every source, and is never written."""
 
 import importlib
 import pickle
@@ -39,7 +39,7 @@ def load(*assignments):
 
 @pytest.mark.parametrize("select", ["top_k", "random_k", "top_k_sampled", "chunk_top_k", "dct_top_k", "layered"])
 def test_a_key_that_a_part_inherits_keeps_its_bounds(select):
-    """Also from a class of another file."""
+    """Also if the base class is in another file."""
     with pytest.raises(ConfigError, match=r"^compress\.ratio: must be a number > 0 and <= 1, got 2; `starling config"):
         load(f"compress.select={select}", "compress.ratio=2")
 
@@ -64,7 +64,7 @@ def test_a_key_that_a_part_inherits_keeps_its_bounds(select):
     ],
 )
 def test_a_key_of_another_part_is_refused_with_the_kinds_that_take_it(assignments, key, said):
-    """Even with the value it has by default: it would have no effect."""
+    """Even at its default value, since it would have no effect."""
     with pytest.raises(ConfigError) as caught:
         load(*assignments)
     assert str(caught.value).startswith(f"{key}: ")
@@ -97,8 +97,8 @@ def test_a_part_that_replaces_another_drops_its_keys_and_its_defaults(tmp_path):
 
 
 @given(st.fixed_dictionaries({key: st.sampled_from(catalogue.built_in) for key, catalogue in CHOICES.items()}))
-def test_every_choice_of_parts_is_written_down_and_read_back(chosen):
-    """What is written has just the keys that are taken, with every default."""
+def test_every_choice_of_parts_survives_storage(chosen):
+    """The file has exactly the keys that the parts take, with every default."""
     config = load(*(f"{key}={name}" for key, name in chosen.items()))
     assert convert(toml.parse(toml.to_toml(config)), Manifest) == config
     assert convert(toml.parse(toml.render(config)), Manifest) == config
@@ -115,7 +115,7 @@ def test_every_key_of_a_part_has_a_default_and_a_meaning(key, name):
         assert each.name in section.__struct_fields__
 
 
-def test_the_keys_of_code_that_is_not_imported_are_scalars():
+def test_keys_of_code_that_is_not_imported_must_be_scalars():
     section = MixSection(kind="not_there:Mixer", pace=0.7, name="x")
     assert section.params() == {"pace": 0.7, "name": "x"}
     with pytest.raises(ConfigError, match=r"mix\.pace: must be text or"):
@@ -137,8 +137,8 @@ def test_keys_of_a_part_that_do_not_fit_each_other_are_refused_without_torch(ass
     assert str(caught.value) == said
 
 
-def test_a_task_decides_on_the_keys_that_are_not_set():
-    """So the canonical bytes, and with them the ids of swarms, are those of the keys that were set."""
+def test_a_task_chooses_the_values_of_unset_keys():
+    """So canonical bytes, and with them swarm ids, depend only on the keys that were set."""
     plain = load("task.hidden=9")
     assert plain.task.params() == {"hidden": 9}
     assert "model" not in msgspec.to_builtins(plain)["task"]
@@ -148,7 +148,7 @@ def test_a_task_decides_on_the_keys_that_are_not_set():
 
 @pytest.mark.parametrize("kind", [kind for kind in OPTIMIZERS.built_in if kind not in {"sgd", "muon"} and "adam" not in kind])
 def test_keys_of_optimisers_have_the_defaults_of_torch(kind):
-    """All but `decay`, which makes torch's groups of parameters."""
+    """Except `decay`, which makes torch's parameter groups."""
     theirs = {"decay": "all"} | {name: it.default for name, it in OPTIMIZERS.parameters(kind).items()}
     assert {each.name: each.default for each in OPTIMIZERS.keys_of(kind)}.items() <= theirs.items()
 

@@ -1,4 +1,4 @@
-"""Presets: values for whatever nobody gave, recorded like all others, and a promise that the keys which protect are kept."""
+"""Presets: values for keys that nobody set, recorded like all others, and a guarantee that protective keys keep their strength."""
 
 import re
 from operator import attrgetter
@@ -35,7 +35,7 @@ def refusal(*assignments):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_works_as_it_is_and_says_all_of_its_values(name):
+def test_a_preset_is_valid_and_records_all_of_its_values(name):
     manifest = with_preset(name)
     assert manifests.check(manifest) == []
     for key in PRESETS[name]:
@@ -44,7 +44,7 @@ def test_a_preset_works_as_it_is_and_says_all_of_its_values(name):
 
 
 @pytest.mark.parametrize("kind", [Manifest, Scenario])
-def test_the_names_of_presets_are_those_a_file_may_say(kind):
+def test_a_file_may_name_exactly_the_existing_presets(kind):
     (field,) = (field for field in msgspec.inspect.type_info(kind).fields if field.name == "preset")
     assert {*PRESETS, presets.CUSTOM} == set(field.type.values)
 
@@ -55,8 +55,8 @@ def test_every_value_keeps_its_own_limit(name):
         assert key.limit is None or key.limit.holds(key.value), key.name
 
 
-def test_what_is_given_goes_before_the_preset_and_the_preset_before_defaults(tmp_path):
-    """In a file, by --set, and both: --set wins. The name may come from either."""
+def test_given_values_override_the_preset_and_the_preset_overrides_defaults(tmp_path):
+    """From a file, from --set, and from both: --set wins. The preset's name may come from either."""
     (tmp_path / "m.toml").write_text("[overlay]\nk = 9\n[robust]\nf = 3\n[pace]\nlocal_steps = 2\n")
     manifest = presets.load(Manifest, tmp_path / "m.toml", ["preset=open", "pace.local_steps=3"])
     assert (manifest.overlay.k, manifest.robust.f, manifest.pace.local_steps) == (9, 3, 3)
@@ -64,12 +64,12 @@ def test_what_is_given_goes_before_the_preset_and_the_preset_before_defaults(tmp
     assert manifest.pace.rounds == Manifest().pace.rounds
     (tmp_path / "m.toml").write_text('preset = "open"\n[mix]\nkind = "gather"\n')
     assert presets.load(Manifest, tmp_path / "m.toml") == with_preset("open")
-    pet = ["preset=vouched", "mix=pet"]  # of the file's mixer the preset says nothing
+    pet = ["preset=vouched", "mix=pet"]  # the preset sets nothing for the file's mixer
     assert presets.load(Manifest, tmp_path / "m.toml", pet) == with_preset("vouched")
 
 
-def test_a_key_that_is_given_its_default_is_given(tmp_path):
-    """Who writes `local_steps = 20` means 20, although nobody would have to write it."""
+def test_a_key_explicitly_set_to_its_default_overrides_the_preset(tmp_path):
+    """`local_steps = 20` in a file means 20, although 20 is the default."""
     steps = Manifest().pace.local_steps
     assert with_preset("open", f"pace.local_steps={steps}").pace.local_steps == steps
     (tmp_path / "m.toml").write_text(f"[pace]\nlocal_steps = {steps}\n")
@@ -83,8 +83,8 @@ def test_without_a_preset_nothing_changes(tmp_path):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_created_manifest_says_everything_and_reads_back_as_the_same_swarm(name):
-    """So a later version with another idea of the preset changes no swarm that exists."""
+def test_a_created_manifest_records_all_values_and_keeps_its_id(name):
+    """So a later version with other preset values changes no existing swarm."""
     manifest = manifests.create(with_preset(name), CREATOR, 1_700_000_000_000)
     assert manifests.from_bytes(manifests.to_bytes(manifest), manifests.swarm_id(manifest), "peer") == manifest
     assert convert(toml.parse(toml.to_toml(manifest)), Manifest) == manifest  # without looking at presets
@@ -97,7 +97,7 @@ def test_sections_that_other_settings_lack_are_left_out():
 
 
 @pytest.mark.parametrize("name", ["open", "vouched", "custom"])
-def test_what_was_read_is_not_changed(name):
+def test_applying_a_preset_does_not_modify_the_settings_read(name):
     raw = {"overlay": {"k": 7}, "seed": 1}
     presets.filled(raw, name, Manifest)
     assert raw == {"overlay": {"k": 7}, "seed": 1}
@@ -130,7 +130,7 @@ WEAKER = {
 
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in WEAKER.items() for key in keys])
-def test_a_key_that_protects_is_refused_when_weaker_and_the_cure_it_names_works(name, key):
+def test_a_weakened_protective_key_is_refused_and_the_named_remedy_works(name, key):
     weak = f"{key}={WEAKER[name][key]}"
     message = refusal(f"preset={name}", weak)
     assert message.startswith(f"{key}: must be ")
@@ -144,7 +144,7 @@ def test_a_creators_text_cannot_control_a_terminal():
 
 
 def test_every_limit_has_a_weaker_value_above():
-    """But those that bind where another key differs."""
+    """Except limits that apply only where another key differs."""
     for name, keys in PRESETS.items():
         assert {key.name for key in keys if key.limit is not None} - {"robust.kappa"} == set(WEAKER[name])
 
@@ -152,7 +152,7 @@ def test_every_limit_has_a_weaker_value_above():
 @pytest.mark.parametrize(
     "words", [("optimizer=adamw",), ("optimizer=muon",), ("optimizer=adamw", "mix=moments"), ("mix=moments",)], ids=str
 )
-def test_the_vouched_may_average_what_optimisers_remember(words):
+def test_invited_members_may_average_optimiser_memories(words):
     manifest = with_preset("vouched", *words)
     assert manifests.check(manifest) == []
     found = manifests.create(manifest, CREATOR, 1)
@@ -160,7 +160,7 @@ def test_the_vouched_may_average_what_optimisers_remember(words):
 
 
 def test_a_member_refuses_a_creator_s_weak_preset():
-    """Signed as it should be, but its promise is broken: whoever is handed it does not join."""
+    """The signature is valid but the preset's guarantee is broken: nobody who receives the manifest joins."""
     plain = msgspec.structs.replace(with_preset("open", "byzantine_fraction=0"), founder=CREATOR.peer_id)
     signature = CREATOR.sign(b"starling/manifest/1\0" + manifests.to_bytes(plain)).hex()
     signed = msgspec.structs.replace(plain, signature=signature)
@@ -181,19 +181,19 @@ def test_a_member_refuses_a_creator_s_weak_preset():
         ["compress.response=int8"],
     ],
 )
-def test_what_is_as_strict_or_does_not_protect_may_differ(assignments):
+def test_stricter_and_unprotective_values_may_differ(assignments):
     assert manifests.check(with_preset("open", *assignments)) == []
 
 
 @pytest.mark.parametrize("kappa", ["2", "6"])
-def test_self_centred_clipping_keeps_to_the_window_that_works(kappa):
-    """Of thresholds in own steps 2 costs accuracy, and 6 is no defense."""
+def test_self_centred_clipping_accepts_only_thresholds_that_work(kappa):
+    """Thresholds are in own steps: 2 costs accuracy, and 6 is no defense."""
     message = refusal("preset=open", "robust.rule=sac", "overlay.k=1", f"robust.kappa={kappa}")
     assert message.startswith("robust.kappa: must be 3 to 4 with preset=open")
 
 
 def test_b_grows_with_k():
-    """Two of twelve are exceeded too often: b = 1 of 4 let one attack take the models from 95 % to 70 %."""
+    """Two attackers among twelve peers are exceeded too often: with b = 1 of 4, one attack reduced accuracy from 95 % to 70 %."""
     message = refusal("preset=open", "overlay.k=12")
     assert message.startswith("robust.f: must be at least a third of overlay.k = 12")
     assert "`--set robust.f=4`" in message
@@ -213,7 +213,7 @@ def test_b_grows_with_k():
         (["mix=gather", "overlay=pull", "overlay.k=6"], "compress.select", "whole models"),
     ],
 )
-def test_gathering_goes_with_whole_models_and_named_peers_only(assignments, key, why):
+def test_gathering_requires_whole_models_and_named_peers(assignments, key, why):
     message = refusal(*assignments)
     assert message.startswith(f"{key}: ")
     assert why in message
@@ -241,7 +241,7 @@ GATHER = ("mix=gather", "compress.select=full", "compress.response=fp16")
         (["overlay=complete", "robust.rule=nna", "byzantine_fraction=0.25"], "byzantine_fraction: nna tolerates at most 0.2"),
     ],
 )
-def test_a_rule_past_its_breakdown_point_is_refused_and_the_cure_works(assignments, says):
+def test_a_rule_past_its_breakdown_point_is_refused_and_the_remedy_works(assignments, says):
     message = refusal(*GATHER, *assignments)
     assert message.startswith(says)
     cure = re.search(r"`--set (\S+)`", message)[1]
@@ -249,7 +249,7 @@ def test_a_rule_past_its_breakdown_point_is_refused_and_the_cure_works(assignmen
 
 
 def test_a_rule_is_checked_with_a_known_number_of_members():
-    """On a complete overlay k is n − 1; a ring has two peers for ever, and CS+ with b = 2 would hear none of them."""
+    """On a complete overlay k is n − 1; a ring always has two peers, and CS+ with b = 2 would use neither."""
     complete = presets.load(Manifest, assignments=[*GATHER, "overlay=complete", "robust.f=3"])
     check_members(complete, 16)
     with pytest.raises(ConfigError, match=r"robust.f: cs_nnm needs k >= 7 for f = 3 .* got k = 5 peers; try `--set robust.f=2`"):
@@ -279,7 +279,7 @@ def test_doubtful_settings_give_one_note(assignments, key):
 # --- what people see ----------------------------------------------------------------------------------------------
 
 
-def test_config_show_prints_a_preset_as_a_file_to_begin_with(tmp_path, capsys):
+def test_config_show_prints_a_preset_as_a_template_file(tmp_path, capsys):
     assert main(["config", "show", "manifest", "--preset", "open"]) == 0
     (tmp_path / "m.toml").write_text(capsys.readouterr().out)
     assert presets.load(Manifest, tmp_path / "m.toml") == with_preset("open")
@@ -305,20 +305,20 @@ def test_impossible_settings_give_one_line(tmp_path, monkeypatch, capsys, words,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fault_in_the_file_names_the_file(tmp_path):
+def test_an_error_in_a_file_names_the_file(tmp_path):
     (tmp_path / "m.toml").write_text("sed = 1\n")
     with pytest.raises(ConfigError, match=r"m.toml: sed: no such key; did you mean seed"):
         presets.load(Manifest, tmp_path / "m.toml", ["preset=open"])
 
 
 def cell(text):
-    """A cell of a table without its markup."""
+    """Return a table cell without its markup."""
     return text.strip().strip("`")
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_table_in_the_documentation_is_the_code(name):
-    """Key, value and what it may be, row by row."""
+def test_the_documented_table_of_presets_equals_the_code(name):
+    """Key, value and allowed values are compared row by row."""
     section = DOCS.read_text().partition(f"\n### `{name}`\n")[2].partition("\n#")[0]
     rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
     told = [tuple(cell(text) for text in row[:3]) for row in rows]

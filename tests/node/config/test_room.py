@@ -1,4 +1,4 @@
-"""What a node is expected to take at its peak, and who is refused before a model is fetched."""
+"""The estimate of a node's peak memory, and the refusal of a node that lacks it before a model is downloaded."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def agreed(*keys):
 @pytest.mark.parametrize(
     ("keys", "numerics", "measured"), [((), {}, 18.3), (("optimizer=sgd", "mix.flows=bfloat16", "compress.select=full"), {}, 30.1)]
 )
-def test_what_is_expected_is_near_what_was_measured(keys, numerics, measured):
-    """docs/memory.md, 30 million parameters and three neighbours; 64 is 52 measured without flows, and 12 for these."""
+def test_the_memory_estimate_is_near_the_measured_peak(keys, numerics, measured):
+    """docs/memory.md, 30 million parameters and three neighbours; 64 is 52 measured without flows plus 12 for flows."""
     expected = room.bytes_per_parameter(agreed(*keys), NumericsSection(**numerics), 29_716_480)
     assert 0.85 * measured <= expected <= 1.1 * measured
 
@@ -53,7 +53,7 @@ def test_too_little_free_memory_gives_one_line_with_a_remedy():
     assert "numerics.moments" not in room.objection(manifest, NumericsSection(moments="int8"), 500 * MB)
 
 
-def test_batches_count_and_smaller_ones_are_a_cure():
+def test_batches_count_and_smaller_ones_are_a_remedy():
     manifest = agreed("task.batch_size=4096")
     assert "numerics.micro_batch=1" in room.objection(manifest, PLAIN, 3000 * MB)
     assert room.objection(manifest, NumericsSection(micro_batch=1), 3000 * MB) == ""
@@ -68,13 +68,13 @@ def test_an_unknown_tasks_memory_is_estimated_only_from_its_fingerprint():
     assert room.objection(agreed("crew.stages=3", "optimizer=sgd"), PLAIN, 1) == ""
 
 
-def test_the_owner_may_say_that_it_may_be():
+def test_the_owner_may_override_the_refusal():
     with pytest.raises(ConfigError, match="memory: "):
         room.check(agreed(), NodeConfig(), 500 * MB)
     room.check(agreed(), NodeConfig(memory_check=False), 500 * MB)
 
 
-def test_a_machine_that_may_train_on_a_gpu_is_not_judged_by_the_memory_of_its_processor():
+def test_a_machine_that_trains_on_a_gpu_is_not_refused_for_its_host_memory():
     absent, there = Path("/nowhere"), Path("/")
     assert room.here(NodeConfig(device="cuda"), absent) is None
     assert room.here(NodeConfig(), there) is None

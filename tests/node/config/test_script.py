@@ -1,4 +1,4 @@
-"""A swarm of scripts knows parameters alone: what needs more of a model is refused in one line, with what to do."""
+"""A swarm of scripts exchanges parameters only: settings that need more of a model are refused in one line with a remedy."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_algorithms_that_compute_or_change_gradients_are_refused(kind):
 
 
 @pytest.mark.parametrize("kind", script.MIXES)
-def test_algorithms_with_plain_local_steps_are_not(kind):
+def test_algorithms_with_plain_local_steps_are_accepted(kind):
     script.check(agreed(f"mix.kind={kind}"))
 
 
@@ -41,7 +41,7 @@ def test_no_algorithm_with_trackers_is_among_those_allowed():
 
 
 def test_a_custom_algorithm_is_refused():
-    """It may correct gradients, which nothing says without importing it."""
+    """It may correct gradients, which cannot be known without importing it."""
     assert refused("mix.kind=my_module:Mine").startswith("mix.kind: my_module:Mine computes")
 
 
@@ -59,7 +59,7 @@ def test_a_custom_algorithm_is_refused():
         (("mix.typical_samples=100",), "mix.typical_samples: gradients are the script's"),
     ],
 )
-def test_what_needs_a_module_batches_or_gradients_is_refused(assignments, words):
+def test_settings_that_need_a_module_batches_or_gradients_are_refused(assignments, words):
     message = refused(*assignments)
     assert message.startswith(words)
     assert "`--set " in message
@@ -69,7 +69,7 @@ def test_what_needs_a_module_batches_or_gradients_is_refused(assignments, words)
     ("assignments"),
     [(), ("task.buffers=local",), ('mix.personal=["head.*"]',), ("pace.kind=clock",), ("pace.overlap=true",), ("overlay.average_every=5",)],
 )
-def test_what_works_on_parameters_is_allowed(assignments):
+def test_settings_that_need_only_parameters_are_accepted(assignments):
     manifests.check(agreed(*assignments))
 
 
@@ -94,20 +94,20 @@ def test_a_node_s_own_settings_about_local_steps_are_refused(assignment, words):
 
 
 @pytest.mark.parametrize("metric", ["a b", "1st", "x" * 33, "", "ünder", "loss\n", "a;b"])
-def test_a_metric_is_a_plain_word(metric):
+def test_a_metric_must_be_a_plain_word(metric):
     with pytest.raises(ConfigError, match=r"metric"):
         manifests.check(Manifest(task=TaskSection(kind="script", metric=metric)))
     manifests.check(Manifest(task=TaskSection(kind="script", metric="F1_macro", higher_is_better=True)))
 
 
-def test_its_fingerprint_is_the_caller_s_and_stays():
+def test_the_caller_s_fingerprint_is_kept():
     lines = ("metric loss, lower is better", "model 1000000 1 " + "ab" * 16, "float32 trained 1000000 w")
     manifest = Manifest(task=TaskSection(kind="script", fingerprint=lines))
     assert fingerprint.sealed(manifest, "").task.fingerprint == lines
     assert room.parameters(manifest) == 1_000_000
 
 
-def test_memory_is_expected_by_what_its_start_holds_where_no_fingerprint_says_it():
+def test_memory_is_estimated_from_the_initial_model_without_a_fingerprint():
     assert room.parameters(agreed(f"task.start={START}")) == 1_000_000
     assert room.parameters(agreed()) is None
     assert memory.objection(agreed(), 1) == ""
@@ -119,6 +119,6 @@ def test_a_script_swarm_is_described_in_words():
     assert said["steps"].endswith("batches of the scripts")
 
 
-def test_a_created_one_is_read_by_others_and_keeps_its_bytes():
+def test_a_created_manifest_of_scripts_keeps_its_bytes_when_read():
     created = manifests.create(agreed(f"task.start={START}", "task.metric=accuracy"), CREATOR, 1)
     assert manifests.from_bytes(manifests.to_bytes(created), manifests.swarm_id(created), "peer") == created

@@ -1,4 +1,4 @@
-"""What people type: TOML, --set, rates. Every mistake is one line with key, value, bound and the next command."""
+"""User input: TOML, --set, rates. Every mistake is reported in one line with key, value, bound and the next command."""
 
 import math
 import re
@@ -32,7 +32,7 @@ def refusal(act, *args):
     with pytest.raises(ConfigError) as error:
         act(*args)
     assert "\n" not in str(error.value)
-    assert "`" in str(error.value) or "0 is no cap" in str(error.value)  # says what to do next
+    assert "`" in str(error.value) or "0 is no cap" in str(error.value)  # the message names the next command
     return str(error.value)
 
 
@@ -41,14 +41,14 @@ def setting(*assignments):
 
 
 @pytest.mark.parametrize("kind", [Manifest, NodeConfig])
-def test_what_is_written_is_read_back(kind):
-    """Both forms: the stored one, and the commented one that `config show` prints."""
+def test_settings_survive_storage(kind):
+    """In both forms: the stored one, and the commented one that `config show` prints."""
     assert convert(toml.parse(toml.to_toml(kind())), kind) == kind()
     assert convert(toml.parse(toml.render(kind())), kind) == kind()
 
 
-def test_a_former_key_may_have_its_default_and_nothing_else():
-    """Run directories hold settings with all defaults, of earlier versions too."""
+def test_a_former_key_is_accepted_only_at_its_default():
+    """Run directories store settings with all defaults, including those of earlier versions."""
     stored = f'parallel = "data"\n{toml.to_toml(NodeConfig(ranks=2))}'
     assert convert(toml.parse(stored), NodeConfig) == NodeConfig(ranks=2)
     assert toml.apply_set(NodeConfig(), ("parallel=data", "ranks=2")) == NodeConfig(ranks=2)
@@ -66,14 +66,14 @@ def test_changed_settings_survive_both_forms():
 
 
 def test_shown_settings_explain_themselves():
-    """The docstrings of `starling.node.config.schema` are the documentation: no second copy can go stale."""
+    """The explanations are the docstrings of `starling.node.config.schema`, so no second copy can go stale."""
     shown = toml.render(Manifest())
     assert '# Over `pace.rounds`; constant where rounds = 0 (endless).\nschedule = "cosine"\n' in shown
     assert "# The local optimiser." in shown
 
 
 def sections(kind):
-    """A section and those in it."""
+    """Yield a section and its subsections."""
     yield kind
     for field in msgspec.inspect.type_info(kind).fields:
         if isinstance(field.type, msgspec.inspect.StructType):
@@ -82,7 +82,7 @@ def sections(kind):
 
 @pytest.mark.parametrize("kind", [Manifest, NodeConfig, Scenario])
 def test_every_key_and_section_says_what_it_means(kind):
-    """A person who looks a key up must find it: a section by its own docstring, a key by the string below it."""
+    """A section by its docstring, a key by the string below it."""
     for section in sections(kind):
         assert section.__doc__, section
         meanings = toml.meanings(section)
@@ -104,7 +104,7 @@ def test_every_key_and_section_says_what_it_means(kind):
     ],
 )
 def test_a_key_that_takes_names_lists_or_explains_them_all(section, key, choices):
-    """What is added to a catalogue is added here. `before` explains its two without their names' wording."""
+    """A name added to a catalogue must be added to the help text. `before` explains its two without using their names."""
     text = "\n".join(toml.meanings(section)[key])
     words = {"nnm": "nearest", "bucketing": "bucket"}
     assert {name for name in choices if not re.search(rf"\b{words.get(name, name)}", text)} == set()
@@ -133,14 +133,14 @@ def test_set_replaces_one_key(assignment, read):
     assert read(setting(assignment))
 
 
-def test_set_takes_what_is_not_toml_as_text():
-    """However strange: it is the value's meaning that decides."""
+def test_set_treats_values_that_are_not_toml_as_text():
+    """Any text is accepted here; the check of the value decides."""
     text = "[" * 100_000
     assert setting(f"name={text[:64]}").name == text[:64]
     assert setting("task=m:t", f"task.x={text}").task.params() == {"x": text}
 
 
-def test_set_leaves_what_it_starts_from_alone_and_later_wins():
+def test_set_does_not_modify_its_input_and_later_values_win():
     before = Manifest()
     after = toml.apply_set(before, ["task.hidden=1", "pace.rounds=1", "pace.rounds=2"])
     assert (before, after.pace.rounds) == (Manifest(), 2)
@@ -205,7 +205,7 @@ def test_a_mistake_is_one_line_with_key_value_and_what_is_allowed(assignment, pa
         ("name = 3", "name: must be text"),
     ],
 )
-def test_a_wrong_file_is_one_line_too(tmp_path, text, says):
+def test_an_invalid_file_gives_one_line(tmp_path, text, says):
     path = tmp_path / "manifest.toml"
     path.write_text(text)
     message = refusal(toml.load, path, Manifest)
@@ -219,7 +219,7 @@ def test_dots_in_strings_and_comments_are_no_keys():
         assert toml.parse(f"x = {quoted}  # {text}\n#{text}")["x"].startswith(text)
 
 
-def test_a_file_that_is_none_is_one_line(tmp_path):
+def test_a_path_that_is_no_file_gives_one_line(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "huge").write_bytes(b"#" * (2 << 20))
     for name in ("missing", "binary", "huge", "."):
@@ -236,8 +236,8 @@ plain_data = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=8), plain_data, max_size=3))
 @example({"\x1f": math.inf})
-def test_no_plain_data_brings_anything_but_settings_or_one_line(raw):
-    """Also for manifests that come from peers."""
+def test_any_plain_data_gives_settings_or_one_line(raw):
+    """This holds for manifests from peers too."""
     for candidate in (raw, {"pace": raw}, {"task": raw}):
         said = ""
         try:
@@ -263,7 +263,7 @@ def test_no_plain_data_brings_anything_but_settings_or_one_line(raw):
         ("0.1", 1),
     ],
 )
-def test_rates_are_what_people_mean(text, rate):
+def test_rates_with_usual_units_are_parsed(text, rate):
     assert toml.parse_rate(text) == rate
 
 
@@ -272,8 +272,8 @@ def test_an_invalid_rate_gives_one_line(text):
     assert "rate: must" in refusal(toml.parse_rate, text)
 
 
-def test_a_large_bound_is_a_power_of_two_as_one_would_say_it():
-    """4.61168601843e+18 is nobody's limit."""
+def test_large_bounds_are_shown_as_powers_of_two():
+    """Not as 4.61168601843e+18."""
     assert allowed(Annotated[int, msgspec.Meta(ge=0, le=2**62)]) == "a whole number >= 0 and <= 2^62"
     assert allowed(Annotated[int, msgspec.Meta(lt=2**63 - 1)]) == "a whole number < 2^63 - 1"
     assert allowed(Annotated[float, msgspec.Meta(gt=0, le=1e6)]) == "a number > 0 and <= 1000000"

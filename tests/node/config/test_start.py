@@ -1,4 +1,4 @@
-"""A swarm that begins with a given model names it by the digest of its file: no peer's manifest makes a node read another."""
+"""An initial model is named by the digest of its file, so no peer's manifest makes a node read another file."""
 
 import hashlib
 
@@ -25,7 +25,7 @@ def file(tmp_path):
     return tmp_path / "warm.safetensors"
 
 
-def test_creation_puts_the_digest_in_the_place_of_the_file_and_the_path_in_the_creator_s_settings(file, monkeypatch):
+def test_creation_stores_the_file_s_digest_in_the_manifest_and_its_path_in_node_settings(file, monkeypatch):
     monkeypatch.chdir(file.parent)
     manifest, config = start.sealed(named("warm.safetensors"), NodeConfig(shard=1))
     assert manifest.task.start == f"sha256:{hashlib.sha256(b'a model').hexdigest()}"
@@ -48,7 +48,7 @@ def test_a_created_manifest_that_names_a_file_is_refused():
 
 
 @pytest.mark.parametrize("digest", ["sha256:", DIGEST.upper(), DIGEST + "0", "sha1:" + "0" * 40])
-def test_a_value_that_is_no_digest_is_a_path(digest):
+def test_a_value_that_is_not_a_digest_is_a_path(digest):
     assert not start.is_digest(digest)
     assert start.is_digest(DIGEST)
 
@@ -63,7 +63,7 @@ def test_a_value_that_is_no_digest_is_a_path(digest):
         (".", "", r"task\.start: '\.' cannot be read: Is a directory"),
     ],
 )
-def test_a_file_that_is_not_the_one_is_named_in_one_line_with_the_next_command(file, monkeypatch, begins, given, words):
+def test_a_file_with_another_digest_gives_one_line_with_the_next_command(file, monkeypatch, begins, given, words):
     monkeypatch.chdir(file.parent)
     with pytest.raises(ConfigError, match=words) as raised:
         start.read(begins, given)
@@ -105,7 +105,7 @@ def test_a_swarm_of_scripts_without_a_start_is_refused_in_one_line():
         manifests.create(scripts(), CREATOR, 1)
 
 
-def test_a_template_needs_the_file_that_it_began_with(large, file):
+def test_a_template_needs_its_initial_file(large, file):
     template, _ = start.sealed(scripts(large), NodeConfig())
     assert start.sealed(template, NodeConfig(start=str(large))) == (template, NodeConfig(start=str(large)))
     with pytest.raises(ConfigError, match="none is named"):
@@ -152,7 +152,7 @@ def test_only_a_swarm_of_scripts_names_a_file_by_its_chunks():
     ],
     ids=["another byte", "truncated", "too long", "empty", "chunks in another order"],
 )
-def test_a_file_that_is_not_the_one_that_scripts_begin_with_is_refused(large, damage):
+def test_an_initial_file_with_other_chunks_is_refused(large, damage):
     manifest, _ = start.sealed(scripts(large), NodeConfig())
     large.write_bytes(damage(large.read_bytes()))
     with pytest.raises(ConfigError, match=r"^start: ") as raised:
@@ -163,7 +163,7 @@ def test_a_file_that_is_not_the_one_that_scripts_begin_with_is_refused(large, da
 @pytest.mark.parametrize(
     ("given", "words"), [("", "which is not here; members send it"), ("none", "cannot be read: No such file or directory")]
 )
-def test_a_file_that_scripts_begin_with_and_is_not_here_is_named(given, words):
+def test_a_missing_initial_file_is_named(given, words):
     with pytest.raises(ConfigError, match=words):
         start.read(form(b"a model"), given)
 

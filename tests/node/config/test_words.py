@@ -1,4 +1,4 @@
-"""A manifest in words: every part that a manifest can name has some, and they say what was chosen."""
+"""Descriptions of a manifest: every part that a manifest can name has one, and it says what was chosen."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def manifest(*assignments):
 
 @pytest.mark.parametrize("key", [key for key in EVERY if EVERY[key] is not QUANTIZERS])
 def test_every_catalogue_part_has_a_description_and_nothing_else_does(key):
-    """A part without words would be shown to people by its key."""
+    """Without a description users would see the part's key."""
     assert {*TABLES[key]} == {*EVERY[key].built_in}
     assert len({*TABLES[key].values()}) == len(TABLES[key])
     assert all(text.isprintable() and text == text.strip() for text in TABLES[key].values())
@@ -57,7 +57,7 @@ def test_the_method_is_one_line(assignments, line):
     assert words.method(manifest(*assignments)) == line
 
 
-def test_the_manifest_is_said_row_by_row():
+def test_the_manifest_is_described_row_by_row():
     said = dict(words.sections(manifest("partition=by_label", "pace.rounds=0", "optimizer=adamw")))
     assert said["method"] == words.method(manifest("optimizer=adamw"))
     assert said["method"].startswith("averages of models and of what optimisers remember over sticky edges"), "no flows"
@@ -68,7 +68,7 @@ def test_the_manifest_is_said_row_by_row():
 
 
 def test_parts_of_other_packages_are_called_by_their_names():
-    """A plug-in has no words here, and its code is not imported to be described."""
+    """A plug-in has no description here, and its code is not imported to obtain one."""
     assert words.method(manifest("mix.kind=my_mix:Mine")).startswith("my_mix:Mine over sticky edges")
 
 

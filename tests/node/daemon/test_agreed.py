@@ -1,4 +1,4 @@
-"""What a node asks of a manifest that names code before it starts an engine."""
+"""What a node checks in a manifest that names code before it starts an engine."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def here(tmp_path, monkeypatch):
 
 
 def agreed(here, module, static=False):
-    """A manifest whose mixing algorithm is a file of the current folder, and is imported once."""
+    """Return a manifest whose mixing algorithm is a file of the current folder, and which is imported once."""
     (here / f"{module}.py").write_text(MIX.format(static=static))
     return Manifest(mix=MixSection(kind=f"{module}:Mine"))
 
@@ -32,7 +32,7 @@ def test_with_consent_a_part_of_the_current_folder_is_found(here):
     check_agreed(agreed(here, "agreed_mix"), NodeConfig(trust=True), ours=False)
 
 
-def test_rules_that_a_part_states_are_checked_once_it_may_be_imported(here):
+def test_rules_stated_by_a_part_are_checked_with_consent_to_import(here):
     with pytest.raises(ConfigError, match="needs one symmetric mixing matrix"):
         check_agreed(agreed(here, "agreed_static_mix", static=True), NodeConfig(trust=True), ours=True)
 
@@ -47,6 +47,6 @@ def test_without_consent_the_creator_s_folder_is_not_searched(here):
         check_agreed(agreed(here, "agreed_own"), NodeConfig(), ours=True)
 
 
-def test_a_shard_that_is_not_there_is_refused():
+def test_a_missing_shard_is_refused():
     with pytest.raises(ConfigError, match=r"shard: must be < partition\.shards = 2"):
         check_agreed(Manifest(partition=PartitionSection(shards=2)), NodeConfig(shard=2), ours=True)

@@ -1,4 +1,4 @@
-"""Events, faults and curves stay small however long a run lasts and whatever peers do."""
+"""Events, faults and curves stay bounded however long a run lasts and whatever peers do."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from starling.node.daemon.progress import Rate
 
 
 class RecordingLog:
-    """Keeps what was logged."""
+    """Records log events."""
 
     def __init__(self):
         self.lines = []
@@ -72,7 +72,7 @@ def test_listeners_get_every_event_and_a_few_of_a_flood_of_faults():
     assert heard == list(range(1, 12))
 
 
-def test_a_rate_is_over_the_last_notes_and_falls_while_the_next_one_is_overdue():
+def test_a_rate_covers_recent_notes_and_falls_while_the_next_is_overdue():
     rate = Rate(window=4)
     assert rate.per_s(0.0) is None
     for second in range(20):
@@ -86,7 +86,7 @@ def test_a_rate_is_over_the_last_notes_and_falls_while_the_next_one_is_overdue()
 
 
 @given(st.lists(st.tuples(st.floats(1e-3, 10.0), st.floats(0.0, 1.5), st.integers(0, 100)), min_size=2, max_size=40))
-def test_no_rate_is_above_that_of_computing_time_alone(rounds):
+def test_rates_never_exceed_the_rate_in_computing_time(rounds):
     rate, now, count, busy_s = Rate(window=4), 0.0, 0, 0.0
     for elapsed, share, steps in rounds:
         now, count, busy_s = now + elapsed, count + steps, busy_s + share * elapsed

@@ -1,4 +1,4 @@
-"""When a node pauses itself: at the boundaries of its hours, at those of the mains, and never in between."""
+"""A node pauses itself at the boundaries of its hours and when mains power comes or goes, and at no other time."""
 
 import time
 
@@ -14,7 +14,7 @@ NINE = 1_700_000_000 // 86_400 * 86_400 + 9 * 3600  # unix time
 
 @pytest.fixture(autouse=True)
 def two_hours_east(monkeypatch):
-    """Local time is meant: nine o'clock UTC is eleven here."""
+    """Set local time to UTC + 2, since schedules use local time."""
     monkeypatch.setenv("TZ", "UTC-2")
     time.tzset()
     yield
@@ -23,7 +23,7 @@ def two_hours_east(monkeypatch):
 
 
 async def told(config, seconds, on_battery=lambda: False):
-    """What a schedule says in so many seconds from nine o'clock UTC on: (second, why)."""
+    """Return what a schedule reports within the given seconds from nine o'clock UTC on: (second, reason)."""
     begin, said = trio.current_time(), []
     schedule = Schedule(
         config, lambda why: said.append((trio.current_time() - begin, why)), lambda: NINE + trio.current_time() - begin, on_battery
@@ -34,7 +34,7 @@ async def told(config, seconds, on_battery=lambda: False):
 
 
 @virtual
-async def test_a_node_rests_from_the_end_of_its_hours_to_their_next_beginning():
+async def test_a_node_pauses_outside_its_hours():
     said = await told(NodeConfig(active="22:00-11:30, 13:00-14:00"), 5.1 * 3600)
     assert [bool(why) for _, why in said] == [True, False, True]
     assert [at for at, _ in said] == pytest.approx([1800, 7200, 10_800], abs=CHECK_S)
@@ -48,7 +48,7 @@ async def test_a_node_started_outside_its_schedule_pauses_at_once():
 
 
 @virtual
-async def test_a_machine_on_battery_rests_where_its_owner_wants_that():
+async def test_a_node_pauses_on_battery_if_configured():
     begin = trio.current_time()
     on_battery = lambda: 100 < trio.current_time() - begin < 200  # noqa: E731
     said = await told(NodeConfig(pause_on_battery=True), 600, on_battery)

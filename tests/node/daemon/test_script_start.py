@@ -1,4 +1,4 @@
-"""Whole nodes of a swarm of scripts, up to the call that opens the engine: it is given the file that the creator began with."""
+"""Whole nodes of a swarm of scripts, up to the call that opens the engine with the creator's initial model."""
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -31,7 +31,7 @@ LINES = ("metric loss, lower is better", "model 750000 1 " + "ab" * 16, "float32
 
 
 class Engine:
-    """Notes what it is opened with, and is never done with it."""
+    """Records the call that opens it, and never answers."""
 
     def __init__(self):
         self.opening = None
@@ -48,7 +48,7 @@ async def inline(work):
 
 
 def created(folder, *assignments):
-    """A swarm created in a directory -> it."""
+    """Create a swarm in a directory and return it."""
     (folder / "begin.safetensors").write_bytes(DATA)
     manifest = Manifest(task=TaskSection(kind="script", start=str(folder / "begin.safetensors"), fingerprint=LINES))
     place, _ = operate.create(folder / "creator", apply_set(manifest, assignments), NodeConfig(linger_s=1e6))
@@ -56,7 +56,7 @@ def created(folder, *assignments):
 
 
 def joined(folder, creator):
-    """A member that has an identity and the swarm's id."""
+    """Return a member that has an identity and the swarm's id."""
     place = RunDir.create(folder)
     address = address_of(Identity.load_or_create(creator.key).peer_id)
     place.write_config(NodeConfig(bootstrap=(address,)))
@@ -64,7 +64,7 @@ def joined(folder, creator):
 
 
 def node_of(hub, place, swarm):
-    """The node of a run directory on a network in memory -> it, its engine, and what ends it."""
+    """Run the node of a run directory on a network in memory; return it, its engine, and a function that ends it."""
     identity, engine = Identity.load_or_create(place.key), Engine()
 
     @asynccontextmanager
@@ -93,7 +93,7 @@ async def running(*nodes):
         nursery.cancel_scope.cancel()
 
 
-def test_a_created_swarm_of_scripts_is_read_again_as_it_was_created(tmp_path):
+def test_a_created_swarm_of_scripts_is_unchanged_when_read_again(tmp_path):
     place = created(tmp_path, "task.metric=accuracy", "task.higher_is_better=true")
     manifest = place.read_manifest()
     assert manifest.task.fingerprint == LINES
@@ -107,7 +107,7 @@ def test_a_created_swarm_of_scripts_is_read_again_as_it_was_created(tmp_path):
     assert again.read_manifest().task == manifest.task
 
 
-def test_a_file_that_stands_in_the_run_directory_already_is_not_copied(tmp_path):
+def test_an_initial_file_already_in_the_run_directory_is_not_copied(tmp_path):
     place = RunDir.create(tmp_path / "n")
     place.start.write_bytes(DATA)
     before = place.start.stat().st_ino
@@ -133,7 +133,7 @@ async def test_a_newcomer_fetches_manifest_and_start_and_opens_its_engine_with_i
         assert engine.opening.start == str(member.start)
         assert member.read_manifest() == creator.read_manifest()
         assert [event.name for event in second.events.recent][-2:] == ["start_fetching", "start_fetched"]
-        third = joined(tmp_path / "third", member)  # of which the second is the only peer
+        third = joined(tmp_path / "third", member)  # the second of these is the only peer
         node, engine = node_of(hub, third, swarm)
         async with running(node):
             await until(lambda: engine.opening is not None)
@@ -141,7 +141,7 @@ async def test_a_newcomer_fetches_manifest_and_start_and_opens_its_engine_with_i
 
 
 @virtual
-async def test_a_restart_with_a_damaged_start_fetches_what_is_wrong(tmp_path):
+async def test_a_restart_with_a_damaged_initial_model_fetches_the_damaged_chunks(tmp_path):
     creator = created(tmp_path)
     hub, swarm = MemoryHub(), creator.swarm()
     member = joined(tmp_path / "member", creator)
@@ -168,7 +168,7 @@ async def test_the_status_says_what_a_newcomer_waits_for(tmp_path):
         await trio.sleep(1000.0)
         assert isinstance(first.phase, Fetching), "a creator waits for members that have it"
         assert engine.opening is None
-        creator.start.write_bytes(DATA)  # as the line says
+        creator.start.write_bytes(DATA)  # as the error line says
         await until(lambda: engine.opening is not None)
         assert isinstance(first.phase, Opening)
         assert sorted(each.name for each in creator.path.glob("start*")) == ["start.safetensors"]
@@ -186,7 +186,7 @@ async def test_an_engine_that_waits_for_a_script_is_never_given_up(tmp_path):
 
 
 @virtual
-async def test_where_no_place_for_the_file_is_given_the_settings_say_where_it_is(tmp_path):
+async def test_without_a_run_directory_the_settings_give_the_initial_file(tmp_path):
     """As in simulations, whose nodes have no directories."""
     creator = created(tmp_path)
     node, engine = node_of(MemoryHub(), creator, creator.swarm())

@@ -1,4 +1,4 @@
-"""What fewer bytes a parameter cost: a small byte GPT on two nodes, with flows and moments in less than float32."""
+"""The cost of fewer bytes per parameter: a small byte-level GPT on two nodes, with flows and moments in less than float32."""
 
 from statistics import fmean
 
@@ -11,11 +11,11 @@ from starling.node.simulate.api import simulate
 from tests.harness.tasks import REAL_DATA, needs_real_data
 
 SEEDS = (0, 1, 2)
-STEPS, APART = (1200, 20)  # at 500 some seeds have not left the plateau of single bytes' frequencies, and when they do is chance
+STEPS, APART = (1200, 20)  # at 500 steps some seeds are still on the plateau of byte frequencies, and leave it at random times
 
 
 def losses(monkeypatch, flows, moments):
-    """Of each seed, in nats a byte: a GPT of two layers and width 64, equal shares of one text, whole vectors every 20 steps, AdamW."""
+    """Return each seed's loss in nats per byte: a GPT of two layers and width 64, equal shares of one text, whole vectors, AdamW."""
     plain = Worker._open
 
     def lowered(self, request):

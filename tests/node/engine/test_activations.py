@@ -1,4 +1,4 @@
-"""With activation checkpointing gradients are the same to the bit, less is kept for the backward pass, and the model is as before."""
+"""Activation checkpointing gives bitwise equal gradients, retains less for the backward pass, and leaves the model unchanged."""
 
 import copy
 
@@ -15,7 +15,7 @@ from starling.node.tasks.gpt import Gpt
 
 
 class Residual(nn.Module):
-    """Blocks as in residual networks: statistics of the batch, and chance."""
+    """Blocks as in residual networks, with batch statistics and dropout."""
 
     def __init__(self):
         super().__init__()
@@ -36,7 +36,7 @@ def stack():
 
 
 class Norm:
-    """Any scalar of what the model computes."""
+    """A scalar of the model's output."""
 
     def loss(self, model, batch):
         return (model(batch) ** 2).mean()
@@ -51,7 +51,7 @@ MODELS = {
 
 
 def computed(model, batch, **keys):
-    """-> gradient, bytes of tensors that the forward pass keeps for the backward pass, and buffers after both"""
+    """Return the gradient, the bytes of tensors that the forward pass retains for the backward pass, and the buffers after both."""
     x, gradient = bind(model, layout(model))
     kept = {}
 
@@ -76,7 +76,7 @@ def computed(model, batch, **keys):
 
 @pytest.mark.parametrize("name", ["blocks", "layers", "gpt"])
 def test_the_gradient_is_the_same_to_the_bit_and_half_as_much_or_less_is_kept(name):
-    """With dropout, which draws the same again, and running statistics, which move once."""
+    """With dropout, which draws the same values again, and running statistics, which are updated once."""
     make, batch = MODELS[name]
     model = make()
     plain, most, buffers = computed(copy.deepcopy(model), batch)
@@ -87,8 +87,8 @@ def test_the_gradient_is_the_same_to_the_bit_and_half_as_much_or_less_is_kept(na
     assert least <= most / 2
 
 
-def test_between_steps_a_model_is_as_it_was():
-    """Or a copy that is evaluated would compute with the parameters of the original."""
+def test_between_steps_the_model_is_unchanged():
+    """Otherwise a copy that is evaluated would compute with the original's parameters."""
     model = Residual()
     checkpointed = Checkpointed(model)
     with checkpointed.forward():
@@ -96,7 +96,7 @@ def test_between_steps_a_model_is_as_it_was():
     assert not any("forward" in vars(module) for module in model.modules())
 
 
-def test_also_after_an_error():
+def test_after_an_error_the_model_is_unchanged():
     model = Residual()
     with pytest.raises(RuntimeError), Checkpointed(model).forward():
         model(torch.zeros(3, 5))

@@ -1,4 +1,4 @@
-"""Calls that are answered while a gradient is computed, by a driver within this thread and by the second thread of the engine's process."""
+"""Calls answered while a gradient is computed, by a driver in this thread and by the second thread of the engine's process."""
 
 import socket
 import threading
@@ -39,12 +39,12 @@ def agreement(mix, pace):
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
-    """Calls are answered beside the gradients of large models only."""
+    """Make the model count as large, since calls are answered during gradients of large models only."""
     monkeypatch.setattr(local_model, "LARGE", 10)
 
 
 def step_with(engine, *wanted):
-    """A local step while whose gradient is computed these calls come -> their replies, None for those that must wait."""
+    """Do a local step during whose gradient these calls arrive; return their replies, None for calls that must wait."""
     replies = []
 
     @contextmanager
@@ -58,7 +58,7 @@ def step_with(engine, *wanted):
 
 
 def begin(engines, pace):
-    """Train, with a frozen vector in steps pace; a local step is to be done next."""
+    """Send Train, with a frozen vector in steps pace, so that a local step is due."""
     if pace == "clock":
         every(engines, calls.Free(on=True, round=0))
         for engine in engines.values():
@@ -122,7 +122,7 @@ def test_in_clock_pace_calls_after_a_commit_wait_for_the_model_to_have_it():
     [calls.Snapshot(), calls.Evaluate(), calls.Save(), calls.Settle("b"), calls.Revoke("b"), calls.Free(on=False, round=0)],
     ids=lambda call: type(call).__name__,
 )
-def test_what_changes_the_model_or_copies_it_waits(call):
+def test_calls_that_change_or_copy_the_model_wait(call):
     engines = {"a": opened(agreement("pet", "clock"))}
     begin(engines, "clock")
     assert step_with(engines["a"], call) == [None]
@@ -134,8 +134,8 @@ def test_calls_are_answered_during_a_step_only_while_its_gradient_is_computed():
     assert engines["a"].handle_beside(calls.Offer("b", 0, 1, 0, 0.4, 0)) is None
 
 
-def test_a_look_ahead_is_no_model_to_send():
-    """The second gradient of a step is taken elsewhere."""
+def test_parameters_of_a_look_ahead_are_not_sent():
+    """The second gradient of a step is taken at other parameters than the model's."""
     agreed = manifest("quadratic", 2, pace="clock", optimizer=OptimizerSection(lr=0.02, gradient="extragradient"))
     engine = opened(agreed)
     done(engine, calls.Free(on=True, round=0))
@@ -155,7 +155,7 @@ def test_a_look_ahead_is_no_model_to_send():
 
 
 class Gated:
-    """Data whose batches are given when they are let."""
+    """Data whose batches are released by the test."""
 
     def __init__(self, data):
         self._data, self.asked, self.let = data, threading.Semaphore(0), threading.Semaphore(0)
@@ -170,7 +170,7 @@ class Gated:
 
 
 class Served:
-    """An engine behind a pipe, whose gradients wait to be let."""
+    """An engine behind a pipe, whose gradients wait for the test."""
 
     def __init__(self, engine, agreed):
         self.engine, self.ended = engine, []
@@ -203,7 +203,7 @@ class Served:
 
     @property
     def silent(self):
-        """No reply has come, nor does one."""
+        """Assert that no reply has come and none comes."""
         self.sock.settimeout(WAITS_S)
         try:
             return not self.sock.recv(1, socket.MSG_PEEK)
@@ -229,7 +229,7 @@ def served(pace="clock", dim=LARGE + 1):
         assert not it.thread.is_alive()
 
 
-def test_a_second_thread_answers_exchanges_while_a_gradient_is_computed_and_leaves_the_rest_in_order():
+def test_a_second_thread_answers_exchanges_during_gradients_and_other_calls_stay_in_order():
     with served() as it:
         it.call(calls.Free(on=True, round=0))
         it.computing()
@@ -245,7 +245,7 @@ def test_a_second_thread_answers_exchanges_while_a_gradient_is_computed_and_leav
         assert reply != first, "a step was done between them"
 
 
-def test_a_call_that_must_wait_waits_for_one_step():
+def test_a_call_that_must_wait_waits_for_at_most_one_step():
     with served() as it:
         it.call(calls.Free(on=True, round=0))
         it.computing()
@@ -268,7 +268,7 @@ def test_steps_go_on_beside_a_second_thread_that_waits():
 
 
 def test_the_second_thread_does_not_wait_in_a_gradient_for_a_call_that_the_first_has_read():
-    """It saw the call come, but between two gradients the first thread was faster."""
+    """The second thread saw the call arrive, but the first one read it between two gradients."""
     looked = threading.Semaphore(0)
 
     class Stale:
@@ -338,7 +338,7 @@ def test_an_error_in_the_second_thread_ends_the_engine(monkeypatch):
         assert isinstance(it.ended[0], ZeroDivisionError)
 
 
-def test_an_engine_whose_daemon_went_while_it_computed_ends_after_that_gradient():
+def test_an_engine_whose_daemon_has_gone_ends_after_its_gradient():
     with served() as it:
         it.call(calls.Free(on=True, round=0))
         it.computing()

@@ -1,4 +1,4 @@
-"""The best model by its metric is kept beside the last one, in one file, and exported on demand."""
+"""The best model by its metric is stored beside the last one, in one file, and exported on demand."""
 
 import math
 import weakref
@@ -36,7 +36,7 @@ def weight(file):
 
 @pytest.mark.parametrize(("higher", "kept"), [(True, (0.9, 2)), (False, (0.2, 4))])
 def test_the_metric_says_which_way_is_better(tmp_path, higher, kept):
-    """Of equals the first stays, and what is no number is never the best."""
+    """Of equal values the first stays, and NaN is never the best."""
     ours = best(tmp_path, higher=higher)
     for turn, value in enumerate((math.nan, 0.5, 0.9, 0.9, 0.2, 0.2, math.inf)):
         ours.offer(value, turn, model(turn))
@@ -50,7 +50,7 @@ def test_the_metric_says_which_way_is_better(tmp_path, higher, kept):
     assert weight(tmp_path / NAME) == kept[1]
 
 
-def test_there_is_one_file_which_is_written_when_asked_and_only_when_there_is_a_better_model(tmp_path):
+def test_the_best_model_is_one_file_written_on_request_if_it_improved(tmp_path):
     ours = best(tmp_path)
     ours.offer(0.1, 1, model(1))
     assert list(tmp_path.iterdir()) == []
@@ -61,7 +61,7 @@ def test_there_is_one_file_which_is_written_when_asked_and_only_when_there_is_a_
     assert (tmp_path / NAME).stat().st_mtime_ns == written
 
 
-def test_a_full_disk_leaves_the_file_as_it_was_and_the_model_for_the_next_time(tmp_path, monkeypatch):
+def test_after_a_full_disk_the_old_file_remains_and_the_model_is_written_next_time(tmp_path, monkeypatch):
     ours = best(tmp_path)
     ours.offer(0.1, 1, model(1))
     ours.write()
@@ -76,7 +76,7 @@ def test_a_full_disk_leaves_the_file_as_it_was_and_the_model_for_the_next_time(t
     assert weight(tmp_path / NAME) == 2
 
 
-def test_a_large_model_is_written_at_once_and_in_memory_only_until_then(tmp_path, monkeypatch):
+def test_a_large_best_model_is_written_at_once_and_then_freed(tmp_path, monkeypatch):
     ours, first, second = best(tmp_path, large=True), model(1), model(2)
     held = [weakref.ref(each) for each in (first, second)]
     ours.offer(0.1, 1, first)
@@ -92,7 +92,7 @@ def test_a_large_model_is_written_at_once_and_in_memory_only_until_then(tmp_path
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 40, None])
-def test_a_file_of_another_swarm_or_a_damaged_one_is_not_the_best(tmp_path, damage):
+def test_a_damaged_best_file_or_one_of_another_swarm_is_ignored(tmp_path, damage):
     before = best(tmp_path, swarm="another")
     before.offer(0.9, 7, model(7))
     before.write()
@@ -106,7 +106,7 @@ def test_a_file_of_another_swarm_or_a_damaged_one_is_not_the_best(tmp_path, dama
 
 
 def test_an_engine_keeps_the_model_that_it_measured(tmp_path):
-    """Not that of a later step, nor that of the checkpoint; also over a restart."""
+    """Not the model of a later step or of the checkpoint; it survives a restart."""
     agreed = manifest("tests.harness.networks:Pictures", params={"network": "resnet"})
     engine = opened(agreed, checkpoint=tmp_path / "c")
     nothing = done(engine, calls.Save())
@@ -148,7 +148,7 @@ def test_the_best_model_of_a_node_that_has_ended_is_exported_without_its_engine(
     assert weight(tmp_path / "b.safetensors") == 3
 
 
-def test_a_model_that_is_measured_before_its_exchanges_is_never_the_best(tmp_path):
+def test_a_model_evaluated_before_its_exchanges_is_never_the_best(tmp_path):
     engine = opened(manifest(), checkpoint=tmp_path / "c.safetensors")
     seen = done(engine, calls.Evaluate(1, keep=False))
     assert (seen.best, seen.best_round) == (None, None)

@@ -1,4 +1,4 @@
-"""The engine's half of messages to all: equal anchors, refused messages, what others and checkpoints take over, and parted anchors."""
+"""The engine's part of broadcast messages: equal outer parameters, invalid messages, late joiners, checkpoints, and divergence."""
 
 import msgspec
 import pytest
@@ -30,14 +30,14 @@ def changed(published, payload):
 
 
 def trained(engines, round=0):
-    """Local steps of a round -> what each publishes."""
+    """Do the local steps of a round; return the message that each node publishes."""
     for engine in engines.values():
         done(engine, calls.Train(round, 3))
     return {name: done(engine, calls.Publish(round)) for name, engine in engines.items()}
 
 
 def mixed(engines, published, round=0, missed=()):
-    """Everybody receives all but the pairs (to, of) in `missed`, and mixes -> the replies to Mix."""
+    """Deliver all messages but the pairs (to, of) in `missed`, and mix; return the replies to Mix."""
     for name, engine in engines.items():
         for peer in engines.keys() - {name}:
             if (name, peer) not in missed:
@@ -51,7 +51,7 @@ def engines():
 
 
 def test_all_nodes_have_equal_new_outer_parameters_after_a_round(engines):
-    """The models that train on are not equal: each goes on from a share of what it could not say."""
+    """The models trained further differ: each node adds a share of its unsent residual."""
     first = x_of(engines["a"]).clone()
     for round_ in range(2):
         published = trained(engines, round_)
@@ -61,18 +61,18 @@ def test_all_nodes_have_equal_new_outer_parameters_after_a_round(engines):
     assert not torch.equal(x_of(engines["a"]), first)
 
 
-def test_a_message_is_within_the_length_it_announces(engines):
+def test_a_message_has_at_most_its_announced_length(engines):
     for published in trained(engines).values():
         assert 0 < len(published.payload) <= published.longest
 
 
 def late(engine, author, published, round=0):
-    """What `author` published in a round reaches an engine after it mixed that round."""
+    """Deliver what `author` published in a round to an engine that has mixed that round already."""
     return engine.handle(calls.VerifyEarlier(author, published.digest, published.payload, round))
 
 
 def closed(engines, first):
-    """All messages of `first` and the rounds after it arrive until nothing is added to the round before -> the last replies to Mix."""
+    """Deliver all messages of `first` and later rounds until the round before no longer changes; return the last replies to Mix."""
     for round_ in range(first, first + DEPTH + 1):
         replies = mixed(engines, trained(engines, round_), round_)
         assert round_ == first + DEPTH or not any(reply.parted for reply in replies.values())
@@ -84,8 +84,8 @@ def one_anchor(engines):
 
 
 @pytest.mark.parametrize("after", range(DEPTH))
-def test_a_message_that_comes_in_a_later_round_is_added_to_its_own_to_the_bit(engines, after):
-    """It is passed on by others while the rounds after it are done, in which more is added."""
+def test_a_late_message_is_added_to_its_own_round_bit_for_bit(engines, after):
+    """Other nodes forward it during later rounds, which add further messages."""
     published = trained(engines)
     mixed(engines, published, missed={("b", "a"), ("c", "a")})
     for round_ in range(1, 1 + after):
@@ -101,7 +101,7 @@ def test_a_message_that_comes_in_a_later_round_is_added_to_its_own_to_the_bit(en
         assert one_anchor(engines)
 
 
-def test_the_same_is_so_where_scalars_along_drawn_directions_are_sent():
+def test_late_messages_of_seeded_scalars_are_added_bit_for_bit():
     agreed = msgspec.structs.replace(
         manifest(mix="seeds", nodes=4, rounds=100, compress=taken(CompressSection, select="full", response="int8_nearest")),
         overlay=OverlaySection(kind="complete"),
@@ -116,7 +116,7 @@ def test_the_same_is_so_where_scalars_along_drawn_directions_are_sent():
     assert one_anchor(engines)
 
 
-def test_of_several_rounds_each_gets_what_it_lacked(engines):
+def test_late_messages_of_several_rounds_are_added_to_each_round(engines):
     first = trained(engines)
     mixed(engines, first, missed={("b", "a")})
     second = trained(engines, 1)
@@ -128,7 +128,7 @@ def test_of_several_rounds_each_gets_what_it_lacked(engines):
     assert one_anchor(engines)
 
 
-def test_what_comes_too_late_or_twice_or_of_nobody_changes_nothing(engines):
+def test_messages_that_are_too_late_repeated_or_of_unknown_authors_change_nothing(engines):
     published = trained(engines)
     mixed(engines, published, missed={("b", "a")})
     refused_as("state", late(engines["b"], "c", published["c"]), "nothing")
@@ -143,7 +143,7 @@ def test_what_comes_too_late_or_twice_or_of_nobody_changes_nothing(engines):
     assert not one_anchor(engines)
 
 
-def test_who_took_over_a_model_adds_nothing_to_the_rounds_before(engines):
+def test_after_taking_over_a_model_messages_of_earlier_rounds_are_ignored(engines):
     published = trained(engines)
     mixed(engines, published, missed={("b", "a")})
     engines["b"].trainer.install(x_of(engines["a"]), 1)
@@ -152,29 +152,29 @@ def test_who_took_over_a_model_adds_nothing_to_the_rounds_before(engines):
     assert one_anchor(engines)
 
 
-def test_one_apart_from_all_others_learns_so_and_they_do_not(engines):
-    """Once nothing is added any more to the round that parted it."""
+def test_a_single_diverged_node_is_reported_and_the_others_are_not(engines):
+    """Once the round in which it diverged no longer changes."""
     mixed(engines, trained(engines), missed={("b", "a")})
     replies = closed(engines, 1)
     assert {name: reply.parted for name, reply in replies.items() if reply.parted} == {"b": ("a", "c", "d")}
 
 
-def test_of_two_halves_one_gives_way(engines):
+def test_with_two_equal_groups_one_is_reported_as_diverged(engines):
     mixed(engines, trained(engines), missed={("b", "a"), ("c", "a")})
     assert torch.equal(x_of(engines["b"]), x_of(engines["c"]))
     replies = closed(engines, 1)
     assert {name for name, reply in replies.items() if reply.parted} in ({"b", "c"}, {"a", "d"})
 
 
-def test_the_most_common_anchor_counts_though_most_have_others(engines):
-    """Else several that each missed something would stay apart for good."""
+def test_the_most_common_outer_parameters_count_without_an_absolute_majority(engines):
+    """Otherwise several nodes that each missed a message would stay diverged for ever."""
     mixed(engines, trained(engines), missed={("b", "a"), ("c", "d")})
     replies = closed(engines, 1)
     assert {name: reply.parted for name, reply in replies.items() if reply.parted} == {"b": ("a", "d"), "c": ("a", "d")}
 
 
 def test_a_single_vote_is_no_majority():
-    """Two members with two anchors: neither is a majority."""
+    """Two members with different outer parameters: neither is a majority."""
     engines = {name: opened(AGREED, shard, name) for shard, name in enumerate("ab")}
     mixed(engines, trained(engines), missed={("b", "a")})
     assert not any(reply.parted for reply in closed(engines, 1).values())
@@ -227,7 +227,7 @@ def test_evaluation_and_export_use_the_outer_parameters_and_training_continues(e
     assert done(engine, calls.Evaluate()).value == value
 
 
-def test_a_checkpoint_keeps_what_was_not_sent(engines, tmp_path):
+def test_a_checkpoint_stores_the_unsent_residual(engines, tmp_path):
     file = tmp_path / "checkpoint"
     engines["a"] = opened(AGREED, 0, "a", file)
     mixed(engines, trained(engines))
@@ -238,7 +238,7 @@ def test_a_checkpoint_keeps_what_was_not_sent(engines, tmp_path):
     assert kept.state.owed.any()
     assert torch.equal(again.state.owed, kept.state.owed)
     assert torch.equal(again.anchor, kept.anchor)
-    for restore in (lambda: None, engine.trainer.guard.restore):  # as a step does that must not count
+    for restore in (lambda: None, engine.trainer.guard.restore):  # imitates a step that must not count
         restore()
         assert torch.equal(again.x, kept.x)
 
@@ -259,7 +259,7 @@ def test_installing_a_model_clears_the_residual(engines):
     engines["a"].trainer.install(x_of(engines["b"]), 1)
     assert not engines["a"].replica.state.owed.any()
     assert torch.equal(engines["a"].replica.x, x_of(engines["b"]))
-    for round_ in range(1, 4):  # its newest anchor is not the one that the others no longer change
+    for round_ in range(1, 4):  # its newest outer parameters may still change, unlike those of the closed round
         mixed(engines, trained(engines, round_), round_)
     assert not any(reply.parted for reply in mixed(engines, trained(engines, 4), 4).values())
 

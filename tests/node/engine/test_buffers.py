@@ -1,4 +1,4 @@
-"""Models with buffers: running statistics, counters, masks. What training leaves in them must not spoil evaluation, export or a restart."""
+"""Models with buffers (running statistics, counters, masks): training does not corrupt them for evaluation, export or a restart."""
 
 import copy
 import math
@@ -32,7 +32,7 @@ def trained(agreed, rounds=8, checkpoint=""):
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_an_exported_model_loads_strictly_scores_as_the_node_said_and_changes_nothing_in_training(network, tmp_path):
+def test_an_exported_model_loads_strictly_scores_as_reported_and_does_not_affect_training(network, tmp_path):
     agreed = pictures(network)
     engine = trained(agreed)["a"]
     before = {name: tensor.clone() for name, tensor in engine.trainer.tensors().items()}
@@ -47,7 +47,7 @@ def test_an_exported_model_loads_strictly_scores_as_the_node_said_and_changes_no
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
-def test_statistics_are_those_of_the_training_data_under_the_parameters_of_now():
+def test_statistics_are_computed_from_training_data_with_the_current_parameters():
     agreed = pictures("resnet")
     engine = trained(agreed, rounds=12)["a"]
     model = copy.deepcopy(engine.trainer.model.module)
@@ -62,7 +62,7 @@ def test_statistics_are_those_of_the_training_data_under_the_parameters_of_now()
     assert done(engine, calls.Evaluate()).loss == pytest.approx(best.loss, rel=0.1)
 
 
-def test_buffers_survive_a_restart_and_others_are_refused(tmp_path):
+def test_buffers_survive_a_restart_and_mismatched_ones_are_refused(tmp_path):
     agreed = pictures("resnet")
     engine = trained(agreed, checkpoint=tmp_path / "checkpoint")["a"]
     done(engine, calls.Stop())
@@ -82,7 +82,7 @@ def test_buffers_survive_a_restart_and_others_are_refused(tmp_path):
 
 
 def test_a_late_joiner_evaluates_the_model_it_took_over(tmp_path):
-    """A transfer carries parameters alone; the joiner estimates statistics from its own data, so they fit at once."""
+    """A transfer contains parameters only; the joiner estimates statistics from its own data."""
     agreed = pictures("resnet")
     giver, joiner = trained(agreed, rounds=20)["a"], opened(agreed, 0, "c")
     held = done(giver, calls.Snapshot())
@@ -95,8 +95,8 @@ def test_a_late_joiner_evaluates_the_model_it_took_over(tmp_path):
     assert ours.value == pytest.approx(theirs.value, abs=0.05)
 
 
-def test_undone_steps_and_losses_of_peers_models_leave_nothing_in_the_buffers():
-    """A batch with an infinite number would spoil running statistics for good; ours belong to our parameters."""
+def test_undone_steps_and_losses_of_peers_models_do_not_change_buffers():
+    """One infinite number in a batch would spoil running statistics for good; buffers belong to the node's own parameters."""
     engine = trained(pictures("resnet"), rounds=4)["a"]
     trainer = engine.trainer
     before = {name: buffer.clone() for name, buffer in trainer.model.side.buffers.items()}
@@ -108,7 +108,7 @@ def test_undone_steps_and_losses_of_peers_models_leave_nothing_in_the_buffers():
     assert all(torch.equal(trainer.model.side.buffers[name], buffer) for name, buffer in before.items())
 
 
-def test_a_model_with_buffers_opens_and_says_how_many_parameters_travel():
+def test_a_model_with_buffers_reports_the_number_of_exchanged_parameters():
     engine = opened(pictures("tied"))
     trainable = 16 * 16 + 16 + 16 + 16 * 10 + 10
     assert engine.vector.numel() == trainable

@@ -1,4 +1,4 @@
-"""A Byzantine engine: what it sends to peers, what it learns from, and what an exchange does to its own model."""
+"""A Byzantine engine: its messages to peers, the vectors it learns from, and what an exchange does to its own model."""
 
 import msgspec
 import pytest
@@ -57,7 +57,7 @@ def mixed(engines, one, other):
 
 
 def test_an_attacker_that_knows_no_other_vector_forges_from_its_own():
-    """−μ, with itself as the only honest node it knows; its own model is untouched by having lied."""
+    """It sends −μ, with itself as the only honest node it knows; its own model does not change."""
     swarm = agreed()
     engine = liar(swarm, "sign_flip")
     truth = trained(engine, swarm)
@@ -73,7 +73,7 @@ def test_an_attacker_that_knows_no_other_vector_forges_from_its_own():
     ],
 )
 def test_an_answer_is_forged_when_the_offer_is_known(attack, lie):
-    """μ is then the mean of the two, and dissensus knows its receiver."""
+    """μ is then the mean of the two, and dissensus knows its receiver's vector."""
     swarm = agreed()
     honest, engine = opened(swarm, 1, "b"), liar(swarm, attack, node="c")
     theirs, own = trained(honest, swarm), trained(engine, swarm)
@@ -81,8 +81,8 @@ def test_an_answer_is_forged_when_the_offer_is_known(attack, lie):
     assert torch.allclose(honest.vector, (theirs + lie(own, theirs)) / 2, atol=1e-5)
 
 
-def test_attackers_do_not_believe_each_other():
-    """Or their forged vectors would feed on each other, and −10 μ grow tenfold a round."""
+def test_attackers_ignore_each_other_s_vectors():
+    """Otherwise forged vectors would feed on each other, and −10 μ grow tenfold per round."""
     swarm = agreed()
     fellow, engine = liar(swarm, "foe", node="b", crew="b,c"), liar(swarm, "foe", node="c", crew="b,c")
     trained(fellow, swarm)
@@ -93,7 +93,7 @@ def test_attackers_do_not_believe_each_other():
 
 
 def test_forged_numbers_can_always_be_encoded():
-    """Others would stop the attacker's own node."""
+    """An error would stop the attacker's own node."""
     swarm = agreed()
     engine = liar(swarm, "ipm", epsilon=1e30)
     trained(engine, swarm)
@@ -117,7 +117,7 @@ def test_in_clock_pace_the_live_vector_is_forged():
     ],
 )
 def test_an_attack_forges_either_the_model_or_the_tracker(mix, attack, signs, claims):
-    """Claimed norms, where there are any, bound nothing then."""
+    """Where norms are claimed, these do not bound the forged part."""
     swarm = agreed(mix=mix)
     engine, honest = liar(swarm, attack), opened(swarm, 0, "a")
     x = trained(engine, swarm)
@@ -137,7 +137,7 @@ def mixed_with_a_liar(swarm, attack, me, other):
 
 
 @BOTH_ENDS
-def test_its_own_model_mixes_as_if_it_had_been_honest(me, other):
+def test_an_attacker_s_own_model_mixes_honestly(me, other):
     own, theirs, mine, victim = mixed_with_a_liar(agreed(), "sign_flip", me, other)
     lie = -own if me < other else -(own + theirs) / 2
     assert torch.allclose(mine, (own + theirs) / 2, atol=1e-5)
@@ -146,8 +146,8 @@ def test_its_own_model_mixes_as_if_it_had_been_honest(me, other):
 
 @BOTH_ENDS
 @pytest.mark.parametrize("mix", ["pet", "moments"])
-def test_a_forged_memory_is_for_the_other_end_alone_and_bounded(mix, me, other):
-    """Its model is honest, and mixes honestly."""
+def test_a_forged_memory_affects_only_the_peer_and_is_bounded(mix, me, other):
+    """The attacker's own model mixes honestly."""
     swarm = manifest(mix=mix, compress=EXACT, optimizer=OptimizerSection(kind="adamw", lr=0.01))
     engines = {me: liar(swarm, "memory_reversed", node=me, scale=100.0), other: opened(swarm, 1, other)}
     own, theirs = (trained(engines[peer], swarm) for peer in (me, other))
@@ -160,7 +160,7 @@ def test_a_forged_memory_is_for_the_other_end_alone_and_bounded(mix, me, other):
 
 
 @BOTH_ENDS
-def test_forged_messages_that_are_swapped_are_for_the_other_end_alone(me, other):
+def test_forged_swapped_messages_affect_only_the_peer(me, other):
     mix = MixSection(kind="defended_tracking", tracker_clip=0.0, tracker_leak=0.0, tracker_cap=0.0, step_clip=0.0)
     own, theirs, mine, victim = mixed_with_a_liar(manifest(mix=mix, compress=EXACT), "sign_flip", me, other)
     assert torch.allclose(mine, (own + theirs) / 2, atol=1e-5)
@@ -168,8 +168,8 @@ def test_forged_messages_that_are_swapped_are_for_the_other_end_alone(me, other)
 
 
 @BOTH_ENDS
-def test_a_forged_difference_that_is_clipped_does_not_drag_the_attacker_along(me, other):
-    """It then knows the peer's values only if it answered; otherwise the exchange does nothing to it."""
+def test_a_clipped_forged_difference_does_not_move_the_attacker(me, other):
+    """It knows the peer's values only if it answered; otherwise the exchange leaves its model unchanged."""
     own, theirs, mine, victim = mixed_with_a_liar(agreed(clip=0.1), "foe", me, other)
     assert torch.allclose(mine, own if me < other else (own + theirs) / 2, atol=1e-5)
     assert 0.03 < float((victim - theirs).norm()) <= 0.05 + 1e-6
@@ -186,7 +186,7 @@ def test_an_attack_with_random_numbers_replays():
 
 @pytest.mark.parametrize("name", sorted(set(targeting("wire")) - {"huge"}))
 def test_hostile_payloads_are_refused_by_an_honest_engine_and_change_nothing(name):
-    """As a fault of the peer, in offers and in answers."""
+    """They count as a fault of the peer, in offers and in answers."""
     swarm = agreed(clip=10.0)
     engine, honest = liar(swarm, name), opened(swarm, 1, "b")
     trained(engine, swarm)
@@ -199,7 +199,7 @@ def test_hostile_payloads_are_refused_by_an_honest_engine_and_change_nothing(nam
     assert torch.equal(honest.vector, before)
 
 
-def test_flipped_labels_are_learned_and_honest_ones_measured():
+def test_an_attacker_trains_on_flipped_labels_and_evaluates_on_honest_ones():
     swarm = agreed()
     engine, honest = liar(swarm, "label_flip"), opened(swarm, 0, "a")
     for turn in range(15):
@@ -226,13 +226,13 @@ def test_flipped_labels_are_learned_and_honest_ones_measured():
         ("sleeper", {}, {"rounds": 0}, "pace.rounds = 0 is endless"),
     ],
 )
-def test_an_attack_that_cannot_be_is_refused_in_one_line_when_the_engine_opens(attack, params, given, words):
+def test_an_impossible_attack_is_refused_in_one_line_when_the_engine_opens(attack, params, given, words):
     _, reply = reply_to(agreed(**given), attack, **params)
     refused_as("config", reply, words)
 
 
 def test_a_published_hostile_payload_is_signed_as_it_is_sent():
-    """So that it is found hostile and not forged by another."""
+    """So it is recognised as hostile, not as forged by somebody else."""
     swarm = agreed(mix="gather")
     engine, honest = liar(swarm, "nan"), opened(swarm, 1, "b")
     trained(engine, swarm)

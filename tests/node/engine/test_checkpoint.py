@@ -1,4 +1,4 @@
-"""Checkpoints: a restart goes on where it was, and a bad file costs at most one checkpoint."""
+"""Checkpoints: a restart continues where the node stopped, and a bad file costs at most one checkpoint."""
 
 import pytest
 import torch
@@ -25,8 +25,8 @@ def files(path, **kwargs):
 
 
 @pytest.mark.parametrize("optimizer", [OptimizerSection(), ADAMW, GROUPS, MUON], ids=["sgd", "adamw", "groups", "muon"])
-def test_a_resumed_node_walks_the_path_of_one_that_never_stopped(tmp_path, optimizer):
-    """Model, optimiser memory, place in its stream of batches and in the schedule: bit for bit."""
+def test_a_resumed_node_continues_bit_for_bit(tmp_path, optimizer):
+    """Model, optimiser memory, position in the batches and in the schedule agree bit for bit."""
     agreed = manifest(optimizer=optimizer)
     whole, first = opened(agreed), opened(agreed, checkpoint=tmp_path / "c")
     for engine, rounds in ((whole, 6), (first, 3)):
@@ -44,7 +44,7 @@ def test_a_resumed_node_walks_the_path_of_one_that_never_stopped(tmp_path, optim
 
 
 def test_flows_do_not_survive_a_restart(tmp_path):
-    """The peers delete theirs as well, since the node comes back with a new incarnation: kept flows would be one-sided."""
+    """Peers delete theirs as well, since the node returns with a new incarnation: stored flows would be one-sided."""
     engines = {peer: opened(manifest(), shard, peer, tmp_path / peer) for shard, peer in enumerate("ab")}
     every(engines, calls.Train(0, 5))
     exchange(engines, "a", "b", seq=1)
@@ -58,7 +58,7 @@ def test_flows_do_not_survive_a_restart(tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "gone"])
 def test_a_damaged_checkpoint_costs_one_checkpoint(tmp_path, damage):
-    """Also if the machine went down between the two renames of a save, which leaves only the previous one."""
+    """Also if the machine went down between the two renames of a save, which leaves only the previous file."""
     path = tmp_path / "c"
     for number in (1, 2):
         saved = files(path)
@@ -79,8 +79,8 @@ def test_a_damaged_checkpoint_costs_one_checkpoint(tmp_path, damage):
 
 
 @pytest.mark.parametrize("facts", [{}, {"round": 3}, {"round": "3", "local_steps": 4}, {"round": -1, "local_steps": 4}])
-def test_a_checkpoint_that_does_not_say_how_far_it_is_is_a_bad_one(tmp_path, facts):
-    """One line that says so, and the one before it is used."""
+def test_a_checkpoint_without_its_round_is_invalid(tmp_path, facts):
+    """One line says so, and the previous checkpoint is used."""
     path = tmp_path / "c"
     files(path).save(checkpoint(1))
     path.replace(tmp_path / "c.previous")
@@ -94,7 +94,7 @@ def test_a_checkpoint_that_does_not_say_how_far_it_is_is_a_bad_one(tmp_path, fac
     assert "\n" not in str(error.value)
 
 
-def test_with_nothing_readable_the_node_says_what_to_do_and_touches_nothing(tmp_path):
+def test_with_no_readable_checkpoint_the_node_names_a_remedy_and_changes_nothing(tmp_path):
     path = tmp_path / "c"
     path.write_bytes(b"precious")
     (tmp_path / "c.previous").write_bytes(b"too")
@@ -109,8 +109,8 @@ def test_with_nothing_readable_the_node_says_what_to_do_and_touches_nothing(tmp_
 @pytest.mark.parametrize(
     ("foreign", "word"), [({"swarm": "t"}, "another swarm"), ({"schema": "n"}, "another model"), ({}, "something else")]
 )
-def test_a_foreign_checkpoint_is_not_taken_and_not_overwritten(tmp_path, foreign, word):
-    """Nor is a snapshot or an export."""
+def test_a_foreign_checkpoint_is_neither_loaded_nor_overwritten(tmp_path, foreign, word):
+    """The same holds for a snapshot and an export."""
     files(tmp_path / "c").save(checkpoint(1))
     if not foreign:
         (tmp_path / "c").write_bytes(tensor_file.pack({"x": torch.zeros(3)}, {"kind": "model"}))
@@ -120,7 +120,7 @@ def test_a_foreign_checkpoint_is_not_taken_and_not_overwritten(tmp_path, foreign
     assert (tmp_path / "c").read_bytes() == before
 
 
-def test_a_disk_that_cannot_be_written_stops_nothing_but_the_saving(tmp_path):
+def test_an_unwritable_disk_prevents_only_saving(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     engine = opened(manifest(), checkpoint=folder / "c")
@@ -134,7 +134,7 @@ def test_a_disk_that_cannot_be_written_stops_nothing_but_the_saving(tmp_path):
     assert [file.name for file in folder.iterdir()] == ["c"]
 
 
-def test_a_full_disk_leaves_no_half_written_file_behind(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
     saved = files(tmp_path / "c")
     saved.save(checkpoint(1))
 
@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_no_half_written_file_behind(tmp_path, monkeypatch):
     assert files(tmp_path / "c").load().round == 1
 
 
-def test_a_blob_says_what_it_holds_and_equal_contents_give_equal_bytes(tmp_path):
+def test_a_state_blob_describes_itself_and_is_deterministic(tmp_path):
     tensors = {"b": torch.arange(3), "a": torch.eye(2, dtype=torch.float64), "empty": torch.zeros(0)}
     data = tensor_file.pack(tensors, {"round": 4, "kind": "test"})
     assert data == tensor_file.pack(dict(reversed(tensors.items())), {"kind": "test", "round": 4})

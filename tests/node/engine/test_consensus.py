@@ -1,4 +1,4 @@
-"""The consensus distance that an engine reports: the true one where exchanges show it, and no liar's choice."""
+"""The consensus distance that an engine reports: the true one where exchanges show it, and not a liar's choice."""
 
 import math
 from types import SimpleNamespace
@@ -47,12 +47,12 @@ def test_two_nodes_that_exchange_all_of_their_models_learn_how_far_apart_they_ar
     engines = pair(mix)
     apart = true_distance(engines)
     exchange(engines, "a", "b", seq=1)
-    assert apart > 1e-3 or mix == "psgd"  # whose model waits for the round, as what was learned is in its message
+    assert apart > 1e-3 or mix == "psgd"  # its model waits for the round, as its message says
     for engine in engines.values():
         assert done(engine, calls.Mix(0)).distance == (None if mix == "psgd" else pytest.approx(apart))
 
 
-def test_a_figure_is_reported_once_and_only_of_exchanges_that_took_place():
+def test_a_distance_is_reported_once_and_only_for_completed_exchanges():
     engines = pair("dsgd")
     offered = done(engines["a"], calls.Offer("b", 0, 1, 0, 0.5, 0))
     done(engines["b"], calls.Answer("a", 0, 1, 0, 0.5, offered.gain, offered.payload))
@@ -65,7 +65,7 @@ def test_a_figure_is_reported_once_and_only_of_exchanges_that_took_place():
     assert done(engines["b"], calls.Mix(2)).distance is None
 
 
-def test_a_sample_of_the_coordinates_stands_for_all_of_them():
+def test_the_distance_is_estimated_from_a_sample_of_coordinates():
     engines = pair("dsgd", CompressSection(select="mask", ratio=0.25, request="identity", response="identity"), 4 * BLOCK)
     apart, squares = true_distance(engines), []
     for turn in range(4):
@@ -88,7 +88,7 @@ def test_in_clock_pace_the_figure_comes_with_the_next_slot():
 
 
 @pytest.mark.parametrize("limit", [1e-3, 1e6])
-def test_the_responder_measures_what_was_clipped_away_and_the_initiator_what_is_left(limit):
+def test_the_responder_measures_the_unclipped_difference_and_the_initiator_the_clipped_one(limit):
     engines = pair("dsgd", clip_norm=limit)
     apart, size = true_distance(engines), math.sqrt(x_of(engines["a"]).numel())
     offered = done(engines["a"], calls.Offer("b", 0, 1, 0, 0.5, 0))
@@ -111,7 +111,7 @@ def test_gathered_vectors_give_the_median_distance():
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=12), st.sampled_from([1e30, math.inf]), st.data())
-def test_liars_that_are_fewer_than_the_honest_do_not_move_the_figure_out_of_the_honest_ones(honest, lie, data):
+def test_a_minority_of_liars_keeps_the_distance_within_the_honest_range(honest, lie, data):
     distances, liars = ConsensusDistance(), data.draw(st.integers(0, len(honest)))
     words = data.draw(st.permutations([*enumerate(honest), *((f"liar {i}", lie) for i in range(liars))]))
     for peer, apart in words:
@@ -119,8 +119,8 @@ def test_liars_that_are_fewer_than_the_honest_do_not_move_the_figure_out_of_the_
     assert min(honest) <= distances.figure() <= max(honest)
 
 
-def test_where_rounds_have_one_exchange_those_before_count_as_well_and_are_forgotten_in_time():
-    """Or a liar would be the figure whenever a node meets it."""
+def test_with_one_exchange_per_round_recent_rounds_count_too():
+    """Otherwise the figure would be a liar's whenever the node meets it."""
     distances = ConsensusDistance()
     for number in range(3 * PEERS):
         distances.record(f"peer {number}", 1.0 + number)
@@ -130,7 +130,7 @@ def test_where_rounds_have_one_exchange_those_before_count_as_well_and_are_forgo
     assert distances.figure() < 3 * PEERS
 
 
-def test_what_is_remembered_is_bounded_and_goes_with_the_peer_and_the_model():
+def test_stored_distances_are_bounded_and_deleted_with_the_peer_or_model():
     distances = ConsensusDistance()
     for number in range(2 * MOST):
         distances.record(f"peer {number}", 1.0)
@@ -146,7 +146,7 @@ def test_what_is_remembered_is_bounded_and_goes_with_the_peer_and_the_model():
     assert distances.figure() is None
 
 
-def test_numbers_of_the_model_come_first_in_every_support():
+def test_coordinates_of_the_model_come_first_in_every_support():
     values = torch.arange(8.0)
     assert torch.equal(of_model(values, Full(), 8, 4), values[:4])
     assert torch.equal(of_model(values[:3], Indices(torch.tensor([1, 3, 6])), 8, 4), values[:2])
@@ -172,7 +172,7 @@ class Driver:
         return 33
 
 
-def test_a_gpu_is_looked_at_once_a_second_and_a_driver_that_fails_is_no_news(monkeypatch):
+def test_gpu_use_is_read_once_a_second_and_driver_errors_are_ignored(monkeypatch):
     now, driver = SimpleNamespace(s=0.0), Driver()
     monkeypatch.setattr(devices, "pynvml", driver)
     monkeypatch.setattr(torch.cuda, "utilization", driver.utilization)

@@ -1,4 +1,4 @@
-"""Models that are not in float32 alone: their vector is, so that steps and exchanges lose nothing; the model computes as it was made."""
+"""Models of other dtypes than float32: their vector is float32, so steps and exchanges lose nothing; the model keeps its dtypes."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def module(engine):
 
 
 @pytest.mark.parametrize("network", OTHER)
-def test_the_vector_is_float32_and_the_model_learns_and_keeps_its_dtypes(network):
+def test_the_vector_is_float32_and_the_model_keeps_its_dtypes(network):
     engine = opened(agreed(network, optimizer=OptimizerSection(kind="adamw", lr=0.01)))
     made = dict(MODELS[network]().named_parameters())
     before = done(engine, calls.Evaluate())
@@ -43,7 +43,7 @@ def test_the_vector_is_float32_and_the_model_learns_and_keeps_its_dtypes(network
 
 
 @pytest.mark.parametrize("network", OTHER)
-def test_two_nodes_meet_in_the_middle_in_float32(network):
+def test_two_nodes_average_in_float32(network):
     engines = {peer: opened(agreed(network), shard, peer) for shard, peer in enumerate("ab")}
     every(engines, calls.Train(0, 3))
     middle = (x_of(engines["a"]) + x_of(engines["b"])) / 2
@@ -69,7 +69,7 @@ def test_a_restart_goes_on_with_the_same_bits(network, tmp_path):
 
 
 @pytest.mark.parametrize("network", OTHER)
-def test_an_export_has_the_models_dtypes_and_is_a_start(network, tmp_path):
+def test_an_export_has_the_model_s_dtypes_and_is_a_valid_initial_model(network, tmp_path):
     engine = opened(agreed(network))
     done(engine, calls.Train(0, 3))
     done(engine, calls.Save(str(tmp_path / "m")))
@@ -103,7 +103,7 @@ def test_simulations_of_rows_take_the_same_first_step(network):
 
 
 @pytest.mark.parametrize("network", ["mixed", "complex"])
-def test_rows_are_stacked_as_by_themselves(network):
+def test_stacked_rows_equal_single_rows(network):
     labels = [f"node-{row}" for row in range(4)]
     many, alone = problem(agreed(network), labels, stack_from=4), problem(agreed(network), labels)
     assert many.stacks
@@ -113,7 +113,7 @@ def test_rows_are_stacked_as_by_themselves(network):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["mixed", pytest.param("complex", marks=pytest.mark.acceptance)])
-def test_ranks_of_an_island_compute_them_together(network):
+def test_ranks_of_an_island_compute_models_of_other_dtypes(network):
     alone = opened(agreed(network))
     with island(agreed(network), code=str(Path(tests.__file__).parent.parent)) as together:
         for each in (alone, together):
@@ -122,7 +122,7 @@ def test_ranks_of_an_island_compute_them_together(network):
 
 
 def test_float64_models_are_bound_as_before():
-    engine = opened(agreed("float64"))  # and a head in float32
+    engine = opened(agreed("float64"))  # plus a head in float32
     assert x_of(engine).dtype == torch.float64
     done(engine, calls.Train(0, 2))
 
@@ -137,7 +137,7 @@ def test_private_gradients_of_mixed_models_are_of_the_models_numbers():
     assert not torch.equal(x_of(engine), before)
 
 
-def test_a_dtype_that_is_not_trained_is_one_line():
+def test_an_unsupported_dtype_gives_one_line():
     refused_as(
         "config", Worker().handle(opening(agreed("float8"))), "parameter inner.weight is float8_e4m3fn, which is not trained here; make"
     )

@@ -1,4 +1,4 @@
-"""Optimisers start without the compiler of torch, which is still there for who compiles."""
+"""Optimisers start without torch's compiler, which remains available for tasks that compile."""
 
 import subprocess
 import sys

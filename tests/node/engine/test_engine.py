@@ -43,7 +43,7 @@ def test_before_open_every_call_is_refused(call):
     assert not engine.busy
 
 
-def test_open_says_what_was_opened_and_works_once():
+def test_open_describes_the_task_and_works_once():
     engine = Worker()
     reply = engine.handle(opening(manifest()))
     assert isinstance(reply, calls.Opened)
@@ -87,7 +87,7 @@ def test_training_is_sliced_so_that_a_call_waits_for_one_local_step():
 
 
 def test_calls_out_of_order_are_refused():
-    """One round at a time, and each pace refuses the other's call."""
+    """One round at a time, and each pace refuses the other's calls."""
     engine = opened(manifest())
     engine.handle(calls.Train(0, 5))
     for call in (calls.Train(1, 5), calls.Mix(0), calls.Offer("b", 0, 1, 0, 0.5, 0), calls.Agree(), calls.Free(on=True, round=0)):
@@ -111,7 +111,7 @@ def test_free_training_runs_until_it_is_stopped():
     assert not engine.busy
 
 
-def test_an_evaluation_shares_time_with_training_and_measures_the_model_it_began_with():
+def test_an_evaluation_shares_time_with_training_and_uses_the_model_at_its_start():
     engine, twin = opened(manifest(pace="clock")), opened(manifest(pace="clock"))
     engine.handle(calls.Free(on=True, round=0))
     assert engine.handle(calls.Evaluate()) is None
@@ -125,9 +125,9 @@ def test_an_evaluation_shares_time_with_training_and_measures_the_model_it_began
 
 
 @pytest.mark.parametrize(("kind", "lr"), [("sgd", 1e30), ("adamw", 1e36)])
-def test_a_step_out_of_the_finite_numbers_is_undone_and_counted(kind, lr):
-    """A NaN that leaves a node poisons its neighbors; training that has gone mad must stay at home, and be seen."""
-    optimizer = msgspec.structs.replace(OptimizerSection(kind=kind), lr=lr)  # more than a manifest may say
+def test_a_step_that_is_not_finite_is_undone_and_counted(kind, lr):
+    """A NaN that leaves a node would spoil its neighbors; a diverged node must stay silent and visible."""
+    optimizer = msgspec.structs.replace(OptimizerSection(kind=kind), lr=lr)  # more than a manifest allows
     engine = opened(manifest("quadratic", params={"dtype": "float32"}, optimizer=optimizer))
     trained = [done(engine, calls.Train(turn, 20)) for turn in range(3)]
     assert sum(reply.undone for reply in trained) > 0
@@ -135,7 +135,7 @@ def test_a_step_out_of_the_finite_numbers_is_undone_and_counted(kind, lr):
     assert bool(torch.isfinite(x_of(engine)).all())
 
 
-def test_settled_and_revoked_edges_leave_a_correction_of_what_remains_also_if_revoked_before_mix():
+def test_after_settling_and_revoking_edges_the_correction_is_the_sum_of_remaining_flows():
     engines = {peer: opened(manifest(), shard, peer) for shard, peer in enumerate("abcd")}
     every(engines, calls.Train(0, 5))
     a, trained = engines["a"], x_of(engines["a"])
@@ -159,7 +159,7 @@ def snapshot(engine):
     return held, b"".join(done(engine, calls.ReadChunk(held.snapshot, at, 1000)).data for at in range(0, held.size, 1000))
 
 
-def test_a_late_joiner_takes_over_a_snapshot_with_zero_flows_and_a_climbing_rate():
+def test_a_late_joiner_starts_from_a_snapshot_with_zero_flows_and_a_rising_rate():
     giver, joiner, twin = (opened(manifest(ramp_rounds=10), 0, node) for node in ("a", "b", "b"))
     done(giver, calls.Train(0, 20))
     done(giver, calls.Mix(0))
@@ -180,8 +180,8 @@ def test_a_late_joiner_takes_over_a_snapshot_with_zero_flows_and_a_climbing_rate
     assert early / late == pytest.approx(0.1 * rates[0] / rates[1], rel=1e-4)
 
 
-def test_equal_models_give_equal_snapshots_and_an_old_one_is_let_go():
-    """A joiner fetches parts of one snapshot from several peers, who find each other by its digest."""
+def test_equal_models_give_equal_snapshots_and_old_ones_are_deleted():
+    """A joiner downloads parts of one snapshot from several peers, identified by its digest."""
     one, other = (opened(manifest(), 0, "a") for _ in range(2))
     assert snapshot(one) == snapshot(other)
     first = done(one, calls.Snapshot())
@@ -193,7 +193,7 @@ def test_equal_models_give_equal_snapshots_and_an_old_one_is_let_go():
 
 
 def test_an_unread_snapshot_is_deleted_at_a_save():
-    """It is as large as the model; who still reads it, however slowly, keeps it."""
+    """A snapshot is as large as the model; it is retained while somebody still reads it, however slowly."""
     now = [0.0]
     engine = Worker(clock=lambda: now[0])
     done(engine, opening(manifest()))

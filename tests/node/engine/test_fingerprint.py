@@ -1,4 +1,4 @@
-"""A node whose task is another one than the creator's is told in one line, which says what differs."""
+"""A node whose task differs from the creator's is told in one line what differs."""
 
 import copy
 import hashlib
@@ -48,7 +48,7 @@ def compared(task, swarm):
     fingerprint.check(manifest, task, task.model(torch.Generator().manual_seed(2)))
 
 
-def test_it_is_a_few_lines_of_text():
+def test_a_fingerprint_is_a_few_lines_of_text():
     facts = ("version 3", "metric mae, higher is better", "loss mse_loss")
     tensors = (
         "float32 trained 16x3 inner.weight",
@@ -90,7 +90,7 @@ def test_differences_are_reported_in_one_line(changed, words):
 
 
 class Based(nn.Module):
-    """A trained head on a frozen base, of which one parameter has other values where `other` names it."""
+    """A trained head on a frozen base; `other` names a base parameter with different values."""
 
     def __init__(self, other="", base=nn.Linear):
         super().__init__()
@@ -101,7 +101,7 @@ class Based(nn.Module):
 
 
 def created(net, **task):
-    """The fingerprint as `starling create` writes it."""
+    """Return the fingerprint as `starling create` writes it."""
     manifest = toml.apply_set(Manifest(), ["task=tasks:made", *(f"task.{key}={value}" for key, value in task.items())])
     made_model = net()
     manifest = structs.replace(
@@ -114,8 +114,8 @@ def created(net, **task):
     return manifest
 
 
-def test_another_base_is_said_in_one_line_and_another_start_is_not():
-    """Members that train a head on different frozen values train for nothing."""
+def test_a_different_base_is_reported_in_one_line_and_a_different_start_is_not():
+    """Members that train a head on different frozen values cannot share it."""
     swarm = created(Based)
     fingerprint.check(swarm, made(Based), Based())
     fingerprint.check(swarm, made(Based), Based("head.weight"))
@@ -125,20 +125,20 @@ def test_another_base_is_said_in_one_line_and_another_start_is_not():
         assert "\n" not in str(caught.value)
 
 
-def test_bases_of_their_own_are_allowed_by_a_key():
+def test_a_key_allows_different_bases():
     swarm = created(Based, any_base="true")
     fingerprint.check(swarm, made(Based), Based("base.weight"))
     assert not any(line.startswith("frozen") for line in swarm.task.fingerprint)
 
 
-def test_a_base_that_the_start_file_gives_is_not_compared():
-    """Each node fills its model from the same file, whose digest is in the manifest."""
+def test_a_base_from_the_initial_file_is_not_compared():
+    """Every node fills its model from the same file, whose digest is in the manifest."""
     swarm = created(Based, start="sha256:" + "0" * 64)
     fingerprint.check(swarm, made(Based), Based("base.weight"))
 
 
 class Whole(nn.Linear):
-    """A layer with a frozen parameter of whole numbers, as packed bases have them."""
+    """A layer with a frozen parameter of integers, as in packed bases."""
 
     def __init__(self, *shape):
         super().__init__(*shape)
@@ -146,7 +146,7 @@ class Whole(nn.Linear):
 
 
 def test_a_packed_base_is_compared_whatever_the_start_file_gives():
-    """Files hold what is trained of such a model."""
+    """Files of such a model contain only its trained parameters."""
     swarm = created(lambda: Based(base=Whole), start="sha256:" + "0" * 64)
     with pytest.raises(ConfigError, match="frozen parameters have other values"):
         fingerprint.check(swarm, made(Based), Based("base.weight", base=Whole))
@@ -166,7 +166,7 @@ def test_frozen_values_of_any_form_have_a_digest(form):
 
 
 def test_a_large_base_is_hashed_in_blocks(monkeypatch):
-    """A value in any block counts, and so does the order of the blocks."""
+    """Every value and the order of the blocks change the digest."""
     monkeypatch.setattr(fingerprint, "_BLOCK", 16)
     made_of = [nn.ParameterDict({"a": nn.Parameter(torch.arange(40.0), requires_grad=False)}) for _ in range(4)]
     made_of[1]["a"].data[39] = 0
@@ -180,7 +180,7 @@ def layers(count, last=4):
     return lambda: nn.ModuleList(nn.Linear(1, last if number == count - 1 else 2) for number in range(count))
 
 
-def test_a_deep_models_manifest_has_a_part_and_a_digest_of_the_rest():
+def test_a_deep_model_s_fingerprint_is_shortened_with_a_digest():
     swarm = lines_of(made(layers(300)))
     assert len(swarm) == FINGERPRINT_LINES
     compared(made(layers(300)), swarm)
@@ -191,7 +191,7 @@ def test_a_deep_models_manifest_has_a_part_and_a_digest_of_the_rest():
         compared(made(layers(300)), other)
 
 
-def test_it_fits_into_a_manifest_whatever_modules_are_called():
+def test_a_fingerprint_fits_into_a_manifest_for_any_module_names():
     def odd():
         return nn.ModuleDict({f"é\n{'n' * 150}{number}": nn.Linear(1, 1) for number in range(300)})
 
@@ -205,7 +205,7 @@ def test_it_fits_into_a_manifest_whatever_modules_are_called():
 
 
 @pytest.mark.parametrize("lines", [("what is this",), ("metric a",), ("model 1 2 \x1b[2J",)])
-def test_a_fingerprint_that_says_nothing_is_refused(lines):
+def test_invalid_fingerprint_lines_are_refused(lines):
     with pytest.raises(ConfigError, match=r"task\.fingerprint: "):
         compared(made(), lines)
 
@@ -225,7 +225,7 @@ def net() -> starling.Task:
 
 @pytest.mark.acceptance
 @pytest.mark.slow
-def test_creation_writes_it_and_a_node_with_another_model_does_not_open(tmp_path, monkeypatch):
+def test_creation_writes_the_fingerprint_and_a_node_with_another_model_does_not_open(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = "fingerprinted_task"
     (tmp_path / f"{name}.py").write_text(MODULE.format(width=1))
@@ -245,6 +245,6 @@ def test_creation_writes_it_and_a_node_with_another_model_does_not_open(tmp_path
     assert not (tmp_path / "m").exists()
 
 
-def test_the_keys_of_a_built_in_task_say_all(tmp_path):
+def test_built_in_tasks_need_no_fingerprint(tmp_path):
     place, _ = operate.create(tmp_path / "n", Manifest(), NodeConfig())
     assert place.read_manifest().task.fingerprint == ()

@@ -1,4 +1,4 @@
-"""What a step will take is known from its operations: how many there are, and seconds that a node's own steps then take."""
+"""The duration of a step is predicted from its operations: their number, and the seconds that a node's own steps then take."""
 
 import gc
 import json
@@ -43,7 +43,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Bytes and images of no meaning: how long a step takes does not depend on them."""
+    """Random bytes and images: the duration of a step does not depend on their content."""
     made, chance = tmp_path_factory.mktemp("forecast"), np.random.default_rng(0)
     images = chance.integers(0, 256, (600, 28, 28)).astype(np.uint8)
     np.savez(made / "images.npz", x=images, y=chance.integers(0, 10, 600))
@@ -68,7 +68,7 @@ def parts(manifest):
 
 
 def ticking():
-    """A clock on which every look at it takes a second."""
+    """A clock that advances by a second at each reading."""
     now = 0.0
 
     def clock():
@@ -87,7 +87,7 @@ def test_an_operation_counts_as_often_as_it_is_done_and_is_timed_once_with_its_s
         times[str(each.call)] += each.count
     assert times["aten.addmm.default"] == times["aten.relu.default"] == times["aten.threshold_backward.default"] == 3
     assert len([each for each in found if each.call is torch.ops.aten.addmm.default]) == 1
-    assert kernels(found, ticking(), repeats=3) == 0.0  # of each second one is the clock's own
+    assert kernels(found, ticking(), repeats=3) == 0.0  # each measured second is the clock's own cost
 
 
 def test_seconds_of_an_operation_count_as_often_as_it_is_done():
@@ -108,7 +108,7 @@ def test_seconds_of_an_operation_count_as_often_as_it_is_done():
 
 @pytest.mark.slow
 def test_an_update_is_timed_between_operations(monkeypatch, folder):
-    """By itself it would find all of its vectors in a cache, and take a fifth less than in a step."""
+    """Timed alone it would find all of its vectors in a cache, and take a fifth less than in a step."""
     agreed, seen = manifests(folder)["gpt"], []
     monkeypatch.setattr(forecasts, "apart", lambda found, clock: seen.append(found) or apart(found, clock))
     forecast(agreed, *parts(agreed), ticking())
@@ -118,8 +118,8 @@ def test_an_update_is_timed_between_operations(monkeypatch, folder):
     assert isinstance(last.call, GradientStep)
 
 
-def test_no_memory_is_taken_for_what_a_step_keeps():
-    """A batch whose activations are 4 TB: the operations are known all the same."""
+def test_a_forecast_allocates_no_activations():
+    """The activations of this batch would be 4 TB, and its operations are counted all the same."""
     model = nn.Sequential(nn.Linear(1000, 1000), nn.Tanh(), nn.Linear(1000, 1))
     found = operations(lambda m, x: m(x.expand(10**9, 1000)).mean(), model, torch.ones(1, 1000))
     assert any(each.count and "tanh" in str(each.call) for each in found)
@@ -131,7 +131,7 @@ def test_a_loss_that_depends_on_numbers_is_refused_in_one_line():
         operations(lambda m, x: m(x).sum() * (2.0 if m(x).sum() > 0 else 1.0), model, torch.ones(1, 2))
 
 
-def test_a_forecast_has_all_of_a_step_and_leaves_no_chance_behind(one_thread, folder):
+def test_a_forecast_covers_a_whole_step_and_leaves_generators_unchanged(one_thread, folder):
     agreed = manifests(folder)["gpt"]
     made, data = parts(agreed)
     before = torch.random.get_rng_state()
@@ -145,8 +145,8 @@ def test_a_forecast_has_all_of_a_step_and_leaves_no_chance_behind(one_thread, fo
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
-def test_predicted_over_measured_is_within_a_fifth_and_three_tenths(name, one_thread, folder):
-    """Median of five, each with steps of a trainer right after its forecast, in seconds of the processor: others' load meets both."""
+def test_predicted_step_times_are_within_the_documented_range_of_measured_ones(name, one_thread, folder):
+    """Median of five, each followed by steps of a trainer, in processor seconds, so other load affects both."""
     agreed = manifests(folder)[name]
     made, data = parts(agreed)
     trainer = trainer_of(calls.Open(agreed, "", 0, "cpu", 1, "", "a"), Csprng(bytes), GradientWindow())
@@ -160,7 +160,7 @@ def test_predicted_over_measured_is_within_a_fifth_and_three_tenths(name, one_th
     assert 0.8 <= median(ratios) <= 1.3, ratios
 
 
-def test_its_output_is_one_line(one_thread, tmp_path, capsys):
+def test_the_output_of_a_forecast_is_one_line(one_thread, tmp_path, capsys):
     (tmp_path / "m.toml").write_text('[task]\nkind = "digits"\n')
     main([str(tmp_path / "m.toml")])
     said = json.loads(capsys.readouterr().out)
@@ -174,8 +174,8 @@ def test_without_data_there_is_no_forecast(tmp_path):
         main([str(tmp_path / "m.toml")])
 
 
-def test_operations_on_much_are_timed_in_groups_that_fit(monkeypatch):
-    """And the sum is the same: here a clock that goes on by a second a look, of which one is taken off as the clock's own."""
+def test_operations_on_large_tensors_are_timed_in_groups_that_fit_memory(monkeypatch):
+    """The sum is the same; the clock advances by a second per reading, of which one is subtracted as its own cost."""
     found = operations(lambda m, x: m(x).sum(), nn.Linear(8, 8), torch.ones(2, 8))
     whole = kernels(found, ticking(), repeats=2)
     monkeypatch.setattr(timing, "GROUP_BYTES", 1)

@@ -1,4 +1,4 @@
-"""A trained model in the forms of other libraries: read back there, it gives equal outputs."""
+"""A trained model in the formats of other libraries gives equal outputs when read back there."""
 
 import importlib
 
@@ -48,7 +48,7 @@ TOKENS = torch.arange(32).reshape(2, 16)
 
 
 def trained(folder, kind):
-    """The run directory of a node that has trained, saved, and is gone; and its model, as the task makes it."""
+    """The run directory of a node that has trained, saved and ended; and its model, made by the task."""
     keys = [f"task={kind}", "partition=iid", "pace.local_steps=3", "task.batch_size=4", "optimizer.lr=0.5"]
     place, _ = operate.create(folder / "n", toml.apply_set(Manifest(), keys), NodeConfig(device="cpu", trust=True, shard=0))
     agreed, me, engine = place.read_manifest(), Identity.load_or_create(place.key).peer_id, Worker()
@@ -98,7 +98,7 @@ def test_peft_reads_adapters_back_onto_the_same_base(gpt, tmp_path):
     place, model = trained(tmp_path, "my_forms:adapted")
     folder = converted(place, "peft", tmp_path / "peft")
     assert {path.name for path in folder.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors"}
-    assert sum(path.stat().st_size for path in folder.glob("*.safetensors")) < 2000  # 4 · 2 · (16 + 48) and names
+    assert sum(path.stat().st_size for path in folder.glob("*.safetensors")) < 2000  # 4 · 2 · (16 + 48) bytes, and the names
     agreed = place.read_manifest()
     fresh = gpt.adapted().model(generator(agreed.seed, "model"))
     base = fresh.unload()
@@ -133,7 +133,7 @@ def test_onnx_computes_what_the_model_computes_for_any_number_of_samples(tmp_pat
 
 
 @pytest.mark.parametrize(("form", "said"), [("hf", "needs a transformers model"), ("peft", "needs a model with adapters")])
-def test_a_format_that_does_not_fit_is_one_line(form, said, tmp_path):
+def test_an_unsuitable_format_gives_one_line(form, said, tmp_path):
     place, _ = trained(tmp_path, "digits")
     with pytest.raises(ConfigError, match=f"--format: {form} {said}, this task's is a Sequential; try `--format safetensors`"):
         converted(place, form, tmp_path / "x")

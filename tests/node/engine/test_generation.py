@@ -1,4 +1,4 @@
-"""Tokens follow by the model's probabilities, and the model sees no more than its window."""
+"""Generated tokens follow the model's probabilities, and the model sees no more than its window."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def drawn(count, temperature, seed=0, prompt=(0,), context=4, logits=None):
     return list(made), seen
 
 
-def test_temperature_0_takes_the_likeliest():
+def test_temperature_0_takes_the_most_likely_token():
     assert drawn(5, 0.0)[0] == [0] * 5
 
 
@@ -32,12 +32,12 @@ def test_tokens_are_drawn_by_the_tempered_probabilities(temperature):
     torch.testing.assert_close(shares, expected / expected.sum(), atol=0.03, rtol=0.0)
 
 
-def test_a_tiny_temperature_is_no_infinity():
+def test_a_tiny_temperature_gives_no_infinity():
     assert drawn(5, 1e-40)[0] == [0] * 5
 
 
-def test_the_model_sees_the_end_of_all_so_far():
-    """Each token is the one before plus one: the window moves along."""
+def test_the_model_sees_the_last_tokens_that_fit_its_window():
+    """Each token is the previous one plus one, so the window must move along."""
     tokens, _ = drawn(6, 0.0, prompt=(1, 2), context=3, logits=lambda window: torch.eye(12)[(window + 1) % 12])
     assert tokens == [3, 4, 5, 6, 7, 8]
     _, seen = drawn(4, 0.0, prompt=(1, 2), context=3)

@@ -1,4 +1,4 @@
-"""A task that does something around local steps is told of each: before its batch, with its gradient, and when it is over."""
+"""A task with hooks is called around each local step: before its batch, with its gradient, and at its end."""
 
 import sys
 
@@ -94,8 +94,8 @@ def plain(kind="watched:Watched", **rounds):
     return manifest(kind, nodes=1, mix="dsgd", optimizer=sgd, **rounds)
 
 
-def test_a_step_is_begun_computed_shown_taken_and_ended_in_this_order(steps):
-    """The task sees the weights after the optimiser's step, and steps are numbered from 0."""
+def test_hooks_of_a_step_are_called_in_order(steps):
+    """The task sees the parameters after the optimiser's step, and steps are numbered from 0."""
     engine = opened(plain())
     steps.clear()
     taken(engine)
@@ -108,7 +108,7 @@ def test_a_step_is_begun_computed_shown_taken_and_ended_in_this_order(steps):
     assert torch.equal(engine.trainer.model.module.average, sum(ends))
 
 
-def test_the_gradient_that_a_task_changes_is_the_one_that_is_stepped_along(steps):
+def test_a_gradient_changed_by_the_task_is_used_for_the_step(steps):
     engine = opened(plain())
     steps.clear()
     taken(engine, 1)
@@ -128,7 +128,7 @@ def test_a_batch_in_parts_is_one_step(steps):
     assert trained.count("loss") >= 4
 
 
-def test_a_node_that_resumes_goes_on_counting(steps, tmp_path):
+def test_a_resumed_node_continues_numbering_its_steps(steps, tmp_path):
     file = tmp_path / "c.safetensors"
     engine = taken(opened(plain(), checkpoint=file))
     done(engine, calls.Mix(0))
@@ -139,7 +139,7 @@ def test_a_node_that_resumes_goes_on_counting(steps, tmp_path):
     assert steps[0] == ("begin", 3, 32)
 
 
-def test_a_step_that_is_undone_is_ended_and_its_gradient_is_not_shown(steps):
+def test_an_undone_step_calls_its_end_hook_but_no_gradient_hook(steps):
     import watched
 
     engine = opened(plain())
@@ -167,14 +167,14 @@ def opened_with(agreed, **changes):
         ({}, {"ranks": 2}, "ranks: other processes compute parts of each batch"),
     ],
 )
-def test_hooks_are_refused_by_name_where_steps_have_no_place_for_them(steps, agreed, changes, said):
-    """They would be ignored, or see what is no batch; a task that only counts steps is welcome."""
+def test_hooks_are_refused_by_name_where_steps_cannot_call_them(steps, agreed, changes, said):
+    """They would be ignored, or see no batch; a task that only counts steps is accepted."""
     from starling.node.engine.worker import Worker
 
     for kind in ("watched:Watched", "watched:Free"):
         whole = manifest(kind, nodes=1, **agreed) if agreed else plain(kind)
         if kind == "watched:Free" and "ranks" in changes:
-            continue  # it would start another process
+            continue  # it would start another process here
         reply = run(Worker(clock=lambda: 0.0), structs.replace(opening(whole), **changes))
         if kind == "watched:Watched":
             refused_as("config", reply, f"{said}, for which end_step of the task cannot be called")
@@ -182,7 +182,7 @@ def test_hooks_are_refused_by_name_where_steps_have_no_place_for_them(steps, agr
             assert isinstance(reply, calls.Opened), reply
 
 
-def test_tasks_without_hooks_have_steps_that_know_nothing_of_them():
+def test_tasks_without_hooks_use_plain_steps():
     task = Digits()
     assert not isinstance(task, Stepped)
     none = stepped_of(task)

@@ -1,4 +1,4 @@
-"""What large models do otherwise: corrections in place, flows in bfloat16 from creation on, and flows in fragments."""
+"""Differences for large models: corrections in place, flows in bfloat16 from creation on, and flows in fragments."""
 
 import itertools
 
@@ -25,7 +25,7 @@ PHASE = Phase(0, 3.0, 0.1)
 
 
 def test_a_vector_in_blocks_is_corrected_as_a_row_of_an_array(monkeypatch):
-    """Over rounds of three steps; in blocks of which the last is shorter, and a part of which no flow has moved yet."""
+    """Over rounds of three steps; the last block is shorter, and one part has no flow yet."""
     monkeypatch.setattr(rows, "BLOCK", 300)
     mixer, chance = Pet(), torch.Generator().manual_seed(0)
     truth = torch.randn(1000, generator=chance)
@@ -59,7 +59,7 @@ def test_correcting_in_place_takes_the_gradients_memory_and_leaves_the_correctio
 
 
 def test_without_flows_a_gradient_is_not_touched():
-    """Before the first exchange there is nothing to take from it, whatever the correction is made of."""
+    """Before the first exchange nothing is subtracted, whatever the correction consists of."""
     gradient = torch.randn(200, generator=torch.Generator().manual_seed(1))
     mixer, given = Pet(), gradient.clone()
     state = mixer.corrected(mixer.start(gradient), torch.zeros(200))
@@ -74,7 +74,7 @@ def test_without_flows_a_gradient_is_not_touched():
     assert float(state.known[0]) == 1.0, "however few coordinates of it have moved"
 
 
-def test_creation_writes_down_flows_of_large_models_alone():
+def test_creation_records_the_format_of_flows_for_large_models_only():
     def of(width, kind="sgd", **mix):
         task = TaskSection(kind="text", path="x", width=width, layers=6, heads=4, context=16)
         return Manifest(task=task, mix=MixSection(kind="pet", **mix), optimizer=OptimizerSection(kind=kind))
@@ -87,10 +87,9 @@ def test_creation_writes_down_flows_of_large_models_alone():
 
 
 @pytest.mark.parametrize(("work_s", "fewer"), [(1.0, True), (0.0, False)])
-def test_exchanges_that_take_as_long_as_local_steps_are_about_fewer_coordinates(work_s, fewer, tmp_path, monkeypatch):
-    """Every look at the clock is a second later, so a local step takes one; a call of an exchange takes as much of the processor, or none.
-
-    How long a call takes by the clock does not matter: a gradient may be computed meanwhile.
+def test_exchanges_as_long_as_local_steps_send_fewer_coordinates(work_s, fewer, tmp_path, monkeypatch):
+    """Each reading of the clock is a second later, so a local step takes one; a call of an exchange takes as much processor time, or none.
+    The elapsed time of a call does not matter, since a gradient may be computed meanwhile.
     """
     monkeypatch.setattr(budget, "WHOLE", 4096)
     agreed = memory.manifest("flows+whole", 20_000, tmp_path)
@@ -115,8 +114,8 @@ def test_exchanges_that_take_as_long_as_local_steps_are_about_fewer_coordinates(
 
 
 @pytest.mark.parametrize("large_", [False, True])
-def test_flows_in_fragments_move_each_part_alike_at_both_ends_and_is_settled_and_revoked(large_, tmp_path, monkeypatch):
-    """Flows are opposite to the bit; a settled one stays in the sum, a revoked one leaves it, parts and all."""
+def test_flows_in_fragments_agree_at_both_ends_and_are_settled_and_revoked(large_, tmp_path, monkeypatch):
+    """Flows are opposite bit for bit; a settled one stays in the sum, a revoked one leaves it, with all its parts."""
     monkeypatch.setattr(local_model, "LARGE", 1000 if large_ else 1 << 20)
     agreed = memory.manifest("flows", 20_000, tmp_path)
     agreed = structs.replace(agreed, compress=taken(CompressSection, select="fragment", parts=PARTS))

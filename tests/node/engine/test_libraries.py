@@ -1,4 +1,4 @@
-"""Files and packed bases of real libraries: what transformers saves is a start, and what bitsandbytes packs is trained on."""
+"""Files and packed bases of real libraries: models saved by transformers are initial models, and adapters train on bitsandbytes bases."""
 
 import importlib
 import sys
@@ -96,8 +96,8 @@ def opened(agreed, folder, checkpoint=""):
 
 
 @pytest.mark.parametrize("part", ["whole", "body", "wrapped"])
-def test_what_transformers_saves_is_a_start(tasks, tmp_path, part):
-    """The whole model, in which the tied head is left out; its body alone, without the prefix; or all in another module."""
+def test_a_model_saved_by_transformers_is_a_valid_initial_model(tasks, tmp_path, part):
+    """The whole model without its tied head; its body alone, without the prefix; or all inside another module."""
     other = tasks.gpt()
     with torch.no_grad():
         other.transformer.wte.weight += 0.5

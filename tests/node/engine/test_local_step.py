@@ -1,4 +1,4 @@
-"""What a local step keeps from one to the next: the module's mode, and the rate of a round."""
+"""State that a local step passes to the next: the module's mode, and the rate of a round."""
 
 import torch
 from msgspec import structs
@@ -11,7 +11,7 @@ PLAIN = OptimizerSection(momentum=0.0, lr=0.01)
 
 
 def test_a_step_trains_a_module_that_was_left_in_evaluation_mode():
-    """An owner's loss may have done so. Modules within it stay in the mode that the owner chose for them since."""
+    """The owner's loss may have set it. Submodules stay in the mode that the owner chose."""
     engine = opened(manifest(params={"model": "cnn"}))
     module = engine.trainer.model.module
     assert module.training
@@ -24,8 +24,8 @@ def test_a_step_trains_a_module_that_was_left_in_evaluation_mode():
     assert all(each.training for each in module.modules())
 
 
-def test_a_late_joiners_ramp_holds_from_its_first_step_also_in_the_round_it_is_in():
-    """A step before it took over a model leaves no rate behind."""
+def test_a_late_joiner_s_ramp_applies_from_its_first_step():
+    """A step taken before it received a model does not affect the rate."""
     agreed = manifest(mix=MixSection(kind="dsgd"), optimizer=PLAIN, ramp_rounds=4)
     host, late = opened(agreed), opened(agreed, node="late")
     for engine in (host, late):

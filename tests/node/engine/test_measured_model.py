@@ -1,4 +1,4 @@
-"""A model is measured as it was at one moment, while it is trained on, and no module is copied."""
+"""A model is evaluated as it was at one moment while training continues, and no module is copied."""
 
 import threading
 
@@ -10,7 +10,7 @@ from starling.node.engine.measured_model import MeasuredModel, followers
 
 
 class Net(nn.Module):
-    """Keeps an activation, a lock, a count, and a closure over itself, which make it a module that cannot be copied."""
+    """Has an activation, a lock, a count, and a closure over itself, so it cannot be copied."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ def equal(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_training_goes_on_and_the_measured_model_stays_as_it_was():
+def test_training_continues_without_changing_the_evaluated_model():
     model = Net()
     train(model)
     begun, output = values(model), model.eval()(X)
@@ -63,7 +63,7 @@ def test_training_goes_on_and_the_measured_model_stays_as_it_was():
 
 
 def test_evaluation_leaves_training_state_unchanged():
-    """A count, a mode, an activation, a buffer given another tensor: all are kept with the measured model."""
+    """A count, a mode, an activation, a buffer replaced by another tensor: all belong to the evaluated model."""
     model = Net()
     train(model)
     measured = MeasuredModel(model)
@@ -83,8 +83,8 @@ def test_evaluation_leaves_training_state_unchanged():
         assert float(then.norm.running_mean.min()) == 7.0
 
 
-def test_the_model_goes_on_with_the_very_tensors_that_it_had():
-    """The flat vector and an optimiser hold them."""
+def test_training_continues_with_the_same_tensor_objects():
+    """The flat vector and an optimiser refer to them."""
     model = Net()
     storage = [each.data_ptr() for each in (*model.parameters(), *model.buffers())]
     objects = list(map(id, (*model.parameters(), *model.buffers())))
@@ -94,7 +94,7 @@ def test_the_model_goes_on_with_the_very_tensors_that_it_had():
     assert list(map(id, (*model.parameters(), *model.buffers()))) == objects
 
 
-def test_frozen_parameters_are_shared_unless_they_are_said_to_move():
+def test_frozen_parameters_are_shared_unless_declared_to_change():
     model = Net()
     shared, owned = MeasuredModel(model), MeasuredModel(model, also=model.base.parameters())
     assert shared.entries()["base.weight"].data_ptr() == model.base.weight.data_ptr()
@@ -104,7 +104,7 @@ def test_frozen_parameters_are_shared_unless_they_are_said_to_move():
     assert torch.equal(owned.entries()["base.weight"], before)
 
 
-def test_a_teacher_is_taken_for_one_where_it_is_no_larger_than_what_it_follows():
+def test_a_teacher_is_recognised_if_it_is_no_larger_than_its_student():
     small, large = Net(), Net()
     large.base = nn.Linear(30, 30).requires_grad_(False)
     trained = sum(each.numel() for each in small.parameters() if each.requires_grad)
@@ -113,7 +113,7 @@ def test_a_teacher_is_taken_for_one_where_it_is_no_larger_than_what_it_follows()
     assert followers(large) == []
 
 
-def test_slices_of_work_are_done_with_the_model_of_that_moment_and_training_in_between():
+def test_evaluation_slices_use_the_model_at_their_start_with_training_in_between():
     model = Net()
     measured = MeasuredModel(model)
 
@@ -133,7 +133,7 @@ def test_slices_of_work_are_done_with_the_model_of_that_moment_and_training_in_b
     assert all(torch.equal(outputs[0], each) for each in outputs)
 
 
-def test_an_error_in_between_leaves_the_model_as_it_was():
+def test_an_error_during_evaluation_leaves_the_model_unchanged():
     model = Net()
     measured = MeasuredModel(model)
     train(model)

@@ -1,4 +1,4 @@
-"""Engines that average what their optimisers remember: torch's own state, by its names, in every form in which it is kept."""
+"""Engines that average their optimisers' memories: torch's own state, under its names, in every storage format."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def agreed(kind="adamw", mix=FINE, **changes):
 
 
 def pair(given, steps=(5, 5), **options):
-    """Two engines after so many local steps each; different data."""
+    """Return two engines after the given number of local steps each, on different data."""
     engines = {}
     for shard, (peer, count) in enumerate(zip("ab", steps, strict=True)):
         engine = opened(given, shard, peer)
@@ -35,7 +35,7 @@ def pair(given, steps=(5, 5), **options):
 
 
 def memory(engine):
-    """M, v and age, as exchanges see them."""
+    """Return m, v and age, as exchanges see them."""
     found = engine.replica.remembered.memory
     return (*(each.clone() for each in found.read()), found.age)
 
@@ -48,7 +48,7 @@ def round_of(engines, seq=1):
 
 @pytest.mark.parametrize("kind", KNOWN)
 def test_both_ends_have_the_mean_of_both_memories(kind):
-    """Within the codes: one scale for 32 numbers of m, a factor of 4 for one of v. Nothing moves before Mix."""
+    """Within the codec's error: one scale for 32 numbers of m, a factor of 4 for one of v. Nothing changes before Mix."""
     engines = pair(agreed(kind))
     before = [memory(each) for each in engines.values()]
     exchange(engines, "a", "b", seq=1)
@@ -87,7 +87,7 @@ def state_of(engine):
     return {name: each.clone() for name, each in engine.trainer.means.descent.optimizer.state_dict().items()}
 
 
-def test_a_younger_node_takes_the_elders_age_and_torch_corrects_the_bias_by_it():
+def test_a_node_with_fewer_steps_takes_the_greater_age_for_bias_correction():
     engines = pair(agreed(), (5, 20))
     round_of(engines)
     for engine in engines.values():
@@ -109,8 +109,8 @@ def test_a_node_without_a_memory_learns_none_from_a_single_peer():
 
 
 @pytest.mark.parametrize("moments", ["bfloat16", "int8"])
-def test_a_memory_in_low_precision_is_averaged_as_well(moments):
-    """Each node keeps it as its owner likes."""
+def test_memories_in_low_precision_are_averaged_too(moments):
+    """Each node's owner chooses its storage format."""
     given = agreed()
     engines = pair(given)
     engine = type(engines["a"])(clock=lambda: 0.0)
@@ -136,7 +136,7 @@ def test_a_partly_shared_models_memory_is_partly_shared(changes):
         assert torch.equal(mean[shared:], before[peer]["exp_avg"][shared:])
 
 
-def test_every_parameter_has_a_piece_of_the_memory():
+def test_every_parameter_has_a_part_of_the_memory():
     for kind in KNOWN:
         engine = opened(agreed(kind))
         pieces = pieces_of(engine.trainer.means.descent.optimizer)

@@ -1,4 +1,4 @@
-"""Bytes a parameter of an engine between rounds, counted from the tensors that are alive: the table of docs/memory.md."""
+"""Bytes per parameter of an engine between rounds, counted from live tensors: the table of docs/memory.md."""
 
 import gc
 
@@ -20,19 +20,19 @@ HELD = {"default": 12.0, "whole": 12.0, "lean+mask": 8.0, "leanest+mask": 6.0, "
 
 
 def alive():
-    """The memory of all tensors, by address."""
+    """Return the memory of all live tensors, by address."""
     gc.collect()
     tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
     return {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_an_engine_holds_what_the_table_says(name, tmp_path, monkeypatch):
+def test_an_engine_s_memory_is_that_of_the_table(name, tmp_path, monkeypatch):
     """Model, moments or flows of three edges and their sum, and nothing that only one phase of a round needs."""
     monkeypatch.setattr(local_model, "LARGE", 1000)
-    if name == "flows":  # the others have flows in float32 where they do not say so
+    if name == "flows":  # in the other cases flows are in float32 unless stated
         monkeypatch.setattr(large, "LARGE", 1000)
-    before = alive()  # and kept: what other tests left would else be freed meanwhile, and not be ours
+    before = alive()  # retained, since memory freed by other tests would otherwise change the count
     agreed = memory.manifest(name, D, tmp_path)
     ends = [
         Inside(structs.replace(opening(agreed, shard, label), numerics=NumericsSection(**memory.SETTINGS[name][2])))
@@ -45,7 +45,7 @@ def test_an_engine_holds_what_the_table_says(name, tmp_path, monkeypatch):
             memory.exchange(*ends, f"p{number}", turn, leads=number % 2 == 0)
         for end in ends:
             end.done(calls.Mix(turn))
-    totals = [end.engine.replica.form for end in ends]  # of flows: where there are none, zeros that take no memory as nothing is written
+    totals = [end.engine.replica.form for end in ends]  # zeros in place of absent flows take no memory, as nothing is written to them
     unwritten = {each.untyped_storage().data_ptr() for each in totals if not each.any()}
     assert bool(unwritten) != name.startswith("flows")
     ours = sum(storage.nbytes() for at, storage in alive().items() if at not in {*before, *unwritten})
@@ -57,7 +57,7 @@ def test_an_engine_holds_what_the_table_says(name, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", MOST)
-def test_no_phase_of_a_large_model_takes_more_than_promised(name):
-    """Of an engine process, by the kernel's count: rounds, evaluation, checkpoints, serving, resuming and joining."""
+def test_no_phase_of_a_large_model_exceeds_the_documented_peak(name):
+    """Peak of an engine process, counted by the kernel: rounds, evaluation, checkpoints, serving, resuming and joining."""
     found = memory.measure(name, 30_000_000, DEGREE)
     assert found.peak <= MOST[name], found

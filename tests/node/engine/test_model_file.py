@@ -1,4 +1,4 @@
-"""What of a model is written to a file, and which files a model is filled from: tied tensors, prefixes, extra state, packed bases."""
+"""Model files: which tensors are written and which files are read, with tied tensors, prefixes, extra state and packed bases."""
 
 import copy
 
@@ -13,7 +13,7 @@ from starling.node.engine.quantised import pieces, quantised
 
 
 class Tied(nn.Module):
-    """An embedding that is the output layer as well, and a buffer under two names."""
+    """An embedding that is also the output layer, and a buffer under two names."""
 
     def __init__(self, seed=0):
         super().__init__()
@@ -27,7 +27,7 @@ class Tied(nn.Module):
 
 
 class Wrapped(nn.Module):
-    """The same in another module, as wrappers of training libraries do."""
+    """The same model inside another module, as wrappers of training libraries do."""
 
     def __init__(self, seed=0):
         super().__init__()
@@ -44,9 +44,9 @@ def test_tied_tensors_are_written_once_under_their_first_name():
     assert names == {"embed.weight", "body.weight", "body.bias", "table"}
 
 
-def test_tensors_that_are_only_equal_or_empty_are_not_tied():
+def test_equal_or_empty_tensors_are_not_taken_for_tied():
     model = nn.ParameterDict({"a": torch.zeros(2), "b": torch.zeros(2), "c": torch.zeros(0), "d": torch.zeros(0)})
-    model["e"] = nn.Parameter(model["a"].data.view(2, 1), requires_grad=False)  # the same memory, but another tensor
+    model["e"] = nn.Parameter(model["a"].data.view(2, 1), requires_grad=False)  # the same memory in another tensor object
     assert set(model_file.entries(model)) == {"a", "b", "c", "d", "e"}
 
 
@@ -77,8 +77,8 @@ def test_two_values_for_one_tied_tensor_are_refused():
 
 
 @pytest.mark.parametrize(("source", "target"), [(Wrapped, Tied), (Tied, Wrapped)])
-def test_one_prefix_more_or_less_on_all_names_is_understood(source, target):
-    """As of DataParallel, torch.compile, or the body of a language model saved alone."""
+def test_one_added_or_missing_prefix_on_all_names_is_accepted(source, target):
+    """The prefixes of DataParallel and torch.compile, or of the body of a language model saved alone."""
     fresh = target()
     model_file.fill(fresh, model_file.entries(source(1)))
     assert equal(getattr(fresh, "module", fresh), Tied(1))
@@ -92,7 +92,7 @@ def test_a_prefix_on_some_names_is_refused():
 
 
 class Scaled(nn.Module):
-    """A layer with state that is no tensor."""
+    """A layer with state that is not a tensor."""
 
     def __init__(self, state=1.5):
         super().__init__()
@@ -105,8 +105,8 @@ class Scaled(nn.Module):
         self.state = state
 
 
-def test_extra_state_is_no_part_of_a_file_and_none_is_given_to_the_module():
-    """A module may unpickle what it is given, and a file may come from somebody else."""
+def test_extra_state_is_neither_written_to_files_nor_loaded():
+    """A module may unpickle the state it is given, and files may come from others."""
     given = model_file.entries(Scaled(torch.ones(1)))
     assert set(given) == {"o.weight", "o.bias"}
     fresh = Scaled()
@@ -129,7 +129,7 @@ def test_extra_state_that_would_have_to_be_unpickled_is_refused_in_one_line(tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_torchs_format_keeps_tied_tensors_tied_and_takes_no_more_room(tmp_path):
+def test_torch_s_format_stores_tied_tensors_once(tmp_path):
     formats.write("torch", Tied(1), None, None, tmp_path / "m.pt")
     read = torch.load(tmp_path / "m.pt", weights_only=True)
     fresh = Tied()
@@ -139,7 +139,7 @@ def test_torchs_format_keeps_tied_tensors_tied_and_takes_no_more_room(tmp_path):
 
 
 class Packed(nn.Module):
-    """As layers of GPTQ: values of four bits in whole numbers, with scales, beside a bias that is trained."""
+    """Imitates layers of GPTQ: four-bit values stored in integers, with scales, beside a trained bias."""
 
     def __init__(self):
         super().__init__()
@@ -149,7 +149,7 @@ class Packed(nn.Module):
 
 
 class WholeNumbers(nn.Module):
-    """A frozen parameter of whole numbers, whose scale is a buffer that the layer adds to its state_dict under its name."""
+    """A frozen parameter of integers, whose scale is a buffer that the layer adds to its state_dict."""
 
     def __init__(self):
         super().__init__()
@@ -169,7 +169,7 @@ class WholeNumbers(nn.Module):
 )
 def test_files_of_a_packed_base_have_trained_tensors_only(layer, left_out, held):
     model = nn.Sequential(layer(), nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False))
-    model[1].bias.requires_grad_(False)  # frozen, though not packed: of the base too
+    model[1].bias.requires_grad_(False)  # frozen but not packed, so it belongs to the base
     assert quantised(model) == left_out
     assert set(model_file.entries(model)) == held
     assert model_file.facts(model) == {"holds": "trained"}
@@ -189,12 +189,12 @@ def test_a_plain_model_is_written_whole_though_parts_are_frozen():
 
 
 @pytest.mark.parametrize("form", ["hf", "onnx"])
-def test_a_form_that_holds_the_whole_model_is_refused_for_a_packed_base(form, tmp_path):
+def test_formats_with_the_whole_model_are_refused_for_a_packed_base(form, tmp_path):
     with pytest.raises(ConfigError, match=f"--format: {form} holds the whole model, .*packed; try `--format peft`"):
         formats.write(form, WholeNumbers(), None, None, tmp_path / "x")
 
 
-def test_bitsandbytes_parameters_are_packed_and_what_hangs_on_them(recwarn):
+def test_bitsandbytes_parameters_and_their_attributes_count_as_packed(recwarn):
     bnb = pytest.importorskip("bitsandbytes", reason="needs bitsandbytes")
     four = bnb.nn.Linear4bit(64, 64, compute_dtype=torch.float32, quant_type="nf4")
     four.weight = bnb.nn.Params4bit(torch.randn(64, 64), requires_grad=False, quant_type="nf4")

@@ -1,4 +1,4 @@
-"""Adam's moments in less than float32: what a short run would not show, and what a checkpoint keeps of them."""
+"""Adam's moments in less than float32: errors that a short run would not show, and their storage in checkpoints."""
 
 import pytest
 import torch
@@ -24,14 +24,14 @@ def chance(seed=0):
 
 
 def through(form, name, values, seed=0):
-    """What is read of values that were written."""
+    """Write values and return them as read back."""
     tensors = {each: torch.empty(count, dtype=dtype) for each, (count, dtype) in form.forms(name, len(values)).items()}
     form.write(tensors, name, 0, values, chance(seed))
     return form.read(tensors, name, 0, len(values))
 
 
 def followed(keep):
-    """Root of a second moment over what it should be, 2,000 steps after gradients became a tenth."""
+    """Return the root of a second moment over its ideal value, 2,000 steps after gradients fell to a tenth."""
     draw = chance(1)
     held = exact = torch.ones(1024)
     for _ in range(2000):
@@ -41,8 +41,8 @@ def followed(keep):
     return float(held.sqrt().mean() / exact.sqrt().mean())
 
 
-def test_a_second_moment_follows_gradients_down():
-    """Rounded to the nearest it is a ratchet: a thousandth of it is less than half a step of bfloat16."""
+def test_a_second_moment_falls_with_the_gradients():
+    """With rounding to nearest it could not fall: a change by a thousandth is less than half a step of bfloat16."""
     assert followed(lambda v, _: v.to(torch.bfloat16).float()) > 2.0
     assert followed(lambda v, draw: by_chance(v, draw).float()) == pytest.approx(1.0, abs=0.03)
     assert followed(lambda v, _: through(Int8(), "exp_avg_sq", v)) < 1.4
@@ -51,7 +51,7 @@ def test_a_second_moment_follows_gradients_down():
 @examples(30)
 @given(seed=seeds, size=st.integers(1, 3 * BLOCK), spread=st.floats(0.0, 12.0))
 def test_an_8_bit_second_moment_is_never_0_and_a_first_one_keeps_its_sign(seed, size, spread):
-    """A step divides by the root of the one, so it may not vanish beside large ones of its block."""
+    """A step divides by its root, so it may not become 0 beside large values of its block."""
     values = torch.randn(size, generator=chance(seed)) * 10.0 ** (-spread * torch.rand(size, generator=chance(seed + 1)))
     assert (through(Int8(), "exp_avg_sq", values.square()) > 0.0).all()
     first = through(Int8(), "exp_avg", values)
@@ -59,7 +59,7 @@ def test_an_8_bit_second_moment_is_never_0_and_a_first_one_keeps_its_sign(seed, 
     assert (first - values).abs().max() <= values.abs().max() / 100
 
 
-def test_rounding_by_chance_is_to_a_neighbour_and_right_in_the_mean():
+def test_random_rounding_is_to_an_adjacent_value_and_unbiased():
     values = torch.full((100_000,), 1.0 + 2.0**-9)  # a quarter of the way between two numbers of bfloat16
     rounded = by_chance(values, chance()).float()
     assert set(rounded.tolist()) == {1.0, 1.0 + 2.0**-7}
@@ -97,12 +97,12 @@ def test_long_vectors_are_stored_like_short_ones(moments, monkeypatch):
     assert held.keys() == also.keys()
     assert {name: tensor.dtype for name, tensor in held.items()} == {name: tensor.dtype for name, tensor in also.items()}
     if moments == "int8":
-        assert torch.equal(one, other)  # else chance is drawn in another order
+        assert torch.equal(one, other)  # otherwise random numbers would be drawn in another order
 
 
 @pytest.mark.parametrize("moments", FORMS)
 def test_steps_go_on_from_a_checkpoint_with_the_same_bits(moments):
-    """Chance is that of the step's number, so it need not be stored."""
+    """Random rounding is derived from the step's number, so no generator state is stored."""
     ends = []
     for resumed in (False, True):
         x = torch.zeros(700)
@@ -127,7 +127,7 @@ def test_a_checkpoint_with_other_moments_is_recognised():
 
 
 @pytest.mark.parametrize("moments", FORMS)
-def test_an_engine_keeps_moments_as_its_owner_says(moments, tmp_path):
+def test_moments_are_stored_in_the_configured_format(moments, tmp_path):
     agreed = manifest("synthetic", optimizer=OptimizerSection(kind="adamw", lr=0.01))
     engine = Worker(clock=lambda: 0.0)
     asked = opening(agreed, checkpoint=tmp_path / "checkpoint")
@@ -142,7 +142,7 @@ def test_an_engine_keeps_moments_as_its_owner_says(moments, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["sgd", "rmsprop", "muon"])
-def test_only_adam_s_family_has_such_moments(kind):
+def test_moment_formats_are_refused_for_other_optimisers_than_adam_s(kind):
     with pytest.raises(ConfigError, match=r"numerics\.moments: int8 .* leave it out"):
         kept("int8", kind)
     assert kept("float32", kind) is None

@@ -1,4 +1,4 @@
-"""The gradient noise scale is that of the samples, and measuring it leaves the step as it was."""
+"""The gradient noise scale is that of the samples, and measuring it does not change the step."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ def by_samples(_batch, _parts, sizes):
 
 
 def measured(count, sizes, *, sigma=2.0, **keys):
-    """Measurements of batches whose samples have gradients MEAN + sigma · normal: tr Σ = 3 sigma²."""
+    """Return measurements of batches whose samples have gradients MEAN + sigma · normal: tr Σ = 3 sigma²."""
     chance, scale, gradient = torch.Generator().manual_seed(1), NoiseScale(1, **keys), torch.zeros(3)
 
     def compute(batch, _seed):
@@ -35,14 +35,14 @@ def measured(count, sizes, *, sigma=2.0, **keys):
 
 @pytest.mark.parametrize("sizes", [(33,), (2, 64, 9)])
 def test_it_is_the_variance_of_a_sample_s_gradient_over_the_square_of_the_mean(sizes):
-    """Without bias whatever the size of the batch, and where halves differ."""
+    """It is unbiased for any batch size, and for halves of different size."""
     scale = measured(2000, sizes, memory=0.0)
     assert scale.trace == pytest.approx(12.0, rel=0.1)
     assert scale.square == pytest.approx(0.25, abs=0.05 if sizes == (33,) else 0.25)
     assert scale.figure == scale.trace / scale.square
 
 
-def test_halves_of_three_samples_are_one_and_two():
+def test_three_samples_are_split_into_one_and_two():
     scale, gradient, batch = NoiseScale(1), torch.zeros(1), torch.tensor([[4.0], [1.0], [0.0]])
 
     def compute(part, _seed):
@@ -53,14 +53,14 @@ def test_halves_of_three_samples_are_one_and_two():
     assert (scale.trace, scale.square) == pytest.approx((3.5**2 / 1.5, 4.0 * 0.5))
 
 
-def test_steps_measure_in_turn_and_only_batches_that_have_halves():
+def test_the_noise_scale_is_measured_periodically_on_batches_that_can_be_split():
     scale = NoiseScale(3)
     assert [step for step in range(1, 8) if scale.due(step, torch.zeros(2))] == [3, 6]
     assert not scale.due(3, torch.zeros(1))
     assert not scale.due(3, "text")
 
 
-def test_there_is_no_figure_before_some_measurements_nor_where_noise_hides_the_gradient():
+def test_no_noise_scale_is_shown_before_enough_measurements_or_if_noise_dominates():
     assert measured(LEAST - 1, (32,)).figure is None
     assert measured(LEAST, (64,), sigma=0.1).figure == pytest.approx(0.03 / 0.25, rel=0.3)
     assert NoiseScale(1, count=100, trace=1.0, square=-0.1).figure is None
@@ -73,7 +73,7 @@ def test_numbers_that_are_not_finite_are_left_out():
     assert (scale.count, scale.trace, scale.square) == tuple(before)
 
 
-def test_a_node_that_measures_learns_what_it_learns_without_and_shows_the_figure():
+def test_measuring_the_noise_scale_does_not_change_training():
     agreed = manifest()
     plain, own = opened(agreed), Worker(clock=lambda: 0.0)
     done(own, msgspec.structs.replace(opening(agreed), numerics=NumericsSection(noise_every=2)))
@@ -85,8 +85,8 @@ def test_a_node_that_measures_learns_what_it_learns_without_and_shows_the_figure
     torch.testing.assert_close(x_of(plain), x_of(own), rtol=1e-3, atol=1e-4)
 
 
-def test_halves_count_by_what_the_loss_is_a_mean_of():
-    """One half of the labels lies in the first sample of four, the loss is their mean: both halves have the weight they have in it."""
+def test_halves_are_weighted_by_the_numbers_that_the_loss_averages():
+    """Half of the labels are in the first of four samples, and the loss is their mean: each half is weighted by its labels."""
     labels = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0, 0], [1.0, 0, 0], [1.0, 0, 0]])
     x, gradient = torch.tensor([2.0]), torch.zeros(1)
 

@@ -1,4 +1,4 @@
-"""Gradients in pieces, in less precision and under short memory are those of the whole batch; what layers draw is of the step."""
+"""Gradients in parts, in lower precision and with too little memory equal those of the whole batch; layers draw from the step's seed."""
 
 import importlib
 import os
@@ -39,7 +39,7 @@ class Record:
 
 
 class Fit:
-    """Mean squared error of a small network, whose gradient runs out of memory beyond `most` samples."""
+    """Mean squared error of a small network, whose gradient runs out of memory above `most` samples."""
 
     def __init__(self, most=10**6, error=FULL):
         self.most, self.error, self.sizes = most, error, []
@@ -76,7 +76,7 @@ def batch_of(count):
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 8, 11, 12, 100])
 def test_micro_batches_add_up_to_the_gradient_of_the_batch(micro_batch):
-    """Also where the last one is smaller: it counts by its samples."""
+    """A smaller last micro-batch counts by its samples."""
     whole, loss, *_ = gradient_of(Fit(), batch_of(12))
     task = Fit()
     ours, own, *_ = gradient_of(task, batch_of(12), micro_batch=micro_batch)
@@ -93,7 +93,7 @@ def test_micro_batches_add_up_to_the_gradient_of_the_batch(micro_batch):
         MemoryError(),
     ],
 )
-def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_said_once(error):
+def test_a_batch_that_exceeds_memory_is_halved_until_it_fits_with_one_report(error):
     whole, *_ = gradient_of(Fit(), batch_of(12))
     task = Fit(3, error)
     ours, _, found, resets = gradient_of(task, batch_of(12), notes=(notes := []))
@@ -103,7 +103,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_said_once(error):
 
 
 class Tagging:
-    """A loss over labels that are not -100, of texts of unlike lengths; `weights` of classes make it no mean of any number in the batch."""
+    """A loss over labels other than -100, of texts of unequal lengths; class `weights` make it a mean of no number in the batch."""
 
     def __init__(self, most=10**6, weights=None):
         self.most, self.weights = most, weights
@@ -125,8 +125,8 @@ def texts(count=8, longest=12):
 
 
 @pytest.mark.parametrize("how", [{"micro_batch": 1}, {"micro_batch": 3}, {"most": 2}])
-def test_tokens_count_alike_in_whatever_part_of_a_batch_they_are(how):
-    """Padding in the one part makes its tokens no heavier; also where memory ran out."""
+def test_tokens_have_equal_weight_in_every_part_of_a_batch(how):
+    """Padding in one part does not give its tokens more weight, also after memory ran out."""
     whole, loss, *_ = gradient_of(Tagging(), texts())
     task = Tagging(how.pop("most", 10**6))
     ours, own, *_ = gradient_of(task, texts(), dropout=0.0, notes=(notes := []), **how)
@@ -134,7 +134,7 @@ def test_tokens_count_alike_in_whatever_part_of_a_batch_they_are(how):
     assert not any("not known" in note for note in notes)
 
 
-def test_a_loss_that_is_no_mean_of_its_parts_is_refused_in_one_line_and_never_wrong_in_silence():
+def test_a_loss_that_is_not_a_mean_of_its_parts_is_refused_in_one_line():
     task = Tagging(weights=[1.0, 30.0])
     with pytest.raises(ConfigError, match=r"no mean of the losses of its parts.*starling\.task\(weight=…\)") as error:
         gradient_of(task, texts(), micro_batch=2)
@@ -164,7 +164,7 @@ def test_a_batch_without_a_loss_leaves_no_gradient_and_no_number():
     assert not gradient.any()
 
 
-def test_an_error_of_another_kind_is_the_task_s():
+def test_other_errors_are_attributed_to_the_task():
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         gradient_of(Fit(0, RuntimeError("mat1 and mat2 shapes cannot be multiplied")), batch_of(4))
 
@@ -200,14 +200,14 @@ def test_a_batch_is_split_where_all_its_tensors_have_one_length(batch, count):
         assert type(first) is type(batch)
 
 
-def test_what_layers_draw_is_of_the_seed_and_torch_s_own_chance_is_left_alone():
+def test_layers_draw_from_the_seed_and_torch_s_global_generator_is_unchanged():
     one, other, another = (gradient_of(Fit(), batch_of(6), dropout=0.5, seed=seed)[0] for seed in (1, 1, 2))
     assert torch.equal(one, other)
     assert not torch.equal(one, another)
 
 
 def test_tasks_that_draw_nothing_leave_the_generators_alone():
-    """Which tasks these are is a list of modules: each of them, with every network, draws nothing in a step. Others' tasks are seeded."""
+    """A list of modules says which tasks these are: with every network they draw nothing in a step. Tasks of users are seeded."""
     for module in DRAW_NOTHING:
         assert importlib.import_module(module)
     tasks = [("digits", {}), ("digits", {"model": "cnn"}), ("text", {"width": 32, "layers": 1, "heads": 1, "context": 8})]
@@ -243,7 +243,7 @@ def test_autocast_computes_in_bfloat16_and_leaves_parameters_and_gradients_in_fl
 
 
 def test_in_float16_a_small_gradient_survives_where_it_would_have_become_zero():
-    """Without a scale the numbers of the backward pass are below the smallest of float16."""
+    """Without a scale the numbers of the backward pass are below float16's smallest."""
 
     class Tiny(Fit):
         def loss(self, model, batch):
@@ -277,7 +277,7 @@ def test_an_emulated_precision_is_reported_to_the_owner(monkeypatch):
     assert "float16 is 10 times slower than float32 on this machine's cpu" in note
 
 
-def test_a_loss_that_is_not_finite_is_not_the_scale_s_fault():
+def test_a_non_finite_loss_does_not_change_the_scale():
     class Broken(Fit):
         def loss(self, model, batch):
             return super().loss(model, batch) * float("nan")
@@ -288,7 +288,7 @@ def test_a_loss_that_is_not_finite_is_not_the_scale_s_fault():
     assert (scale.scale, len(task.sizes)) == (FIRST, 1)
 
 
-def test_a_scale_grows_after_many_good_gradients_and_never_leaves_its_bounds():
+def test_a_scale_grows_after_many_finite_gradients_within_its_bounds():
     scale, good, bad = LossScale(MOST / 2), torch.ones(3), torch.tensor([1.0, torch.inf])
     for _ in range(3 * GROWTH_STEPS):
         assert scale.unscaled(good)
@@ -323,7 +323,7 @@ def interpreted(loss):
 
 
 def failing(at):
-    """A compiler whose result fails at its `at`-th call; 0: already while it compiles."""
+    """Return a compiler whose result fails at its `at`-th call; 0: it fails while compiling."""
 
     def compiler(loss):
         calls_so_far = []
@@ -354,7 +354,7 @@ def test_a_compiler_failure_falls_back_with_the_reason(at):
         assert note.startswith("numerics.compile: the model is not compiled from here on, NotImplementedError: no such operation; ")
 
 
-def test_an_error_of_the_task_is_the_task_s_where_it_is_compiled_too():
+def test_errors_of_a_compiled_task_are_attributed_to_the_task():
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         gradient_of(Fit(0, RuntimeError("mat1 and mat2")), batch_of(4), compile=True, compiler=interpreted)
 
@@ -367,8 +367,8 @@ def test_automatic_changes_are_reported_once():
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("cxx", ["", "/nonexistent"])
-def test_torch_s_own_compiler_or_the_lack_of_one(cxx, tmp_path):
-    """In a process of its own: the compiler looks for its programs once. Half a minute each."""
+def test_torch_s_own_compiler_or_its_absence(cxx, tmp_path):
+    """In a separate process, since torch looks for a compiler once. Takes half a minute each."""
     program = """
 import torch
 from tests.node.engine.test_numerics import Fit, batch_of, gradient_of
@@ -387,7 +387,7 @@ print(resets, *notes)
 
 
 @pytest.mark.parametrize("numerics", [{"micro_batch": 5}, {"precision": "bfloat16"}, {"precision": "float16"}])
-def test_a_node_with_other_numerics_learns_what_the_swarm_learns(numerics):
+def test_a_node_with_different_numerics_learns_with_the_swarm(numerics):
     agreed = manifest()
     plain, own = opened(agreed), Worker(clock=lambda: 0.0)
     done(own, msgspec.structs.replace(opening(agreed), numerics=NumericsSection(**numerics)))

@@ -1,4 +1,4 @@
-"""A model without its node: exported from the last checkpoint, measured on the task's data or one's own."""
+"""A model without its node: exported from the last checkpoint, evaluated on the task's data or on other data."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ from tests.harness.schemas import valid
 
 
 def trained(folder, *settings):
-    """The run directory of a node that has trained one round, saved, and is gone."""
+    """The run directory of a node that has trained one round, saved and ended."""
     manifest = toml.apply_set(Manifest(), [*settings, "pace.local_steps=3", "task.batch_size=16"])
     place, _ = operate.create(folder / "n", manifest, NodeConfig(device="cpu", trust=True))
     me = Identity.load_or_create(place.key).peer_id
@@ -48,7 +48,7 @@ PICTURES = ("task=tests.harness.networks:Pictures", "task.network=resnet", "part
 
 @pytest.mark.parametrize("settings", [(), PICTURES], ids=["digits", "statistics"])
 def test_the_model_of_a_checkpoint_is_the_one_its_node_would_have_exported(tmp_path, settings):
-    """Also where statistics are estimated from the shard that follows from the peer id; the directory is not changed."""
+    """Also with statistics estimated from the node's shard, which follows from its peer id; the directory does not change."""
     place = trained(tmp_path, *settings)
     before = {path.name: path.read_bytes() for path in place.path.iterdir()}
     offline.export(place.path, tmp_path / "later.safetensors")
@@ -82,14 +82,14 @@ def test_a_model_of_another_swarm_is_refused(left, tmp_path):
 
 @pytest.fixture
 def writer(tmp_path):
-    """A node of a small byte model, and its text."""
+    """A node with a small byte model, and its text."""
     text = tmp_path / "text.txt"
     text.write_text("To be, or not to be. " * 200)
     keys = (f"task.path={text}", "task.context=8", "task.width=16", "task.layers=1", "task.heads=2", "partition=iid")
     return trained(tmp_path, "task=text", *keys)
 
 
-def test_a_model_of_text_goes_on_from_a_prompt_by_chance_or_without(writer, tmp_path):
+def test_a_text_model_continues_a_prompt_sampled_or_greedily(writer, tmp_path):
     model = tmp_path / "at_once.safetensors"
 
     def ask(seed, temperature=0.8):
@@ -109,7 +109,7 @@ def test_a_prompt_that_is_empty_or_too_long_is_refused_in_one_line(writer, tmp_p
     assert "\n" not in str(error.value)
 
 
-def test_a_task_that_does_not_write_says_which_do(left, tmp_path):
+def test_a_task_that_cannot_generate_text_names_those_that_can(left, tmp_path):
     with pytest.raises(ConfigError, match="ask: task=digits does not write text; text and"):
         offline.ask(left.path, tmp_path / "at_once.safetensors", "A", tokens=1, temperature=0.0, seed=0)
 
@@ -127,7 +127,7 @@ def test_ask_works_on_a_node_that_has_left(writer, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.real
 def test_an_evaluation_of_a_left_node_starts_one_process(left, tmp_path, monkeypatch):
-    """The model is exported from the checkpoint in the process that evaluates it: importing torch takes seconds."""
+    """The model is exported in the process that evaluates it, since importing torch takes seconds."""
     started, run = [], subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda command, **options: started.append(command) or run(command, **options))
     value = Attached(left.path).evaluate().value
@@ -139,7 +139,7 @@ def test_an_evaluation_of_a_left_node_starts_one_process(left, tmp_path, monkeyp
 @pytest.mark.slow
 @pytest.mark.real
 def test_eval_of_a_left_node_works_from_its_directory(left, tmp_path):
-    """`starling eval`, as `export`, starts this program, as the command line itself has no torch."""
+    """`starling eval`, like `export`, starts this program, as the command line itself does not import torch."""
 
     def starling(*words):
         command = [sys.executable, "-m", "starling.node.cli.main", *map(str, words)]

@@ -34,7 +34,7 @@ REFERENCES = {
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1.0, alpha=0.9, centered=True),
     "nesterov": lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.5, nesterov=True),
 }
-NOT_FLAT = {"lbfgs", "sparseadam"}  # a closure, sparse gradients
+NOT_FLAT = {"lbfgs", "sparseadam"}  # needs a closure; needs sparse gradients
 TORCH = {
     name.lower(): made
     for name, made in vars(torch.optim).items()
@@ -43,8 +43,8 @@ TORCH = {
 
 
 @pytest.mark.parametrize("kind", sorted(SECTIONS.keys() - {"nesterov"}))
-def test_a_bare_step_is_the_optimisers_own_to_the_bit(kind):
-    """Torch's profiling and hooks are left out, as none of ours has any; nothing else is."""
+def test_a_bare_step_equals_the_optimiser_s_own_bit_for_bit(kind):
+    """Only torch's profiling and hooks are skipped."""
     chance, models = torch.Generator().manual_seed(1), []
     gradients = torch.randn(4, 6, 5, generator=chance)
     for plain in (True, False):
@@ -61,7 +61,7 @@ def test_a_bare_step_is_the_optimisers_own_to_the_bit(kind):
 
 def test_an_owners_optimiser_is_stepped_with_its_hooks():
     class Own(torch.optim.SGD):
-        """Somebody's."""
+        """An optimiser class of the owner's."""
 
     weight, called = torch.nn.Parameter(torch.ones(2)), []
     own = Own([weight], lr=0.1)
@@ -72,7 +72,7 @@ def test_an_owners_optimiser_is_stepped_with_its_hooks():
 
 
 def test_every_optimiser_of_torch_that_can_step_a_flat_vector_has_its_name():
-    """The table stands in for torch, which the daemon never imports; a new torch may have more."""
+    """The daemon never imports torch and reads this table instead; a new version of torch may have more."""
     assert set(OPTIMIZERS.built_in) == TORCH.keys() - NOT_FLAT
     for kind in OPTIMIZERS.built_in:
         assert OPTIMIZERS.load(kind) is TORCH[kind]
@@ -80,8 +80,8 @@ def test_every_optimiser_of_torch_that_can_step_a_flat_vector_has_its_name():
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 @pytest.mark.parametrize("kind", [kind for kind in SECTIONS if kind not in NOT_BY_ROWS])
-def test_a_long_vector_is_stepped_a_stretch_at_a_time_with_the_same_bits(kind, clip_norm, monkeypatch):
-    """So what a step takes meanwhile does not grow with the model. Checkpoints know nothing of it."""
+def test_a_long_vector_is_stepped_in_blocks_with_the_same_bits(kind, clip_norm, monkeypatch):
+    """So a step's extra memory does not grow with the model. Checkpoints are unaffected."""
     chance = torch.Generator().manual_seed(3)
     whole = torch.randn(1000, generator=chance)
     parts = whole.clone()
@@ -106,7 +106,7 @@ def test_a_long_vector_is_stepped_a_stretch_at_a_time_with_the_same_bits(kind, c
 @pytest.mark.parametrize("decay", ["all", "matrices"])
 @pytest.mark.parametrize("kind", sorted(FUSED))
 def test_a_large_model_is_stepped_in_one_pass(kind, decay, monkeypatch):
-    """As torch's loop over its tensors does, but for rounding; a checkpoint of one is one of the other."""
+    """It equals torch's loop over tensors but for rounding; their checkpoints are interchangeable."""
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Linear(30, 10))
     section = structs.replace(SECTIONS[kind], decay=decay) if decay != "all" else SECTIONS[kind]
     dim = sum(each.numel() for each in model.parameters())
@@ -146,8 +146,8 @@ def test_a_manifest_s_keys_reach_the_class_of_torch(kind):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_plain_sgd_is_its_formula_to_the_last_bit(momentum):
-    """m ← μm + g; x ← x − lr·m: the trajectories of whole nodes are held against it."""
+def test_plain_sgd_equals_its_formula_bit_for_bit(momentum):
+    """m ← μm + g; x ← x − lr·m. Trajectories of whole nodes are compared with it."""
     chance = seeded(0)
     x = torch.randn(37, generator=chance)
     y, m = x.clone(), torch.zeros(37)
@@ -162,7 +162,7 @@ def test_plain_sgd_is_its_formula_to_the_last_bit(momentum):
 
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_a_restored_optimiser_goes_on_bit_for_bit(kind):
-    """A node that restarts from its checkpoint must not differ from one that never stopped."""
+    """A node restarted from its checkpoint must equal one that never stopped."""
     section, chance = SECTIONS[kind], seeded(0)
     x = torch.randn(11, generator=chance)
     one = optimizer(section, x)
@@ -192,8 +192,8 @@ class Blocks(torch.nn.Module):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_muon_is_for_the_weights_of_layers_but_embeddings_and_the_output(tied):
-    """All others are AdamW's; what it is in a GPT that ends in its embedding, and in a perceptron, too."""
+def test_muon_steps_weights_of_layers_except_embeddings_and_output(tied):
+    """AdamW steps all others; checked for a GPT with a tied output layer and for a perceptron."""
     assert hidden_matrices(Blocks(tied)) == {f"blocks.{k}.{layer}.weight" for k in range(2) for layer in (1, 2)}
     gpt = Gpt(8, 16, 2, 2, seeded(0))
     named = {name for name, value in gpt.named_parameters() if name.startswith("blocks") and value.ndim > 1}
@@ -204,7 +204,7 @@ def test_muon_is_for_the_weights_of_layers_but_embeddings_and_the_output(tied):
 
 @pytest.mark.parametrize("kind", sorted({*OPTIMIZERS.built_in} - {"rprop", "adafactor", "asgd", "muon"}))
 def test_groups_on_the_flat_vector_are_torch_s_groups_of_parameters(kind):
-    """Decay for matrices alone, each optimiser bit for bit as torch steps the model itself."""
+    """Weight decay for matrices only; every optimiser agrees bit for bit with torch on the model itself."""
     ours, theirs = Blocks(), Blocks()
     theirs.load_state_dict(ours.state_dict())
     x, gradient = bind(ours, layout(ours))
@@ -227,7 +227,7 @@ def test_groups_on_the_flat_vector_are_torch_s_groups_of_parameters(kind):
 
 
 @pytest.mark.parametrize("decay", ["all", "matrices"])
-def test_muon_steps_hidden_matrices_and_adamw_all_else_as_torch_does(decay):
+def test_muon_and_adamw_steps_equal_those_of_torch(decay):
     ours, theirs = Blocks(), Blocks()
     theirs.load_state_dict(ours.state_dict())
     x, gradient = bind(ours, layout(ours))
@@ -258,7 +258,7 @@ def test_muon_steps_hidden_matrices_and_adamw_all_else_as_torch_does(decay):
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 @pytest.mark.parametrize("damage", ["missing", "longer", "double"])
-def test_foreign_memory_is_refused_and_nothing_changed(kind, damage):
+def test_a_mismatched_memory_is_refused_without_a_change(kind, damage):
     own, x = optimizer(OptimizerSection(kind=kind), torch.ones(5)), torch.ones(5)
     own.step(x, torch.ones(5), 0.1)
     before = {name: tensor.clone() for name, tensor in own.state_dict().items()}
@@ -291,7 +291,7 @@ def test_the_rate_is_never_zero_and_never_above_lr(schedule, round):
 
 
 @given(schedule=schedules, round=st.integers(0, 1000))
-def test_the_rate_climbs_in_warmup_and_never_again(schedule, round):
+def test_the_rate_rises_only_in_warmup(schedule, round):
     if round + 1 < schedule.warmup * schedule.rounds:
         assert schedule.at(round) < schedule.at(round + 1)
     elif round >= schedule.warmup * schedule.rounds:
@@ -300,8 +300,8 @@ def test_the_rate_climbs_in_warmup_and_never_again(schedule, round):
 
 @pytest.mark.parametrize("kind", SECTIONS)
 @pytest.mark.parametrize("round", [0, 30, 99])
-def test_eta_c_is_what_a_unit_of_correction_moves_a_coordinate_by_in_one_step(kind, round):
-    """With gradients of 0, and in the long run: momentum has to fill. lr/(1 − momentum) for sgd, lr for all others."""
+def test_eta_c_is_the_step_per_unit_of_correction(kind, round):
+    """With zero gradients, in the long run, once momentum has built up: lr/(1 − momentum) for sgd, lr for all others."""
     section, rates, x = SECTIONS[kind].changed(lr=0.02), Schedule("cosine", 0.02, 100), torch.zeros(1)
     on_updates = section.kind != "sgd"
     ours, corrections = optimizer(section, x, weighs_updates=on_updates), Corrections(None, on_updates, on_updates)
@@ -312,8 +312,8 @@ def test_eta_c_is_what_a_unit_of_correction_moves_a_coordinate_by_in_one_step(ki
 
 
 @pytest.mark.parametrize(("momentum", "memory"), [(0.0, 1.0), (0.9, 10.0)])
-def test_a_phase_of_sgd_has_the_rate_of_its_round_with_momentum_and_that_of_the_run(momentum, memory):
-    """The highest is without a late joiner's ramp: the bound of a gain is the same at both ends."""
+def test_a_phase_of_sgd_has_the_effective_rates_of_its_round_and_of_the_run(momentum, memory):
+    """The run's highest rate excludes a late joiner's ramp, so both ends have the same bound of the gain."""
     section, rates = OptimizerSection(momentum=momentum), Schedule("cosine", 0.02, 100, floor=0.01)
     for number in (0, 50, 100):
         now = phase(section, rates, number, 5.0)
@@ -324,7 +324,7 @@ def test_a_phase_of_sgd_has_the_rate_of_its_round_with_momentum_and_that_of_the_
     assert (ramped.lr, ramped.highest_lr) == (pytest.approx(memory * 0.01), pytest.approx(memory * 0.02))
 
 
-def test_the_gain_of_all_others_keeps_to_the_highest_rate_and_their_corrections_need_no_memory():
+def test_other_optimisers_gain_uses_the_highest_rate_without_a_memory_of_corrections():
     section, rates = OptimizerSection(kind="adamw"), Schedule("cosine", 0.02, 100)
     for number in (0, 50, 100):
         now = phase(section, rates, number, 5.0)
@@ -347,8 +347,8 @@ def test_updates_are_corrected_where_the_mixing_algorithm_knows_rates_and_the_op
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
-def test_a_corrected_update_is_the_optimisers_own_less_the_rate_times_the_correction(kind):
-    """The optimiser's memory never sees the correction; bit for bit its own where there is none."""
+def test_a_corrected_update_is_the_optimiser_s_minus_the_rate_times_the_correction(kind):
+    """The optimiser's memory excludes the correction; without one the update is bitwise its own."""
     chance = seeded(0)
     c, x = torch.randn(7, generator=chance), torch.randn(7, generator=chance)
     plain, idle, corrected = (optimizer(SECTIONS[kind], x, weighs_updates=updates) for updates in (False, True, True))
@@ -380,14 +380,14 @@ def test_a_clipped_gradient_is_as_torch_clips_it_and_keeps_its_direction(scale, 
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
-def test_clipping_hides_no_number_that_is_not_finite(bad):
-    """The step must be undone, not taken along what is left of it."""
+def test_clipping_keeps_non_finite_gradients_visible(bad):
+    """Such a step must be undone, not taken along its finite remainder."""
     assert not torch.isfinite(clipped(torch.tensor([1.0, bad]), 1.0)).all()
 
 
 @pytest.mark.parametrize("corrects_updates", [False, True])
 def test_gradients_are_clipped_before_they_are_corrected(corrects_updates):
-    """A correction is the swarm's: to shorten g − c would bend the sum of corrections, which is zero."""
+    """Clipping g − c would change the sum of corrections over the swarm, which is zero."""
     c, seen = torch.tensor([30.0, 40.0]), []
 
     def correct(gradient):
@@ -404,7 +404,7 @@ def test_gradients_are_clipped_before_they_are_corrected(corrects_updates):
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
-def test_every_optimiser_goes_downhill_and_leaves_the_direction_alone(kind):
+def test_every_optimiser_reduces_the_loss_and_does_not_modify_the_gradient(kind):
     x = torch.ones(5)
     ours = optimizer(SECTIONS[kind], x)
     for _ in range(20):
@@ -430,7 +430,7 @@ def test_every_optimiser_goes_downhill_and_leaves_the_direction_alone(kind):
         ),
     ],
 )
-def test_what_cannot_be_used_is_a_configuration_error(make, words):
+def test_unusable_optimiser_settings_are_configuration_errors(make, words):
     with pytest.raises(ConfigError, match=rf"optimizer\.?{words}"):
         make(torch.ones(3))
 
@@ -452,6 +452,6 @@ def test_a_schedule_warms_up_declines_to_its_floor_and_is_constant_in_an_endless
     assert {number: rate.at(number) for number in expected} == pytest.approx(expected)
 
 
-def test_a_late_joiner_climbs_to_the_full_rate():
+def test_a_late_joiner_s_rate_rises_to_the_full_rate():
     assert [ramp(rounds, 4) for rounds in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert ramp(0, 0) == 1.0

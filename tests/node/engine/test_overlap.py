@@ -1,4 +1,4 @@
-"""Engines whose exchanges run beside the local steps of the next round."""
+"""Engines whose exchanges overlap the local steps of the next round."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ ROUNDS, STEPS, THETA = 6, 3, 0.4
 
 
 def pair(mix):
-    """Two nodes of a quadratic each, an engine for each of `copies` of them."""
+    """Return two nodes of a quadratic each, with an engine for each of `copies`."""
     agreed = manifest(
         "quadratic",
         2,
@@ -28,7 +28,7 @@ def pair(mix):
 
 
 def overlapped(engines, rounds):
-    """Rounds whose local steps run while the vectors of the round before are exchanged -> models after each Mix."""
+    """Run rounds whose local steps overlap the exchange of the round before; return the models after each Mix."""
     models = []
     every(engines, calls.Train(0, STEPS))
     for turn in range(rounds):
@@ -44,7 +44,7 @@ def overlapped(engines, rounds):
     return models
 
 
-def test_vectors_are_mixed_as_they_were_and_local_steps_added():
+def test_overlapped_rounds_mix_the_frozen_vectors_and_add_local_steps():
     """s' = W s + (local steps from s) − s, where s is what was frozen."""
     _, engines = pair("dsgd")
     _, alone = pair("dsgd")
@@ -61,7 +61,7 @@ def test_vectors_are_mixed_as_they_were_and_local_steps_added():
             engine.replica.x.copy_(frozen[name])
 
 
-def test_flows_cancel_and_reach_the_local_steps_after_next():
+def test_overlapped_flows_cancel_and_apply_two_rounds_later():
     _, engines = pair("pet")
     overlapped(engines, ROUNDS)
     flows = {name: state_of(engine).flows[other] for (name, engine), other in zip(engines.items(), "ba", strict=True)}
@@ -69,7 +69,7 @@ def test_flows_cancel_and_reach_the_local_steps_after_next():
     assert float(flows["a"].norm()) > 0.0
 
 
-def test_a_vector_that_is_exchanged_does_not_move_until_its_mix():
+def test_a_frozen_vector_does_not_change_until_its_mix():
     _, engines = pair("dsgd")
     engine = engines["a"]
     done(engine, calls.Train(0, STEPS))
@@ -81,7 +81,7 @@ def test_a_vector_that_is_exchanged_does_not_move_until_its_mix():
     assert torch.equal(engine.session.rounds.vectors.vector("b"), x_of(engine)), "that of the next round"
 
 
-def test_nothing_is_mixed_while_local_steps_are_left():
+def test_mix_is_refused_while_local_steps_remain():
     _, engines = pair("dsgd")
     engine = engines["a"]
     done(engine, calls.Train(0, STEPS))
@@ -91,7 +91,7 @@ def test_nothing_is_mixed_while_local_steps_are_left():
 
 
 def test_without_a_frozen_vector_there_is_no_overlap():
-    """After a restart of the engine, say: the steps are a round's like any other."""
+    """After a restart of the engine, for example, the steps belong to an ordinary round."""
     _, engines = pair("dsgd")
     engine = engines["a"]
     done(engine, calls.Train(3, STEPS, ahead=True))

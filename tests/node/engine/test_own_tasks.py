@@ -1,4 +1,4 @@
-"""What owners write: modules that cannot be copied, losses that are None, metrics of rare classes. Each runs, or is refused in one line."""
+"""Users' own tasks: modules that cannot be copied, losses that are None, metrics of rare classes. Each runs, or is refused in one line."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def exported(engine, file):
 
 
 @pytest.mark.parametrize("name", ["kept", "hooked", "initialised", "followed"])
-def test_a_module_that_cannot_be_copied_trains_is_measured_and_exported(name, tmp_path):
+def test_a_module_that_cannot_be_copied_trains_and_is_evaluated_and_exported(name, tmp_path):
     engine = opened(agreed(name))
     begun = done(engine, calls.Evaluate()).loss
     loss = done(engine, calls.Train(0, 60)).figures.loss
@@ -35,7 +35,7 @@ def test_a_module_that_cannot_be_copied_trains_is_measured_and_exported(name, tm
 
 
 def test_steps_between_slices_of_an_evaluation_change_nothing_of_it():
-    """The model is measured as it was when the evaluation began, although its own modules train meanwhile."""
+    """The model is evaluated as it was at the start of the evaluation, although its modules train meanwhile."""
     alone, beside = (opened(agreed("kept")) for _ in range(2))
     for engine in (alone, beside):
         done(engine, calls.Train(0, 5))
@@ -49,8 +49,8 @@ def test_steps_between_slices_of_an_evaluation_change_nothing_of_it():
     assert done(alone, calls.Train(1, 40)).figures == next(reply.figures for reply in replies if isinstance(reply, calls.Trained))
 
 
-def test_the_trial_of_a_task_leaves_its_model_as_it_was():
-    """A first batch that counts as such, and a teacher that follows, begin with the first local step."""
+def test_the_smoke_test_of_a_task_leaves_its_model_unchanged():
+    """First-batch behaviour and a teacher's updates begin with the first local step."""
     torch.manual_seed(0)
     initial = opened(agreed("initialised")).vector
     assert float(initial[:6].abs().max()) == 0.0
@@ -61,7 +61,7 @@ def test_the_trial_of_a_task_leaves_its_model_as_it_was():
     assert Kept().seen is None
 
 
-def test_a_step_without_a_loss_is_left_out_and_counted():
+def test_a_step_without_a_loss_is_skipped_and_counted():
     engine = opened(agreed("skipping"))
     before = engine.vector
     trained = done(engine, calls.Train(0, 20))
@@ -78,19 +78,19 @@ def test_a_step_without_a_loss_is_left_out_and_counted():
         ("one_class", "the metric failed: ValueError: only one class is present"),
     ],
 )
-def test_what_cannot_be_trained_or_measured_is_refused_in_one_line(name, words):
+def test_tasks_that_cannot_train_or_evaluate_are_refused_in_one_line(name, words):
     refused_as("config", Worker(clock=lambda: 0.0).handle(opening(agreed(name))), words)
 
 
-def test_a_metric_that_the_first_batch_is_too_little_for_is_measured_on_all():
-    """The held-out samples are sorted by class, so no batch but the last has a rare one."""
+def test_a_metric_that_fails_on_the_first_batch_is_measured_on_all():
+    """Held-out samples are sorted by class, so only the last batch has a rare one."""
     result = done(opened(agreed("rare")), calls.Evaluate())
     assert result.value in {0.0, 1.0}
     assert result.others == {"share": pytest.approx(0.02)}
     assert result.samples == len(X)
 
 
-def test_an_evaluation_that_gives_no_figure_is_refused_and_training_goes_on():
+def test_an_evaluation_without_a_figure_is_refused_and_training_continues():
     engine = opened(agreed("wide_later"))
     refused_as("config", run(engine, calls.Evaluate()), "metrics: wide must give one number, got a Tensor of shape")
     assert done(engine, calls.Train(0, 5)).undone == 0
@@ -98,13 +98,13 @@ def test_an_evaluation_that_gives_no_figure_is_refused_and_training_goes_on():
 
 
 @pytest.mark.parametrize("key", ["micro_batch", "noise_every"])
-def test_parts_of_a_loss_that_is_no_mean_are_refused_when_the_node_opens(key):
+def test_micro_batches_of_a_loss_that_is_no_mean_are_refused_at_opening(key):
     call = opening(agreed("weighted"))
     asked = calls.Open(call.manifest, "", 0, "cpu", 1, "", "a", numerics=NumericsSection(**{key: 4}))
     refused_as("config", Worker(clock=lambda: 0.0).handle(asked), f"numerics.{key}: the loss of a batch is no mean")
 
 
-def test_an_engine_says_what_it_did_when_the_owner_s_code_raised():
+def test_an_engine_reports_its_operation_when_user_code_raises():
     engine = opened(agreed("failing"))
     assert engine.handle(calls.Train(0, 20)) is None
     with pytest.raises(KeyError, match="a rare word"):
@@ -112,8 +112,8 @@ def test_an_engine_says_what_it_did_when_the_owner_s_code_raised():
     assert engine.during == "local step 5"
 
 
-def test_a_parameter_that_comes_loose_in_training_ends_it_by_name():
-    """It would train on alone, unseen by peers, and checkpoints would hold what it once was."""
+def test_a_parameter_replaced_during_training_ends_it_by_name():
+    """It would train unseen by peers, and checkpoints would hold its old values."""
     engine = opened(agreed("kept"))
     done(engine, calls.Train(0, 1))
     name, parameter = next(iter(engine.trainer.model.module.named_parameters()))

@@ -1,4 +1,4 @@
-"""Exchanges between engines: what both ends apply, and that bad bytes change nothing."""
+"""Exchanges between engines: the effects at both ends, and that invalid bytes change nothing."""
 
 import msgspec
 import pytest
@@ -84,9 +84,9 @@ COMPARING = [name for name in SELECTORS.built_in if SELECTORS.facts(name).compar
 @pytest.mark.slow
 @pytest.mark.parametrize("theta", [0.5, 0.2])
 @pytest.mark.parametrize("select", COMPARING)
-def test_nodes_that_do_not_train_come_to_agree_on_every_coordinate(select, theta):
-    """Whatever a selector looks for, what was sent is not large any more, so all else has its turn. One that looked for what is large in
-    its own vector met on the same coordinates in every exchange. At a weight below a half a rest of each difference is left to the next.
+def test_nodes_without_local_steps_reach_consensus_on_every_coordinate(select, theta):
+    """For every selector, coordinates that were sent are no longer large, so all others follow. A selector of large coordinates of its own
+    vector would choose the same ones in every exchange. At a weight below a half, part of each difference remains for the next one.
     """
     agreed = manifest(
         mix=MixSection(kind="dsgd", clip_norm=0.0), compress=CompressSection(select=select, request="identity", response="identity")
@@ -125,8 +125,8 @@ def test_exchanges_of_a_round_read_the_frozen_vector_and_move_nothing_before_mix
     assert done(again["b"], offer(again, seq=2)).payload == first
 
 
-def test_the_order_in_which_answers_come_back_does_not_change_a_bit():
-    """Peers are added in order of their ids: a run replays in spite of the network's order within a round."""
+def test_the_order_of_answers_does_not_change_a_bit():
+    """Peers are added in order of their ids, so a run replays whatever the network's order within a round."""
     results = []
     for order in (("b", "c"), ("c", "b")):
         engines = {peer: opened(manifest(), shard, peer) for shard, peer in enumerate("abc")}
@@ -140,7 +140,7 @@ def test_the_order_in_which_answers_come_back_does_not_change_a_bit():
 
 @pytest.mark.parametrize("last", [False, True])
 def test_an_answer_whose_ack_was_late_is_added_once_at_the_next_mix(last):
-    """Also after the last round, which no Train follows: the other end has booked its half."""
+    """Also after the last round, which no Train follows: the other end has applied its half."""
     engines = pair()
     done(engines["a"], calls.Apply("b", 0, 1, done(engines["b"], offer(engines)).payload))
     every(engines, calls.Mix(0))
@@ -185,14 +185,14 @@ def test_in_clock_pace_effects_are_added_at_once():
     assert not torch.equal(x_of(engines["a"]), before)
 
 
-def test_two_answers_under_way_do_not_pull_twice():
-    """A responder counts what it has promised: else two initiators each pull it half the way, and it overshoots."""
+def test_two_concurrent_answers_do_not_overshoot():
+    """A responder counts the effects it has promised: otherwise two concurrent initiators would make it overshoot."""
     agreed = manifest(pace="clock", mix=MixSection(clip_norm=0.0), compress=CompressSection(request="identity", response="identity"))
     engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("abc")}
     done(engines["c"], calls.Free(on=True, round=0))
     for _ in range(20):
         engines["c"].step()
-    target = x_of(engines["a"])  # a and b still hold the first model
+    target = x_of(engines["a"])  # a and b still have the initial model
     apart = float((x_of(engines["c"]) - target).norm())
     for peer in "ab":
         offered = done(engines[peer], calls.Offer("c", 0, 1, 0, 0.5, 0))
@@ -203,7 +203,7 @@ def test_two_answers_under_way_do_not_pull_twice():
 
 
 def test_the_gain_shrinks_with_the_members_that_exchange():
-    """Flows of many overlap before they are compared again."""
+    """Flows of many edges overlap before they are compared again."""
     engines = pair(manifest(local_steps=4))
     few, many = (done(engines["a"], calls.Offer("b", 0, seq, 0, 0.5, 0, members=members)).gain for seq, members in ((1, 2), (2, 1 << 12)))
     assert many == pytest.approx(few * chosen_kappa(1 << 12) / chosen_kappa(2))
@@ -211,7 +211,7 @@ def test_the_gain_shrinks_with_the_members_that_exchange():
 
 
 def test_the_gain_shrinks_with_the_local_steps_that_fit_between_exchanges():
-    """G divides by K, or a node that meets others rarely would correct too much."""
+    """G divides by K; otherwise a node that meets others rarely would correct too much."""
     agreed = manifest(pace="clock", local_steps=4, optimizer=OptimizerSection(schedule="constant"))
     engines = pair(agreed)
     gains = []
@@ -245,7 +245,7 @@ def refused_without_a_trace(engine, call):
 
 
 def test_a_response_longer_than_the_agreed_clip_is_refused():
-    """Clipping is one's own business only as responder; as initiator one checks that the other did."""
+    """A responder clips; the initiator checks that it did."""
     agreed = manifest(mix=MixSection(clip_norm=0.01))
     engines = pair(agreed)
     call = offer(engines)
@@ -265,14 +265,14 @@ def test_a_response_longer_than_the_agreed_clip_is_refused():
         *((0.5, gain, "gain_out_of_bounds") for gain in (-1e-9, float("nan"), 1e9)),
     ],
 )
-def test_an_initiator_cannot_name_a_weight_or_gain_that_the_manifest_does_not_give(theta, gain, reason):
+def test_an_initiator_s_weight_and_gain_must_follow_the_manifest(theta, gain, reason):
     call = calls.Answer("a", 0, 9, 0, theta, gain, REQUEST.payload)
     assert refused_without_a_trace(EXCHANGED["b"], call) == calls.Refused("peer", reason)
 
 
 @pytest.mark.parametrize("kappa", [0.1, None])
 @pytest.mark.parametrize(("factor", "accepted"), [(0.0, True), (1.0, True), (1.001, False), (50.0, False)])
-def test_a_gain_up_to_what_the_manifest_gives_is_accepted_and_no_more(factor, accepted, kappa):
+def test_a_gain_up_to_the_manifest_s_is_accepted_and_no_larger_one(factor, accepted, kappa):
     """A larger gain would let a peer push the correction past its stability limit."""
     engines = pair(manifest(mix=MixSection(kappa=kappa), optimizer=OptimizerSection(warmup=0.5)))
     call = offer(engines)
@@ -286,11 +286,11 @@ def test_a_gain_up_to_what_the_manifest_gives_is_accepted_and_no_more(factor, ac
 
 @pytest.mark.parametrize("pace", ["steps", "clock"])
 def test_the_gain_of_an_exchange_is_that_of_its_round_at_both_ends(pace):
-    """It grows as lr decays. Who is a few rounds from the other still takes it, to the last bit and no further."""
+    """It grows as lr decays. A node that is a few rounds away accepts exactly that gain and no larger one."""
     agreed = manifest(pace=pace, local_steps=1, optimizer=OptimizerSection(warmup=0.2, floor=0.3, momentum=0.0), mix=MixSection(kappa=0.2))
     engines, gains = pair(agreed), []
     done(engines["b"], calls.Train(22, 0) if pace == "steps" else calls.Free(on=True, round=22))
-    for turn in (20, 25, 28):  # ours is 20 in clock pace, 0 in steps pace would refuse them in the daemon
+    for turn in (20, 25, 28):  # with K = 20, as here; 0 in steps pace, which the daemon would refuse
         offered = done(engines["a"], calls.Offer("b", 0, turn + 1, turn, 0.5, 0))
         call = calls.Answer("a", 0, turn + 1, turn, 0.5, offered.gain, offered.payload)
         done(engines["b"], call)
@@ -304,7 +304,7 @@ def test_the_gain_of_an_exchange_is_that_of_its_round_at_both_ends(pace):
 
 
 def test_an_initiator_cannot_gain_by_naming_a_far_round():
-    """In clock pace nobody checks a request's round: late ones have the largest gain, as do those of warm-up."""
+    """In clock pace a request's round is not checked: late rounds have the largest gain, as does warm-up."""
     agreed = manifest(local_steps=5, optimizer=OptimizerSection(warmup=0.2, floor=0.3), mix=MixSection(kappa=0.1))
     engines = pair(agreed)
     done(engines["b"], calls.Train(12, 0))
@@ -319,7 +319,7 @@ def test_an_initiator_cannot_gain_by_naming_a_far_round():
     ("clip_norm", "response", "clipped"),
     [(0.01, "int4", True), (0.01, "fp16", True), (0.01, "int8", True), (1e3, "int4", False), (0.0, "int4", False)],
 )
-def test_both_ends_say_whether_their_difference_was_clipped(clip_norm, response, clipped):
+def test_both_ends_report_whether_their_difference_was_clipped(clip_norm, response, clipped):
     engines = pair(manifest(mix=MixSection(clip_norm=clip_norm), compress=CompressSection(response=response)))
     call = offer(engines)
     answered = done(engines["b"], call)

@@ -1,4 +1,4 @@
-"""Models of one's own on nodes: what travels, what a joiner takes over, and what is refused before anything starts."""
+"""Personal parts of models on nodes: which parts are exchanged, what a joiner takes over, and which settings are refused."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def agreed(**mix):
 
 
 def test_a_joiner_takes_over_what_is_shared_and_keeps_its_own_head():
-    """Heads never leave their node, not even for a newcomer."""
+    """Heads never leave their node, not even for a joiner."""
     engines = [opened(agreed(personal=["2.*"]), shard, peer) for shard, peer in enumerate("ab")]
     first, late = engines
     done(first, calls.Train(0, 5))
@@ -37,7 +37,7 @@ def test_a_joiner_takes_over_what_is_shared_and_keeps_its_own_head():
     assert not torch.equal(x_of(first)[head], before[head])
 
 
-def test_what_is_set_aside_is_never_trained_on():
+def test_held_out_samples_are_never_trained_on():
     data = data_of(Digits(), Source(None, PartitionSection(kind="iid", shards=8), 3, 5), "cpu", 0.25)
     aside = {tuple(row) for row in data.aside[0].tolist()}
     seen = data.batch(4096, torch.Generator().manual_seed(0))[0]
@@ -45,7 +45,7 @@ def test_what_is_set_aside_is_never_trained_on():
     assert not aside & {tuple(row) for row in seen.tolist()}
 
 
-def test_samples_like_a_nodes_own_have_its_shares_of_labels():
+def test_evaluation_samples_have_the_node_s_shares_of_labels():
     data = Digits().data(Source(None, PartitionSection(kind="dirichlet", shards=8), 1, 0), "cpu")
     like = torch.cat([y for _, y in data.like_own(64)])
     assert set(like.tolist()) <= set(data.y.tolist())
@@ -87,8 +87,8 @@ REGRESSION = {
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("apart", [0.7, 1.5])
-def test_with_twelve_samples_each_others_of_ones_own_kind_take_off_four_fifths_of_the_error(apart):
-    """32 nodes in four clusters: .69 alone and .13 with anybody, each taking what helps on samples set aside; mean of three seeds."""
+def test_chosen_shares_remove_four_fifths_of_the_error_with_twelve_samples_each(apart):
+    """32 nodes in four clusters: .69 alone and .13 with exchanges, shares chosen by held-out samples; mean of three seeds."""
     error = {}
     for overlay in ("alone", "random_matching"):
         runs = simulate(

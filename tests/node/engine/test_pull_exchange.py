@@ -1,4 +1,4 @@
-"""The engine's half of pulled exchanges: what is published, what is refused of what peers tell, and what Mix makes of the rest."""
+"""The engine's part of pulled exchanges: what is published, which messages are refused, and what Mix computes."""
 
 import msgspec
 import pytest
@@ -23,7 +23,7 @@ def changed(it, at, value):
 
 
 def test_mix_combines_the_own_vector_and_those_received_by_the_rule():
-    """Our own as it is, theirs as they were vectors; who was asked and did not answer leaves its weight to us."""
+    """The own vector is exact, the others as decoded; the weight of a peer that did not answer goes to the node itself."""
     engines, vectors = trained()
     a, mine = engines["a"], x_of(engines["a"])
     for peer in "cb":
@@ -33,7 +33,7 @@ def test_mix_combines_the_own_vector_and_those_received_by_the_rule():
     assert torch.allclose(x_of(a), torch.stack([mine, mine, *theirs]).mean(0), atol=1e-6)
 
 
-def test_a_vector_is_published_in_the_same_bytes_however_often_and_of_each_round_in_others():
+def test_a_published_vector_has_equal_bytes_within_a_round_and_others_in_the_next():
     engines, vectors = trained()
     for name, engine in engines.items():
         assert done(engine, calls.Publish(0)) == vectors[name]
@@ -41,14 +41,14 @@ def test_a_vector_is_published_in_the_same_bytes_however_often_and_of_each_round
     assert len({it.payload for it in vectors.values()}) == len(vectors)
 
 
-def test_without_answers_the_own_vector_stays_and_nothing_carries_over():
+def test_without_answers_the_own_vector_stays_and_no_state_carries_over():
     engines, vectors = trained()
     a, mine = engines["a"], x_of(engines["a"])
     done(a, calls.Mix(0, ("b", "c")))
     assert torch.equal(x_of(a), mine)
     done(a, calls.Train(1, 1))
     receive(a, "b", vectors["b"])
-    done(a, calls.Mix(1, ()))  # received, and not asked
+    done(a, calls.Mix(1, ()))  # received without a request
     done(a, calls.Train(2, 1))
     mine = x_of(a)
     done(a, calls.Mix(2, ("b",)))
@@ -69,7 +69,7 @@ def test_without_answers_the_own_vector_stays_and_nothing_carries_over():
         (lambda it: published(it.payload[:HALF] + b"\x00\x7e" * ((len(it.payload) - HALF) // 2)), "not_finite"),
     ],
 )
-def test_what_is_not_a_whole_vector_of_numbers_is_refused_and_changes_nothing(spoil, reason):
+def test_invalid_vectors_are_refused_and_change_nothing(spoil, reason):
     engines, vectors = trained("ab")
     a = engines["a"]
     assert receive(a, "b", spoil(vectors["b"])) == calls.Refused("peer", reason)
@@ -78,7 +78,7 @@ def test_what_is_not_a_whole_vector_of_numbers_is_refused_and_changes_nothing(sp
     assert torch.equal(x_of(a), mine)
 
 
-def test_numbers_that_are_too_large_to_be_squared_are_refused():
+def test_numbers_whose_squares_overflow_are_refused():
     agreed = msgspec.structs.replace(gathering(), compress=CompressSection(select="full", response="identity"))
     a = opened(agreed, 0, "a")
     done(a, calls.Train(0, 1))
@@ -89,7 +89,7 @@ def test_numbers_that_are_too_large_to_be_squared_are_refused():
 
 
 def test_calls_out_of_order_publish_receive_and_store_nothing():
-    """Between Mix and the end of the next Train; and what a revoked peer sent does not count."""
+    """Between Mix and the end of the next Train, and for messages of a revoked peer."""
     engines, vectors = trained("ab")
     a, mine = engines["a"], x_of(engines["a"])
     receive(a, "b", vectors["b"])
@@ -100,7 +100,7 @@ def test_calls_out_of_order_publish_receive_and_store_nothing():
         assert a.handle(call).kind == "state"
 
 
-def test_numbers_of_our_own_that_cannot_be_sent_are_no_peers_fault():
+def test_an_own_vector_that_cannot_be_sent_is_no_peer_s_fault():
     agreed = msgspec.structs.replace(gathering(), optimizer=msgspec.structs.replace(OptimizerSection(momentum=0.0), lr=1e16))
     a = opened(agreed, 0, "a")
     run(a, calls.Train(0, 1))
@@ -108,8 +108,8 @@ def test_numbers_of_our_own_that_cannot_be_sent_are_no_peers_fault():
 
 
 @pytest.mark.parametrize("rule", ["cs_plus", "cs_nnm", "median", "ubar", "krum", "sac"])
-def test_one_vector_of_large_numbers_does_not_carry_a_robust_rule_away(rule):
-    """The smallest thing a robust rule must do on a node: stay near the honest, finite, and able to go on."""
+def test_one_vector_of_large_numbers_does_not_break_a_robust_rule(rule):
+    """The minimum for a robust rule on a node: it stays near the honest vectors, finite, and can continue."""
     engines, vectors = trained(rule=rule)
     a, mine = engines["a"], x_of(engines["a"])
     count = (len(vectors["b"].payload) - HALF) // 2
@@ -139,7 +139,7 @@ def known(engine):
 
 
 def test_rule_state_per_peer_survives_a_restart_and_ends_with_a_ban(tmp_path):
-    """Else the history of a clone would be gone after a restart; a peer that is admitted again begins anew."""
+    """A clone's history is not lost in a restart; a peer that is admitted again begins anew."""
     _, vectors = trained()
     agreed = gathering("foolsgold")
     a = opened(agreed, 0, "a", tmp_path / "a.safetensors")

@@ -1,4 +1,4 @@
-"""The reference trajectory: engines called by hand must walk it bit for bit, and it must lead where theory says."""
+"""The reference trajectory: engines called by hand must follow it bit for bit, and it must converge as theory says."""
 
 import msgspec
 import pytest
@@ -26,27 +26,27 @@ from starling.robust.clip import clip
 from tests.harness.engines import manifest, opened, play, x_of
 from tests.harness.reference import Reference, descent
 
-PEERS = ("d", "a", "c", "b")  # not in order: ranks are not peer ids
+PEERS = ("d", "a", "c", "b")  # not sorted, since ranks differ from the order of peer ids
 
 
 def ring(round):
-    """Two links a node."""
+    """Return two links per node."""
     return [(k, (k + 1) % 4, 1.0 / 3.0, 1.0 / 3.0) for k in range(4)]
 
 
 def matching(round):
-    """A partner a round."""
+    """Return one partner per round."""
     return [(i, j, 0.5, 0.5) for i, j in (((0, 1), (2, 3)), ((1, 2), (3, 0)), ((0, 2), (1, 3)))[round % 3]]
 
 
 def phase(agreed, round):
-    """Where a round is."""
+    """Return the phase of a round."""
     rates = schedule(agreed.optimizer, agreed.pace.rounds)
     return schedules.phase(agreed.optimizer, rates, round, agreed.pace.local_steps)
 
 
 def reference(agreed, selector):
-    """The swarm that `agreed` describes, and its local steps, out of the parts an engine is made of."""
+    """Return the swarm that `agreed` describes and its local steps, made of the engine's parts."""
     made = task(agreed.task.kind, agreed.task.params())
     rates = schedule(agreed.optimizer, agreed.pace.rounds)
     corrections, nodes = corrections_of(agreed), []
@@ -96,8 +96,8 @@ def reference(agreed, selector):
         (MixSection(clip_norm=0.5, flows="bfloat16"), "full", Everything()),
     ],
 )
-def test_engines_walk_the_reference_trajectory_bit_for_bit(mix, select, selector, links):
-    """On a neural network, with momentum, 4-bit differences and clipping: nothing an engine adds may change a single bit."""
+def test_engines_follow_the_reference_trajectory_bit_for_bit(mix, select, selector, links):
+    """On a neural network, with momentum, 4-bit differences and clipping: the engine changes not a single bit."""
     agreed = manifest(
         mix=MixSection(kind=mix, clip_norm=0.5) if isinstance(mix, str) else mix,
         compress=CompressSection(select=select),
@@ -116,7 +116,7 @@ def test_engines_walk_the_reference_trajectory_bit_for_bit(mix, select, selector
 
 
 def assert_same_bits_and_other_than(agreed, without):
-    """Engines and loop walk the same bits under `agreed`, and others than the loop does under `without`."""
+    """Assert that engines and loop agree bit for bit under `agreed`, and differ from the loop under `without`."""
     engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate(PEERS)}
     play(engines, agreed, lambda turn: [(PEERS[i], PEERS[j], theta) for i, j, theta, _ in matching(turn)])
     swarm, local = reference(agreed, Everything())
@@ -129,8 +129,8 @@ def assert_same_bits_and_other_than(agreed, without):
         assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
 
 
-def test_corrections_of_updates_are_the_same_bits_in_engines_and_in_the_loop():
-    """With any optimiser but sgd; and they matter."""
+def test_corrected_updates_agree_bit_for_bit_in_engines_and_loop():
+    """With any optimiser but sgd; and the corrections change the result."""
     agreed = manifest(mix="k_gt", optimizer=OptimizerSection(kind="adamw", lr=0.002), rounds=3, local_steps=3)
     assert_same_bits_and_other_than(agreed, msgspec.structs.replace(agreed, mix=MixSection(kind="dsgd")))
 
@@ -147,7 +147,7 @@ def test_pet_is_flows_for_sgd_and_averages_memories_of_every_other_optimiser(opt
 
 
 @pytest.mark.parametrize(("kind", "mix"), [("sgd", "pet"), ("adamw", "dsgd")])
-def test_engines_clip_their_gradients_as_the_loop_does_and_it_matters(kind, mix):
+def test_engines_clip_gradients_as_the_loop_does(kind, mix):
     """The loop averages no memories."""
     optimizer = OptimizerSection(kind=kind, lr=0.002, clip_norm=0.3)
     agreed = manifest(mix=mix, optimizer=optimizer, rounds=3, local_steps=3)
@@ -166,7 +166,7 @@ def test_with_kappa_0_sgd_is_averaged_plainly():
 
 
 def bowls(kind, rounds, *, lr=0.05, local_steps=5, **params):
-    """Relative squared distance to the common optimum, and the consensus distance, with exact gradients and codecs."""
+    """Return the relative squared distance to the common optimum and the consensus distance, with exact gradients and codecs."""
     agreed = manifest("quadratic", params={"nodes": 4, "dim": 20, "dtype": "float64"})
     made = task(agreed.task.kind, agreed.task.params())
     data = [made.data(Source(None, agreed.partition, shard, 0), "cpu") for shard in range(4)]
@@ -188,8 +188,8 @@ def bowls(kind, rounds, *, lr=0.05, local_steps=5, **params):
 
 
 @pytest.mark.slow
-def test_tracked_swarms_reach_the_common_optimum_and_plain_averaging_stops_short():
-    """The claim the product is built on, on nodes that each would go somewhere else."""
+def test_tracked_swarms_reach_the_common_optimum_and_plain_averaging_does_not():
+    """The product's central claim, on nodes with different local optima."""
     pet = {"kappa": 0.2, "flow_limit": 1e6}
     for kind, lr, params in (("pet", 0.05, pet), ("gradient_tracking", 0.02, {})):
         error, distance = bowls(kind, 600, lr=lr, **params)
@@ -200,8 +200,8 @@ def test_tracked_swarms_reach_the_common_optimum_and_plain_averaging_stops_short
     assert distance > 1e-2
 
 
-def test_the_lesser_peer_id_initiates():
-    """As edges do; who asks and who answers decides whose values are rounded."""
+def test_the_smaller_peer_id_initiates():
+    """As in edges; the initiator's and the responder's values are rounded differently."""
     agreed = manifest(rounds=1, local_steps=1)
     swarm, local = reference(agreed, Mask(0.5))
     swarm.round(phase(agreed, 0), local, matching(0))

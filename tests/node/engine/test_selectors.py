@@ -1,4 +1,4 @@
-"""Whatever a manifest may name, engines can do: every selector under every form of exchange."""
+"""Engines support every selector that a manifest can name, under every form of exchange."""
 
 from functools import cache
 
@@ -35,7 +35,7 @@ def apart(mix):
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", ["pet", "k_gt", "choco"])
 @pytest.mark.parametrize("select", SELECTIONS)
-def test_every_selector_brings_models_together_on_a_neural_network(mix, select):
-    """One vector, two side by side, and messages that are swapped: nearer to each other than nodes that never meet."""
+def test_every_selector_reduces_the_distance_of_models(mix, select):
+    """One vector, two vectors together, and swapped messages: models are closer than those of nodes that never exchange."""
     agreed = agreement(mix, select=select, ratio=0.3, keep=0.5, response="int8", rank=2)
     assert 0.0 < after(agreed, lambda turn: PAIRS[turn % 2]) < apart(mix)

@@ -1,4 +1,4 @@
-"""A session that is given several models and makes one of them."""
+"""A session that receives several models and combines them into one."""
 
 import math
 
@@ -29,7 +29,7 @@ def poisoned(engine, scale: float) -> bytes:
 
 
 @pytest.mark.slow
-def test_models_that_agree_become_one_and_training_goes_on_from_it():
+def test_agreeing_models_are_combined_and_training_continues_from_the_result():
     givers = [trained(label) for label in "bcd"]
     joiner = opened(manifest(), 1, "a")
     for giver, name in zip(givers, "bcd", strict=True):
@@ -38,14 +38,14 @@ def test_models_that_agree_become_one_and_training_goes_on_from_it():
     assert agreed == calls.Agreed(4, ("b", "c", "d"), ())
     assert torch.allclose(x_of(joiner), torch.stack([x_of(giver) for giver in givers]).median(0).values)
     assert not state_of(joiner).total.any()
-    assert joiner.handle(calls.Agree()).kind == "state"  # nothing is held any more
+    assert joiner.handle(calls.Agree()).kind == "state"  # no vector is retained
     assert math.isfinite(done(joiner, calls.Train(4, 5)).figures.loss)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [-1.0, 10.0])
 def test_a_poisoned_model_is_named_and_does_not_count(scale):
-    """Nor does what its sender says of the round: that is the middle one of those who agree."""
+    """Its sender's round is ignored too: the round is the median of the agreeing ones."""
     honest = [trained(label) for label in "bc"]
     liar = poisoned(trained("d"), scale)
     joiner = opened(manifest(), 1, "a")
@@ -85,6 +85,6 @@ def test_collected_claims_do_not_count_in_another_step():
 
 
 @pytest.mark.parametrize("mix", ["pet", "gradient_tracking", "psgd"])
-def test_every_node_knows_where_training_began(mix):
+def test_every_node_can_recompute_the_initial_model(mix):
     one, other = (opened(manifest(mix=mix), 0, label) for label in "ab")
     assert torch.equal(one.replica.beginning(), x_of(other))

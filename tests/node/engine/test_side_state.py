@@ -1,4 +1,4 @@
-"""What of a model changes and is not trained: averaged where that is asked for, else said, kept, and given to late joiners."""
+"""State that changes without being trained: averaged if configured, else reported, stored, and given to late joiners."""
 
 import pytest
 import torch
@@ -45,12 +45,12 @@ def module(engine):
 
 
 def loaded(engine):
-    """The module as it computes next."""
+    """Return the module with the state of its next computation."""
     engine.trainer.model.binding.load()
     return module(engine)
 
 
-def test_buffers_stay_at_their_node_with_one_note_that_names_those_that_change():
+def test_buffers_stay_local_with_one_note_naming_those_that_change():
     engines = pair(agreed("codebook"))
     notes = rounds(engines, count=3)
     a, b = (module(engine) for engine in engines.values())
@@ -68,7 +68,7 @@ def test_configured_buffers_need_no_note(buffers):
 
 @pytest.mark.parametrize(("mix", "optimizer"), [("pet", "sgd"), ("pet", "adamw"), ("dsgd", "adamw"), ("quasi_global", "sgd")])
 def test_averaged_buffers_are_the_mean_of_both_ends_and_parameters_follow_their_gradients(mix, optimizer):
-    """A step of weight one half makes models and buffers equal; the optimiser, with weight decay, moves no buffer."""
+    """A mix with weight one half makes models and buffers equal; the optimiser, with weight decay, moves no buffer."""
     made = agreed("codebook", "average", mix=mix)
     made = structs.replace(
         made,
@@ -90,8 +90,8 @@ def test_averaged_buffers_are_the_mean_of_both_ends_and_parameters_follow_their_
     assert torch.allclose(*(x_of(engine) for engine in engines.values()), atol=1e-5)
 
 
-def test_with_averaged_buffers_parameters_walk_as_without_until_they_are_exchanged():
-    """Neither gradient nor correction sees the numbers behind the parameters."""
+def test_averaged_buffers_do_not_change_parameters_before_an_exchange():
+    """Gradient and correction exclude the numbers after the parameters."""
     alone, beside = opened(agreed("codebook")), opened(agreed("codebook", "average"))
     for engine in (alone, beside):
         done(engine, calls.Train(0, 4))
@@ -114,7 +114,7 @@ def test_averaged_buffers_are_in_checkpoints_and_given_to_late_joiners(tmp_path)
         assert loaded(other).codes.any()
 
 
-def test_a_step_that_is_undone_leaves_no_trace_in_averaged_buffers():
+def test_an_undone_step_does_not_change_averaged_buffers():
     engine = opened(agreed("codebook", "average"))
     done(engine, calls.Train(0, 2))
     done(engine, calls.Mix(0))
@@ -124,7 +124,7 @@ def test_a_step_that_is_undone_leaves_no_trace_in_averaged_buffers():
     assert torch.equal(x_of(engine), before)
 
 
-def test_names_and_patterns_say_which():
+def test_names_and_patterns_select_averaged_buffers():
     def carried(*names):
         made = agreed("codebook", names)
         return carried_buffers(made, Codebook())
@@ -140,13 +140,13 @@ def test_names_and_patterns_say_which():
 
 
 def test_a_mask_of_infinite_numbers_is_never_averaged():
-    """No vector with one would count as a model."""
+    """A vector that contains infinity is never accepted as a model."""
     model = Codebook()
     model.constant[0] = -torch.inf
     assert carried_buffers(agreed("codebook", "average"), model) == ("codes", "mean")
 
 
-def test_buffers_of_more_digits_than_the_vector_are_refused():
+def test_buffers_more_precise_than_the_vector_are_refused():
     model = Codebook()
     model.codes = model.codes.double()
     with pytest.raises(ConfigError, match=r"task.buffers: codes is float64, which would be rounded to float32"):
@@ -162,24 +162,24 @@ def test_buffers_of_more_digits_than_the_vector_are_refused():
         (['mix.personal=["head.*"]'], "must be local with mix.personal"),
     ],
 )
-def test_where_buffers_cannot_be_averaged_the_manifest_says_so(keys, words):
+def test_averaged_buffers_are_refused_in_the_manifest_where_impossible(keys, words):
     with pytest.raises(ConfigError, match=f"task.buffers: .*{words}"):
         manifests.check(toml.apply_set(Manifest(), ["task.buffers=average", *keys]))
 
 
-def test_data_are_private_and_buffers_would_tell_of_them():
+def test_averaged_buffers_are_refused_with_privacy():
     call = opening(agreed("codebook", "average"))
     call = structs.replace(call, privacy=structs.replace(call.privacy, noise=1.0))
     refused_as("config", Worker().handle(call), "task.buffers: codes is averaged")
 
 
-def test_names_of_buffers_are_written_down_and_read():
+def test_names_of_averaged_buffers_survive_storage():
     chosen = toml.apply_set(Manifest(), ['task.buffers=["codes", "!seen"]'])
     assert chosen.task.buffers == ("codes", "!seen")
     assert toml.convert(toml.parse(toml.to_toml(chosen)), Manifest) == chosen
 
 
-def test_a_teacher_that_follows_is_seen_said_once_kept_and_restored(tmp_path):
+def test_a_moving_teacher_is_detected_reported_once_stored_and_restored(tmp_path):
     made = agreed("taught")
     engine = opened(made, checkpoint=tmp_path / "c")
     notes = []
@@ -196,7 +196,7 @@ def test_a_teacher_that_follows_is_seen_said_once_kept_and_restored(tmp_path):
     assert not any(done(again, calls.Train(4, 1)).notes)
 
 
-def test_a_frozen_layer_that_stays_is_in_no_checkpoint(tmp_path):
+def test_an_unchanged_frozen_layer_is_in_no_checkpoint(tmp_path):
     engine = opened(manifest("tests.harness.networks:Pictures", params={"network": "tied"}), checkpoint=tmp_path / "c")
     for turn in range(2):
         done(engine, calls.Train(turn, 2))
@@ -222,7 +222,7 @@ def test_a_late_joiner_is_given_the_teacher_of_the_median_peer():
     done(joiner, calls.Agree())
     teachers = [module(engines[peer]).teacher[1] for peer in "ab"]
     own = module(joiner).teacher[1]
-    assert torch.equal(own.weight, teachers[1].weight)  # two of three are b's
+    assert torch.equal(own.weight, teachers[1].weight)  # two of three members have b's value
     assert torch.equal(own.bias, torch.maximum(*(each.bias for each in teachers)))
     assert not torch.equal(own.weight, opened(made).trainer.model.module.teacher[1].weight)
 
@@ -237,7 +237,7 @@ def test_only_frozen_parameters_are_installed(name):
     refused_as("peer", reply, "state_unusable")
 
 
-def test_numbers_that_are_not_finite_are_not_taken_over():
+def test_non_finite_side_state_is_not_installed():
     side = SideState(Taught(), agreed("taught"))
     side.check_changing({"frozen.teacher.1.bias": torch.zeros(10)})
     for bad in (torch.full((10,), float("nan")), torch.zeros(3), torch.zeros(10).double()):
@@ -245,7 +245,7 @@ def test_numbers_that_are_not_finite_are_not_taken_over():
             side.check_changing({"frozen.teacher.1.bias": bad})
 
 
-def test_a_buffer_that_grows_is_put_back_after_an_undone_step():
+def test_a_growing_buffer_is_restored_after_an_undone_step():
     model = Codebook()
     side = SideState(model, agreed("codebook"))
     model.codes = torch.ones(5, 8)
@@ -254,8 +254,8 @@ def test_a_buffer_that_grows_is_put_back_after_an_undone_step():
 
 
 @pytest.mark.parametrize("network", ["extra", "counting"])
-def test_extra_state_that_changes_is_said_once(network):
-    """A checkpoint would have to be unpickled for it."""
+def test_changing_extra_state_is_reported_once(network):
+    """Loading it from a checkpoint would need unpickling."""
     engine, notes = opened(agreed(network)), []
     for turn in range(3):
         done(engine, calls.Mix(turn - 1)) if turn else None
@@ -265,9 +265,9 @@ def test_extra_state_that_changes_is_said_once(network):
 
 
 class TestPackedBase:
-    """Whole numbers with scales that the layer adds to its state_dict and does not take back."""
+    """Integers with scales that the layer adds to its state_dict and does not load back."""
 
-    def test_it_trains_and_is_measured_and_what_is_trained_comes_out_and_goes_in(self, tmp_path):
+    def test_it_trains_and_is_evaluated_exported_and_loaded(self, tmp_path):
         engine = opened(agreed("packed"), checkpoint=tmp_path / "c")
         done(engine, calls.Train(0, 5))
         done(engine, calls.Mix(0))
@@ -281,7 +281,7 @@ class TestPackedBase:
         again = opened(agreed("packed"), checkpoint=tmp_path / "c")
         assert done(again, calls.Evaluate()).loss == said.loss
 
-    def test_a_start_file_holds_what_is_trained(self, tmp_path):
+    def test_an_initial_file_contains_the_trained_parameters(self, tmp_path):
         engine = opened(agreed("packed"))
         done(engine, calls.Train(0, 5))
         done(engine, calls.Save(str(tmp_path / "m")))
@@ -290,8 +290,8 @@ class TestPackedBase:
         assert torch.equal(x_of(started), x_of(engine))
 
 
-def test_a_fresh_model_is_hashed_once_a_start(monkeypatch):
-    """A large base takes seconds."""
+def test_a_fresh_model_is_hashed_once_per_start(monkeypatch):
+    """Hashing a large base takes seconds."""
     from starling.node.engine import fingerprint
 
     counted = []
@@ -304,7 +304,7 @@ def test_a_fresh_model_is_hashed_once_a_start(monkeypatch):
 
 
 class Memory(nn.Module):
-    """Counts the samples it has seen, and remembers some, of which there are more after each batch."""
+    """Counts the samples it has seen, and stores some: more after each batch."""
 
     def __init__(self):
         super().__init__()
@@ -319,8 +319,8 @@ class Memory(nn.Module):
         return self.layer(x)
 
 
-def test_an_undone_step_takes_back_its_own_changes_of_buffers_and_no_others():
-    """Those of good steps before it, of the same round too, stay."""
+def test_an_undone_step_reverts_only_its_own_changes_of_buffers():
+    """Changes by kept steps stay, also those of the same round."""
     module = Memory()
     kept = KeptBuffers(module, [name for name, _ in module.named_buffers()], ["seen", "mask"])
     for turn in range(3):

@@ -24,7 +24,7 @@ SMALL = {"hidden": 8}
 
 @pytest.fixture(params=["digits", "quadratic", "tests.harness.networks:Pictures"])
 def trained(request, tmp_path):
-    """(task's manifest, file of a model that has learned a little, its parameters (d,)): also with buffers, and of a formula."""
+    """Return the task's manifest, the file of a slightly trained model, and its parameters (d,); with buffers or a formula too."""
     params = {"digits": SMALL, "quadratic": {}}.get(request.param, {"network": "resnet"})
     made = partial(manifest, request.param, params=params, local_steps=2)
     engine, file = opened(made()), tmp_path / "warm.safetensors"
@@ -38,7 +38,7 @@ def opening(agreed, shard, label, start):
 
 
 def from_file(agreed, file):
-    """As a creator writes it, and as a created manifest has it with the path in the node's settings."""
+    """Return the manifest as its creator writes it, and as created, with the path in the node's settings."""
     named = structs.replace(agreed, task=agreed.task.changed(start=str(file)))
     return named, *sealed(named, NodeConfig())
 
@@ -54,7 +54,7 @@ def test_every_node_and_simulation_begins_with_the_file_bit_for_bit(trained):
     assert torch.equal(problem(named, "ab").start, x)
     assert not torch.equal(x_of(opened(made())), x)
     done(engines[0], calls.Train(0, 2))
-    assert torch.equal(engines[0].replica.beginning(), x)  # what a late joiner compares with
+    assert torch.equal(engines[0].replica.beginning(), x)  # a late joiner compares its model with this
 
 
 def _renamed(tensors):
@@ -106,7 +106,7 @@ def test_only_safetensors_files_are_read_and_nothing_is_unpickled(tmp_path):
         refused_as("config", Worker().handle(opening(created, 0, "a", config.start)), "is no safetensors file, or cut short")
 
 
-def test_a_node_without_the_file_is_told_which_and_how(tmp_path):
+def test_a_node_without_the_initial_file_is_told_which_it_needs(tmp_path):
     (tmp_path / "warm").write_bytes(b"x")
     _, created, _ = from_file(manifest(params=SMALL), tmp_path / "warm")
     digest = hashlib.sha256(b"x").hexdigest()
@@ -114,12 +114,12 @@ def test_a_node_without_the_file_is_told_which_and_how(tmp_path):
 
 
 def test_an_unrequested_file_is_an_error():
-    """Its owner may think that training goes on from there."""
+    """Its owner may expect training to start from it."""
     refused_as("config", Worker().handle(opening(manifest(params=SMALL), 0, "a", "my.safetensors")), "begins with a random model")
 
 
-def test_a_run_directory_knows_where_the_file_is(tmp_path, monkeypatch):
-    """Created in one folder, exported from another."""
+def test_a_run_directory_stores_the_initial_file_s_path(tmp_path, monkeypatch):
+    """The node is created in one folder and exported from another."""
     engine = opened(manifest(params=SMALL))
     done(engine, calls.Save(str(tmp_path / "warm.safetensors")))
     monkeypatch.chdir(tmp_path)

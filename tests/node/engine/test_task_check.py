@@ -1,4 +1,4 @@
-"""What a person's own task gets wrong is said at once: in which step, in which file and line, and why."""
+"""Errors in a user's own task are reported at once: the step, the file and line, and the reason."""
 
 import subprocess
 import sys
@@ -76,12 +76,12 @@ PARTS = {
 
 
 def written(folder, name, method="pass"):
-    """A module with a task whose one method is replaced -> its kind. Each has a name of its own: modules are imported once."""
+    """Write a module whose task has one method replaced; return its kind. Each module has a new name, since modules are imported once."""
     (folder / f"{name}.py").write_text(textwrap.dedent(GOOD).format(method=textwrap.dedent(method)) + DRIFTING)
     return f"{name}:MyTask"
 
 
-REMARKS = {  # the method, and what is said in which step
+REMARKS = {  # the method, and the step in which its error is reported
     "a parameter without use": (UNUSED, "step", "did not change unused, which the loss may not need"),
     "some batches without a loss": (
         LOSS + "return None if int(batch[1][0]) < 5 else Digits.loss(self, model, batch)",
@@ -108,7 +108,7 @@ REMARKS = {  # the method, and what is said in which step
 
 @pytest.mark.parametrize("case", REMARKS)
 def test_training_tasks_pass_with_remarks_on_doubtful_settings(case, tmp_path):
-    """A pooler that the loss does not need, an expert never chosen, a batch that is left out: none is an error."""
+    """A pooler that the loss does not use, an expert never chosen, a skipped batch: none is an error."""
     method, step, words = REMARKS[case]
     findings = check(written(tmp_path, f"own_remark_{list(REMARKS).index(case)}", method), code=str(tmp_path))
     assert [finding.step for finding in findings] == STEPS, findings[-1]
@@ -127,7 +127,7 @@ def test_a_good_task_passes_every_step(tmp_path):
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_each_error_is_reported_in_its_step(case, tmp_path):
+def test_each_error_is_reported_with_its_step(case, tmp_path):
     method, step, words = BROKEN[case]
     *before, last = check(written(tmp_path, number(case), method), code=str(tmp_path))
     assert all(finding.fine for finding in before)
@@ -137,7 +137,7 @@ def test_each_error_is_reported_in_its_step(case, tmp_path):
 
 @pytest.mark.parametrize("case", ["model", "loss raises", "score raises"])
 def test_the_engine_refuses_such_a_task_with_file_and_line(case, tmp_path):
-    """At the first start, as a configuration error: a restart would not help."""
+    """At the first start, as a configuration error, since a restart would not help."""
     kind = written(tmp_path, f"{number(case)}_opened", BROKEN[case][0])
     module = kind.partition(":")[0]
     broken = next(line for line in BROKEN[case][0].splitlines() if "return" in line or "raise" in line)
@@ -156,13 +156,13 @@ def opened_in(folder, kind="digits", **sections):
     return Worker().handle(calls.Open(manifest(kind, **sections), "", 0, "cpu", 1, "", "a", code=str(folder)))
 
 
-def test_a_module_that_is_nowhere_is_refused_with_what_to_do(tmp_path):
+def test_a_missing_module_is_refused_with_a_remedy(tmp_path):
     refused = refused_as("config", opened_in(tmp_path, "own_task_nowhere:MyTask"), "pip install -e")
     assert f"no own_task_nowhere.py in {tmp_path}" in refused.reason
 
 
 @pytest.mark.parametrize(("section", "key"), [("mix", "mix.kind"), ("optimizer", "optimizer.kind"), ("compress", "compress.response")])
-def test_a_part_of_any_kind_is_found_in_the_folder_and_refused_without_consent(tmp_path, section, key):
+def test_parts_in_the_current_folder_are_imported_only_with_consent(tmp_path, section, key):
     module = f"own_part_of_{section}"
     (tmp_path / f"{module}.py").write_text(PARTS[section])
     kind = f"{module}:Mine"
@@ -181,14 +181,14 @@ def test_without_consent_no_folder_is_searched(tmp_path):
     assert str(tmp_path) not in sys.path
 
 
-def test_a_file_of_the_folder_shadows_nothing_that_is_installed(tmp_path):
+def test_a_file_of_the_folder_does_not_shadow_installed_modules(tmp_path):
     (tmp_path / "json.py").write_text("raise RuntimeError('imported')")
     assert isinstance(opened_in(tmp_path, written(tmp_path, "own_task_beside")), calls.Opened)
     code = "import sys; sys.path.append(sys.argv[1]); import json; json.dumps(1)"
     subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True)
 
 
-def test_opening_a_task_of_ones_own_draws_nothing_from_its_chance(tmp_path):
+def test_opening_a_user_s_task_draws_no_random_numbers(tmp_path):
     own, built_in = opened(manifest("tests.harness.networks:Mlp")), opened(manifest("digits"))
     for engine in (own, built_in):
         done(engine, calls.Train(0, 5))
@@ -196,7 +196,7 @@ def test_opening_a_task_of_ones_own_draws_nothing_from_its_chance(tmp_path):
 
 
 def test_an_error_is_described_by_the_last_line_of_ones_own_code():
-    """Frames of torch and of the standard library below it say nothing to the author."""
+    """Frames of torch and the standard library below it do not help the author."""
     try:
         torch.zeros(3).reshape("x")
     except TypeError as error:
@@ -207,7 +207,7 @@ def test_an_error_is_described_by_the_last_line_of_ones_own_code():
     assert "\n" not in said
 
 
-def test_a_task_that_is_not_known_is_a_finding_and_no_traceback():
+def test_an_unknown_task_is_reported_without_a_traceback():
     (finding,) = check("digit")
     assert not finding.fine
     assert finding.text.startswith("task.kind: 'digit' is unknown")

@@ -1,4 +1,4 @@
-"""On how many threads an engine computes, and that it changes no byte of a payload."""
+"""The number of threads of an engine, which changes no byte of a payload."""
 
 import itertools
 
@@ -19,15 +19,15 @@ from tests.harness.engines import done, exchange, manifest, opened, opening
 
 @pytest.fixture(autouse=True)
 def restored():
-    """The number of threads is the process's, and other tests have theirs."""
+    """Restore the process's number of threads for other tests."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_a_payload_and_what_is_read_of_it_are_the_same_bytes_on_any_number_of_threads(name):
-    """Signatures and digests are of bytes. Long enough for torch to use its threads."""
+def test_payloads_are_equal_on_any_number_of_threads(name):
+    """Signatures and digests cover these bytes. The vector is long enough for torch to use its threads."""
     x, payloads, read = torch.randn(100_003, generator=generator(5)), set(), set()
     for threads in (1, 2, 3, 8):
         torch.set_num_threads(threads)
@@ -37,7 +37,7 @@ def test_a_payload_and_what_is_read_of_it_are_the_same_bytes_on_any_number_of_th
     assert len(payloads) == len(read) == 1
 
 
-def test_one_thread_is_for_the_time_being_also_where_it_fails():
+def test_single_threading_ends_with_its_block_also_after_an_error():
     torch.set_num_threads(3)
     with pytest.raises(ZeroDivisionError), one_thread():
         torch.set_num_threads(1 // (torch.get_num_threads() - 1))
@@ -46,7 +46,7 @@ def test_one_thread_is_for_the_time_being_also_where_it_fails():
 
 @pytest.mark.parametrize("kind", ["dsgd", "gather"])
 def test_payloads_are_coded_on_one_thread(kind, monkeypatch):
-    """Beside a busy process two are forty times slower; local steps keep theirs."""
+    """Beside a busy process two threads are forty times slower; local steps keep theirs."""
     agreed, seen = manifest(mix=MixSection(kind=kind)), []
 
     def seeing(call):
@@ -75,7 +75,7 @@ def test_payloads_are_coded_on_one_thread(kind, monkeypatch):
 
 
 class Machine:
-    """Time passes only in local steps: so many seconds of one on each number of threads."""
+    """A clock that advances only in local steps, by a number of seconds for each number of threads."""
 
     def __init__(self, **seconds):
         self.now, self.seconds = 100.0, {int(name[2:]): taken for name, taken in seconds.items()}
@@ -87,14 +87,14 @@ class Machine:
         return self.used[-1]
 
     def run(self, threads, steps):
-        """Which numbers were used, each once for a run of the same."""
+        """Return the numbers of threads used, with repetitions removed."""
         self.used = []
         assert [threads.step(lambda _round: self.step(), 0) for _ in range(steps)] == self.used
         return [number for number, _ in itertools.groupby(self.used)]
 
 
 class Timed:
-    """Local steps of a machine."""
+    """Local steps on a `Machine`."""
 
     def __init__(self, machine):
         self.machine, self.steps, self.undone = machine, 0, 0
@@ -108,7 +108,7 @@ def adapting(machine, most):
     return Threads(lambda: machine.now)
 
 
-def test_the_fastest_number_is_found_and_kept_until_the_next_trial():
+def test_the_fastest_number_of_threads_is_used_until_the_next_trial():
     machine = Machine(on1=0.3, on2=0.2, on4=0.1, on6=0.25)
     threads = adapting(machine, 6)
     assert machine.run(threads, 4 * STEPS) == [6, 1, 2, 4]
@@ -116,12 +116,12 @@ def test_the_fastest_number_is_found_and_kept_until_the_next_trial():
     assert machine.run(threads, 10) == [4]
 
 
-def test_the_number_follows_the_load_of_the_machine_both_ways():
+def test_the_number_of_threads_adapts_to_rising_and_falling_load():
     machine = Machine(on1=0.3, on2=0.2)
     threads = adapting(machine, 2)
     machine.run(threads, 2 * STEPS)
     assert threads.number == 2
-    machine.seconds |= {2: 8.0}  # a neighbour holds one core
+    machine.seconds |= {2: 8.0}  # another process keeps one core busy
     machine.run(threads, 100)
     assert threads.number == 1
     machine.seconds |= {2: 0.2}
@@ -129,16 +129,16 @@ def test_the_number_follows_the_load_of_the_machine_both_ways():
     assert threads.number == 2
 
 
-def test_a_number_is_left_only_for_one_that_is_a_tenth_faster():
-    """Or noise would change the last bits every few seconds."""
+def test_the_number_of_threads_changes_only_for_a_tenth_more_speed():
+    """Otherwise measurement noise would change the last bits every few seconds."""
     machine = Machine(on1=0.095, on2=0.1)
     threads = adapting(machine, 2)
     machine.run(threads, 2 * STEPS)
     assert threads.number == 2
 
 
-def test_trials_take_no_more_than_a_twentieth_of_all_time():
-    """One slow step of a number is enough to know that it is hopeless."""
+def test_thread_trials_take_at_most_a_twentieth_of_the_time():
+    """One slow step suffices to discard a number of threads."""
     machine = Machine(on1=0.01, on2=1.0)
     threads = adapting(machine, 2)
     machine.run(threads, 2 * STEPS)
@@ -153,7 +153,7 @@ def test_trials_take_no_more_than_a_twentieth_of_all_time():
     assert 1 <= slow * 1.0 <= (20_000 * 0.01 + slow) / RESTS
 
 
-def test_a_step_that_fails_is_the_callers():
+def test_errors_of_a_timed_step_reach_the_caller():
     machine = Machine(on1=0.1, on2=0.1)
     threads = adapting(machine, 2)
     with pytest.raises(ZeroDivisionError):
@@ -162,8 +162,8 @@ def test_a_step_that_fails_is_the_callers():
 
 
 @pytest.mark.parametrize(("asked", "used"), [(0, [2, 1]), (2, [2])])
-def test_a_number_that_the_owner_gives_is_not_changed(asked, used, monkeypatch):
-    """Equal runs give equal bits; left out, it adapts, and the status says how many there are."""
+def test_a_configured_number_of_threads_is_not_changed(asked, used, monkeypatch):
+    """Equal runs give equal bits. Left out, the number adapts, and the status shows it."""
     torch.set_num_threads(2)
     machine = Machine(on1=0.1, on2=1.0)
     engine = Worker(clock=lambda: machine.now)
@@ -173,8 +173,8 @@ def test_a_number_that_the_owner_gives_is_not_changed(asked, used, monkeypatch):
     assert [number for number, _ in itertools.groupby(machine.used)] == used
 
 
-def test_the_owner_changes_the_number_while_it_computes(monkeypatch):
-    """0 is again as many as are fastest, of as many as torch had at first."""
+def test_the_owner_can_change_the_number_of_threads_at_run_time(monkeypatch):
+    """0 selects the fastest number again, up to torch's initial one."""
     torch.set_num_threads(2)
     machine = Machine(on1=1.0, on2=0.1)
     engine = Worker(clock=lambda: machine.now)

@@ -1,4 +1,4 @@
-"""Which trainer a call gets, and that what is not asked for is not imported."""
+"""The trainer that a call selects, and that unselected ones are not imported."""
 
 import json
 import subprocess
@@ -28,11 +28,11 @@ print(json.dumps([name for name in sys.modules if name.startswith("starling.node
         ("gradients", {"mix": "sparse_outer"}, {}),
         ("island", {}, {"ranks": 2}),
         ("seeds", {"mix": "seeds"}, {}),
-        ("seeds", {"mix": "seeds"}, {"ranks": 2}),  # which refuses the ranks
+        ("seeds", {"mix": "seeds"}, {"ranks": 2}),  # this backend refuses to start the ranks
         ("stage", {}, {"stage": 0}),
     ],
 )
-def test_a_call_gets_the_trainer_that_it_asks_for(name, agreed, changes):
+def test_a_call_selects_its_trainer(name, agreed, changes):
     assert trainer(structs.replace(opening(manifest(**agreed)), **changes)) is TRAINERS[name]
 
 

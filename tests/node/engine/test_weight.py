@@ -1,4 +1,4 @@
-"""Nodes count by their samples: the swarm finds the minimum of all samples together, and a lie is worth a bounded factor."""
+"""Nodes are weighted by their samples: the swarm finds the minimum over all samples, and a false number has a bounded effect."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def learned(section, rounds=90):
 
 
 @given(samples=st.integers(1, 10**12), typical=st.integers(1, 10**9))
-def test_a_weight_is_in_proportion_to_the_samples_between_its_bounds(samples, typical):
+def test_a_weight_is_proportional_to_the_samples_within_bounds(samples, typical):
     section = Manifest(mix=MixSection(typical_samples=typical))
     counts = weight(section, samples)
     assert LEAST <= counts <= MOST
@@ -51,8 +51,8 @@ def test_a_weight_is_in_proportion_to_the_samples_between_its_bounds(samples, ty
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", [{}, {"kind": "gradient_tracking"}], ids=["pet", "tracking"])
-def test_a_swarm_finds_the_minimum_of_all_samples_together(mix):
-    """And without a typical number the minimum where all nodes count the same."""
+def test_a_swarm_finds_the_minimum_over_all_samples(mix):
+    """Without a typical number it finds the minimum with equal node weights."""
     together, alike = minimum(5, SAMPLES), minimum(5, (1, 1, 1, 1))
     assert float((together - alike).norm()) > 0.1
     for typical, wanted in ((250, together), (None, alike)):
@@ -72,13 +72,13 @@ def test_a_swarm_finds_the_minimum_of_all_samples_together(mix):
         ("adamw", {"kind": "defended_tracking"}, False),
     ],
 )
-def test_updates_are_weighed_where_a_longer_gradient_would_change_nothing(kind, mix, updates):
+def test_updates_are_weighted_where_scaling_the_gradient_has_no_effect(kind, mix, updates):
     assert weighs_updates(Manifest(mix=MixSection(**mix), optimizer=OptimizerSection(kind=kind))) == updates
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_a_node_that_lies_about_its_samples_is_four_times_itself_at_most(kind):
-    """Its first step is as long as that of a node with a weight of 4, however many samples it says it has."""
+def test_a_false_number_of_samples_gives_at_most_four_times_the_weight(kind):
+    """Its first step equals that of a node with weight 4, however many samples it claims."""
 
     def step(samples):
         section = agreed(10, samples=samples, kind="dsgd", optimizer=OptimizerSection(kind=kind, lr=0.01, weight_decay=0.0))
@@ -91,7 +91,7 @@ def test_a_node_that_lies_about_its_samples_is_four_times_itself_at_most(kind):
     torch.testing.assert_close(liar, MOST * honest, rtol=1e-9, atol=0.0)
 
 
-def test_the_correction_of_an_update_is_not_weighed():
+def test_the_correction_of_an_update_is_not_weighted():
     """Its sum over the swarm is zero."""
     x, gradient = torch.zeros(3), torch.tensor([1.0, -2.0, 0.5])
     moved = []
@@ -113,13 +113,13 @@ def test_the_correction_of_an_update_is_not_weighed():
         (["mix.typical_samples=0"], "mix.typical_samples: must be"),
     ],
 )
-def test_it_is_refused_where_it_cannot_be_defended(keys, words):
+def test_sample_weights_are_refused_with_rules_that_ignore_them(keys, words):
     with pytest.raises(ConfigError) as caught:
         manifests.check(presets.load(Manifest, assignments=["mix.typical_samples=100", *keys]))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_members_one_knows_may_use_it():
+def test_sample_weights_are_accepted_with_the_vouched_preset():
     chosen = presets.load(Manifest, assignments=["preset=vouched", "mix.typical_samples=100"])
     manifests.check(chosen)

@@ -1,4 +1,4 @@
-"""A byte GPT trained on Shakespeare is tuned to Basque by four nodes that tell one byte a local step."""
+"""Four nodes tune a byte-level GPT from Shakespeare to Basque, sending one byte per local step."""
 
 import math
 
@@ -18,7 +18,7 @@ FORM = {"context": 32, "width": 64, "layers": 2, "heads": 4}
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """(the folder of the Basque text, the file of the model trained on Shakespeare)."""
+    """Return the folder of the Basque text and the file of the model trained on Shakespeare."""
     folder = tmp_path_factory.mktemp("texts")
     shakespeare, basque, base = (folder / name for name in ("shakespeare", "basque", "base.safetensors"))
     for path, file in ((shakespeare, "tinyshakespeare.txt"), (basque, "languages/basque-nt.txt")):
@@ -29,7 +29,7 @@ def texts(tmp_path_factory):
 
 
 def tuned(texts, rounds, every, seeds=(0, 1, 2), task="text", **keys):
-    """Rows of each seed, of rounds of 20 bytes a node."""
+    """Return the rows of each seed, for rounds of 20 bytes per node."""
     basque, base = texts
     runs = simulate(
         task=task,
@@ -61,20 +61,20 @@ def tuned(texts, rounds, every, seeds=(0, 1, 2), task="text", **keys):
 
 @needs_real_data
 @pytest.mark.acceptance
-def test_six_hundred_bytes_a_node_are_worth_half_a_nat(texts):
-    """Reference: 3.494 to 2.971 nats a byte with 600 bytes; first order with as many bytes stays at 3.48."""
+def test_six_hundred_bytes_per_node_reduce_the_loss_by_half_a_nat(texts):
+    """Reference: 3.494 to 2.971 nats per byte with 600 bytes; first-order methods with as many bytes stay at 3.48."""
     found = tuned(texts, 30, 30)
     before, after = (sum(rows[at].loss for rows in found) / 3 for at in (0, -1))
     assert before - after >= 0.52
     assert after <= 2.97
-    rounds = 30 * 3  # and messages to three others, of 20 bytes and what is around them
+    rounds = 30 * 3  # and messages to three others, of 20 bytes plus overhead
     assert found[0][-1].bytes_per_node <= rounds * (20 + 2 * 64 + 40)
 
 
 @needs_real_data
 @pytest.mark.acceptance
-def test_three_hundred_bytes_are_worth_four_fifths_of_that(texts):
-    """Reference, a run of 300 bytes: 3.266 after 100 of them, 3.055 at its end."""
+def test_three_hundred_bytes_give_four_fifths_of_that_reduction(texts):
+    """Reference, a run of 300 bytes: 3.266 after 100 bytes, 3.055 at its end."""
     found = tuned(texts, 15, 5)
     third, whole = (sum(next(row.loss for row in rows if row.round == at) for rows in found) / 3 for at in (5, 15))
     assert third <= 3.27, (third, whole)
@@ -83,8 +83,8 @@ def test_three_hundred_bytes_are_worth_four_fifths_of_that(texts):
 
 @needs_real_data
 @pytest.mark.acceptance
-def test_norms_biases_and_positions_alone_learn_half_as_much_of_as_many_bytes(texts):
-    """An adapter of 3,840 numbers, ε .01; the reference, one seed: 3.419 after 100 bytes and 3.313 after 300, of 3.494."""
+def test_tuning_norms_biases_and_positions_only_gives_half_the_reduction(texts):
+    """3,840 trained numbers, ε .01; the reference, one seed: 3.419 after 100 bytes and 3.313 after 300, from 3.494."""
     found = tuned(texts, 15, 5, task="tests.harness.few_parameters:FewParameters", **{"optimizer.lr": 2e-3, "mix.epsilon": 1e-2})
     before, third, whole = (sum(next(row.loss for row in rows if row.round == at) for rows in found) / 3 for at in (0, 5, 15))
     assert before - third >= 3.494 - 3.419, (before, third, whole)
@@ -94,10 +94,9 @@ def test_norms_biases_and_positions_alone_learn_half_as_much_of_as_many_bytes(te
 @needs_real_data
 @pytest.mark.acceptance
 @pytest.mark.parametrize(("kept", "loss"), [(40, 3.482), (400, 2.870), (4000, 2.200)])
-def test_first_order_needs_ten_times_the_bytes_to_be_ahead(texts, kept, loss):
-    """Ten rounds of the largest changes of 20 steps of AdamW, in two bits: payloads of 780, 5,800 and 41,000 bytes; three seeds for one.
-
-    Six hundred bytes of scalars are at 2.97.
+def test_first_order_methods_need_ten_times_the_bytes(texts, kept, loss):
+    """Ten rounds of the largest changes of 20 AdamW steps, in two bits: payloads of 780, 5,800 and 41,000 bytes, one with three seeds.
+    Six hundred bytes of scalars reach 2.97.
     """
     basque, base = texts
     runs = simulate(

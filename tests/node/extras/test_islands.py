@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.real]
 STEPS = 20
 
 
-def test_one_node_of_two_processes_walks_the_trajectory_of_one_until_a_process_dies():
-    """One of four nodes, uneven parts, each meets each: within what float32 rounds. Then a process is killed."""
+def test_an_island_of_two_processes_follows_a_single_one_s_trajectory_until_one_dies():
+    """One of four nodes, with unequal parts, on a complete overlay: equal within float32 rounding. Then a process is killed."""
     agreed = manifest(params={"batch_size": 17})
     alone, ours = ({name: opened(agreed, node=name) for name in names} for names in ("abcd", "bcd"))
     with island(agreed) as together:
@@ -73,8 +73,8 @@ def classes() -> starling.Task:
 """
 
 
-def test_ranks_weight_their_parts_by_what_the_loss_is_a_mean_of_and_refuse_one_that_is_no_mean(tmp_path):
-    """Labels of half of a batch are padding, of one rank's part more than of the other's."""
+def test_ranks_weight_their_parts_by_the_numbers_that_the_loss_averages(tmp_path):
+    """Half of the batch's labels are padding, more of them in one rank's part than in the other's."""
     (tmp_path / "island_texts.py").write_text(TEXTS)
     agreed = manifest("island_texts:tokens", nodes=1)
     alone = Worker(clock=lambda: 0.0)
@@ -88,7 +88,7 @@ def test_ranks_weight_their_parts_by_what_the_loss_is_a_mean_of_and_refuse_one_t
 
 
 @pytest.mark.acceptance
-def test_statistics_of_layers_are_those_of_the_whole_batch_about():
+def test_statistics_of_layers_are_about_those_of_the_whole_batch():
     agreed = manifest(params={"batch_size": 64, "model": "cnn"})
     alone = opened(agreed)
     with island(agreed, ranks=3) as together:
@@ -106,7 +106,7 @@ def test_statistics_of_layers_are_those_of_the_whole_batch_about():
         ({"numerics": NumericsSection(noise_every=2)}, "ranks: not with numerics.noise_every"),
     ],
 )
-def test_what_processes_cannot_share_is_refused(changes, words):
+def test_tasks_that_processes_cannot_share_are_refused(changes, words):
     reply = Worker().handle(structs.replace(opening(manifest()), ranks=2, **changes))
     refused_as("config", reply, words)
 
@@ -118,8 +118,8 @@ def test_what_processes_cannot_share_is_refused(changes, words):
         pytest.param("os._exit(3)", "its process ended", marks=pytest.mark.acceptance),
     ],
 )
-def test_a_rank_that_does_not_start_says_why(tmp_path, monkeypatch, does, why):
-    """The reason is the task's own, where it has one."""
+def test_a_rank_that_fails_to_start_reports_the_reason(tmp_path, monkeypatch, does, why):
+    """With the task's own reason if it has one."""
     asked = failing_rank(tmp_path, monkeypatch, "model", does)
     refused_as("config", Worker().handle(asked), why)
 
@@ -127,7 +127,7 @@ def test_a_rank_that_does_not_start_says_why(tmp_path, monkeypatch, does, why):
 @pytest.mark.acceptance
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_ranks_end_with_their_engine(number):
-    """However it ends, and though they ignore what a terminal sends to all."""
+    """However it ends, although ranks ignore a terminal's signals."""
     program = (
         "import time\nfrom tests.harness.engines import island, manifest\n"
         "with island(manifest()) as engine:\n"

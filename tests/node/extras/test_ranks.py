@@ -1,4 +1,4 @@
-"""The other processes of an island, in this one: how they open, and what a batch that is computed again does to buffers."""
+"""The other processes of an island, run in this process: how they open, and buffers when a batch is computed again."""
 
 import socket
 from threading import Thread
@@ -19,7 +19,7 @@ def test_all_ranks_open_concurrently():
     answers = []
     asking = Thread(target=lambda: answers.extend(_started(opening(Manifest(), 0, "a"), ours)), daemon=True)
     asking.start()
-    for sock in reversed(theirs):  # the last is answered first
+    for sock in reversed(theirs):  # the last rank is answered first
         sock.settimeout(5.0)
         assert sock.recv(1, socket.MSG_PEEK)
         pipe = Pipe(sock)
@@ -31,7 +31,7 @@ def test_all_ranks_open_concurrently():
         sock.close()
 
 
-def test_a_rank_counts_a_batch_once_in_its_buffers_though_it_is_computed_twice():
+def test_a_recomputed_batch_counts_once_in_a_rank_s_buffers():
     made = Rank.__new__(Rank)
     made.model = nn.BatchNorm1d(2)
     restore = made.restoring()

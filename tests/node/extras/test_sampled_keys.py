@@ -1,4 +1,4 @@
-"""Sampled rounds are refused where they would break, with the bound, the source and the next command."""
+"""Sampled rounds are refused where they would fail, with the bound, the source and the next command."""
 
 from math import comb
 
@@ -46,7 +46,7 @@ def test_valid_sampling_settings_are_accepted_and_described():
         (("robust.rule=median", "byzantine_fraction=0.2", "pace.aggregators=0"), "pace.sample: .* of rounds"),
     ],
 )
-def test_what_would_break_or_be_ignored_is_refused_with_its_reason(changed, words):
+def test_settings_that_would_fail_or_be_ignored_are_refused_with_a_reason(changed, words):
     with pytest.raises(ConfigError, match=words) as refused:
         manifest.check(agreed(*changed))
     assert "try `--set" in str(refused.value)
@@ -59,17 +59,17 @@ def test_aggregators_among_strangers_are_refused_with_the_probability_of_bad_one
 
 
 @pytest.mark.parametrize(("value", "key"), [("sample=1", "sample"), ("success=0.5", "success"), ("aggregators=-1", "aggregators")])
-def test_values_out_of_bounds_name_the_key(value, key):
+def test_errors_about_values_out_of_bounds_name_the_key(value, key):
     with pytest.raises(ConfigError, match=rf"pace\.{key}"):
         agreed(f"pace.{value}")
 
 
-def test_keys_of_samples_are_refused_in_another_pace():
+def test_keys_of_sampled_rounds_are_refused_in_other_paces():
     with pytest.raises(ConfigError, match=r"pace\.sample: steps has no such key; only sampled takes it"):
         presets.load(Manifest, None, ("pace.kind=steps", "pace.sample=4"))
 
 
-def test_rows_of_an_array_do_not_sleep():
+def test_matrix_simulations_refuse_sampled_rounds():
     with pytest.raises(ConfigError, match=r"pace\.kind: .*simulate.engine=virtual"):
         simulate(set=dict(each.split("=") for each in FITS if "pace.s" not in each and "quorum" not in each) | {"pace.sample": 2})
 
@@ -93,8 +93,8 @@ def test_the_probability_of_a_bad_majority_is_that_of_the_literature():
         (1000, 40, 1.4e-5),
     ],
 )
-def test_what_is_refused_holds_for_any_number_of_members(members, drawn, figure):
-    """The reference draws from so many members, a fifth Byzantine; a creator knows no number, and none is worse than ours."""
+def test_the_refusal_bound_holds_for_any_number_of_members(members, drawn, figure):
+    """The reference draws from a finite number of members, a fifth Byzantine; no number gives a higher probability than the bound here."""
     bad = members // 5
     exact = sum(comb(bad, k) * comb(members - bad, drawn - k) for k in range((drawn + 1) // 2, drawn + 1))
     exact /= comb(members, drawn)

@@ -1,4 +1,4 @@
-"""Members on the local network: what is told of a node, and what is taken from whoever tells anything."""
+"""Members on the local network: what a node announces, and which announcements it accepts."""
 
 import pytest
 import trio
@@ -47,8 +47,8 @@ def test_a_member_of_the_same_swarm_is_found_once_and_again_when_it_moves():
     st.lists(st.one_of(st.text(max_size=20), st.sampled_from(["8.8.8.8", "10.0.0.1", "127.0.0.1", "fe80::1", "fd00::1"]))),
     st.one_of(st.none(), st.integers(-1, 70_000)),
 )
-def test_whatever_is_announced_leads_to_private_addresses_of_the_named_peer_or_nowhere(properties, hosts, port):
-    """Nobody on the local network has us knock at doors elsewhere."""
+def test_announcements_give_only_private_addresses_of_the_named_peer(properties, hosts, port):
+    """Nobody on the local network can make the node dial hosts elsewhere."""
     for extra in ({}, announcement()):
         found = Found(SWARM, ME).heard(properties | extra, hosts, port)
         assert len(found) <= PER_PEER
@@ -57,7 +57,7 @@ def test_whatever_is_announced_leads_to_private_addresses_of_the_named_peer_or_n
             assert (each.peer, each.port) == (PEER, port)
 
 
-def test_however_many_are_announced_few_are_remembered_and_none_is_denied():
+def test_announcements_are_bounded_and_none_is_excluded():
     found = Found(SWARM, ME)
     for number in range(2 * MAX_FOUND):
         assert found.heard(announcement(peer=peer_of(str(number))), ["10.0.0.1"], 4001)
@@ -67,8 +67,8 @@ def test_however_many_are_announced_few_are_remembered_and_none_is_denied():
 
 
 @pytest.mark.trio
-async def test_a_node_for_loopback_alone_says_nothing_on_the_network(autojump_clock, monkeypatch):
-    """Tests, demos and simulations are nobody's neighbors."""
+async def test_a_node_on_loopback_only_announces_nothing(autojump_clock, monkeypatch):
+    """Tests, demos and simulations must not be discovered."""
     monkeypatch.setattr(Lan, "_open", lambda: pytest.fail("it opened a socket"))
     lan = Lan(SWARM, ME, lambda: (f"/ip4/127.0.0.1/tcp/1/p2p/{ME}",), lambda _address: None, Reports())
     with trio.move_on_after(60.0):
@@ -76,7 +76,7 @@ async def test_a_node_for_loopback_alone_says_nothing_on_the_network(autojump_cl
 
 
 @pytest.mark.trio
-async def test_without_multicast_a_node_goes_on_and_says_so(monkeypatch):
+async def test_without_multicast_a_node_continues_with_a_warning(monkeypatch):
     def refuse():
         raise OSError("no such device")
 

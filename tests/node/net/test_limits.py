@@ -1,4 +1,4 @@
-"""Token buckets, the pacer and the bounded inbox: never more than the cap, never less than what is due."""
+"""Token buckets, the pacer and the bounded inbox: never more than the cap, and never less than is due."""
 
 import itertools
 from contextlib import suppress
@@ -22,7 +22,7 @@ requests = st.lists(st.tuples(st.floats(0, 2), st.floats(0, 20)), max_size=60)
 @given(rate=st.floats(0.1, 100), burst=st.floats(0.1, 50), requests=requests)
 @examples(60)
 def test_a_bucket_never_gives_more_than_rate_times_time_plus_burst(rate, burst, requests):
-    """The one inequality a limit is for, over every window that starts with the first request."""
+    """The defining inequality of a limit, over every window that starts with the first request."""
     bucket, now, given_out = TokenBucket(rate, burst), 0.0, 0.0
     for wait, amount in requests:
         now += wait
@@ -33,7 +33,7 @@ def test_a_bucket_never_gives_more_than_rate_times_time_plus_burst(rate, burst, 
 
 @given(rate=st.floats(0.1, 100), burst=st.floats(0.1, 50), wait=st.floats(0, 100))
 @examples(60)
-def test_after_a_pause_the_burst_is_there_again(rate, burst, wait):
+def test_after_a_pause_the_burst_is_available_again(rate, burst, wait):
     bucket = TokenBucket(rate, burst)
     assert bucket.take(burst, 0.0)
     assert bucket.take(min(burst, rate * wait) * 0.999, wait)
@@ -53,7 +53,7 @@ def test_a_stopped_clock_refills_nothing_and_a_bucket_needs_rate_and_size():
 @pytest.mark.parametrize("cap", [10_000, 1_000_000, 100_000_000, 0])
 @virtual
 async def test_a_pacer_keeps_its_cap_for_pieces_of_any_size(cap):
-    """Ten seconds' worth of bytes take ten seconds, one burst less at most; without a cap they take none."""
+    """Ten seconds' worth of bytes take ten seconds, less at most one burst; without a cap they take none."""
     pacer, left, start = Pacer(cap), 10 * (cap or 10**7), trio.current_time()
     while left:
         piece = min(left, pacer.piece_bytes)
@@ -63,13 +63,13 @@ async def test_a_pacer_keeps_its_cap_for_pieces_of_any_size(cap):
 
 
 def ten_seconds(passed, begin, end):
-    """Fewest and most bytes in any ten seconds from `begin` to `end`, of (time, bytes) in order."""
+    """Return the fewest and most bytes in any ten seconds from `begin` to `end`, of (time, bytes) in order."""
     sums = [sum(count for at, count in passed if start <= at < start + 10.0) for start, _ in passed if begin <= start <= end - 10.0]
     return min(sums), max(sums)
 
 
 async def send(pacer, streams, until_s, passed):
-    """Streams that always have bytes of all sizes to send note what passed when."""
+    """Run streams that always have bytes of all sizes to send, and record what passed when."""
 
     async def stream(number):
         sizes, turn = (1.0, 0.3, 0.07, 0.9), number
@@ -87,7 +87,7 @@ async def send(pacer, streams, until_s, passed):
 @pytest.mark.parametrize("streams", [1, 5])
 @pytest.mark.parametrize("cap", [64_000, 1_000_000, 100_000_000])
 @virtual
-async def test_any_ten_seconds_carry_a_cap_within_five_per_cent_and_use_nine_tenths_of_it(cap, streams):
+async def test_any_ten_seconds_exceed_a_cap_by_at_most_five_per_cent_and_use_nine_tenths_of_it(cap, streams):
     passed = []
     await send(Pacer(cap), streams, 25.0, passed)
     least, most = ten_seconds(passed, 0.0, 25.0)
@@ -96,7 +96,7 @@ async def test_any_ten_seconds_carry_a_cap_within_five_per_cent_and_use_nine_ten
 
 @pytest.mark.parametrize(("before", "after"), [(1_000_000, 64_000), (64_000, 1_000_000), (0, 64_000)])
 @virtual
-async def test_a_changed_cap_holds_from_then_on(before, after):
+async def test_a_changed_cap_applies_at_once(before, after):
     pacer, passed = Pacer(before), []
     async with trio.open_nursery() as nursery:
         if before:
@@ -123,7 +123,7 @@ async def test_a_paced_sender_resumes_when_the_cap_is_lifted_or_changed():
         assert trio.current_time() - start == pytest.approx(waited, rel=0.01)
 
 
-def test_waiting_frames_are_handed_out_peer_by_peer():
+def test_waiting_frames_are_delivered_round_robin_by_peer():
     async def main() -> list[tuple[str, bytes]]:
         inbox = Inbox("control", 10)
         for i in range(5):
@@ -173,7 +173,7 @@ async def test_receiving_many_frames_yields_to_other_tasks():
 
 
 def test_an_inbox_never_holds_more_than_two_of_the_largest_frames():
-    """64 frames of the largest kind would be 16 GiB: bytes are bounded too, over all peers."""
+    """64 frames of the largest kind would be 16 GiB, so bytes are bounded too, over all peers."""
 
     async def main() -> int:
         inbox = Inbox("state", 64)
@@ -184,7 +184,7 @@ def test_an_inbox_never_holds_more_than_two_of_the_largest_frames():
 
 
 def test_a_full_inbox_drops_frames_of_the_peer_with_most():
-    """Two frames of a quarter megabyte once kept every other peer's out."""
+    """Two frames of a quarter megabyte once blocked those of every other peer."""
 
     async def main() -> list[bytes]:
         inbox, large = Inbox("control", 64), bytes(250_000)

@@ -53,7 +53,7 @@ async def test_both_ends_hear_of_a_connection_and_of_its_end():
 
 @virtual
 async def test_a_frame_under_way_dies_with_its_connection():
-    """A frame of an old connection must not surface on the new one: the peer may have been reborn between."""
+    """A frame of an old connection must not arrive on the new one: the peer may have restarted in between."""
     hub, a, b = await pair([delay(1.0)])
     await a.send("b", "state", b"old")
     await trio.sleep(0.5)
@@ -63,7 +63,7 @@ async def test_a_frame_under_way_dies_with_its_connection():
 
 
 @virtual
-async def test_a_crash_is_silent_for_the_crashed_and_seen_by_all_others():
+async def test_a_crash_is_reported_to_all_other_nodes_only():
     hub, a, b = await pair()
     c = hub.join("c")
     await c.dial(b.addresses[0])
@@ -101,14 +101,14 @@ async def lost_of_1000(seed: int) -> list[bytes]:
     return [inbound.frame for inbound in await drained(b.inbound("control"))]
 
 
-def test_loss_has_its_rate_and_replays_by_seed():
+def test_loss_has_the_configured_rate_and_replays_by_seed():
     first, second, other = (trio.run(lost_of_1000, seed, clock=MockClock(autojump_threshold=0)) for seed in (1, 1, 2))
     assert first == second != other
     assert 0.65 < len(first) / 1000 < 0.75
 
 
 @virtual
-async def test_the_first_rule_with_an_opinion_decides():
+async def test_the_first_rule_with_an_answer_decides():
     hub, a, b = await pair()
     hub.rules[:] = [lambda src, dst, now: Deliver(2.0) if src == "a" else None, lambda src, dst, now: Drop()]
     start = trio.current_time()
@@ -121,7 +121,7 @@ async def test_the_first_rule_with_an_opinion_decides():
 
 @virtual
 async def test_a_slow_link_takes_size_over_rate_and_lanes_share_it():
-    """1000 bytes at 100 B/s are ten seconds on any lane; the sender waits meanwhile, not the network."""
+    """1000 bytes at 100 B/s take ten seconds on any lane; the sender waits meanwhile, not the network."""
     _, a, b = await pair([slow("b", 100.0, after_s=0.0)])
     start = trio.current_time()
     await a.send("b", "exchange", bytes(1000))
@@ -134,7 +134,7 @@ async def test_a_slow_link_takes_size_over_rate_and_lanes_share_it():
 
 @virtual
 async def test_a_full_inbox_drops_the_newest_of_the_noisy_peer_only():
-    """The bound is per peer: one who floods must not push out another's frames."""
+    """The bound is per peer: a flood must not displace another peer's frames."""
     hub, a, b = await pair(inbox_frames=8)
     c = hub.join("c")
     c.learn("b", b.addresses)
@@ -151,7 +151,7 @@ async def test_a_full_inbox_drops_the_newest_of_the_noisy_peer_only():
 
 
 @virtual
-async def test_a_refused_peer_stays_out_until_the_hour():
+async def test_a_refused_peer_is_refused_until_its_time():
     _, a, b = await pair()
     b.refuse("a", until=trio.current_time() + 30.0)
     assert (await drained(a.events()))[-1] == Disconnected("b")
@@ -179,7 +179,7 @@ async def test_unreachable_peers_are_reported():
 
 @virtual
 async def test_events_keep_the_newest_when_they_are_not_read():
-    """A node that looks late must see the present, not the past."""
+    """A node that reads late must see the current state."""
     hub, a, b = await pair()
     for _ in range(2000):
         hub.sever("a", "b")
@@ -190,7 +190,7 @@ async def test_events_keep_the_newest_when_they_are_not_read():
 
 
 @virtual
-async def test_caps_hold_for_all_links_of_a_peer_together_and_short_frames_go_between_the_pieces_of_long_ones():
+async def test_caps_apply_to_all_links_of_a_peer_and_short_frames_interleave_with_long_ones():
     hub = MemoryHub()
     a, b, c = (hub.join(name) for name in "abc")
     for other in (b, c):

@@ -1,4 +1,4 @@
-"""NAT-PMP: its datagrams are those of RFC 6886, and a router that says anything else is as if there were none."""
+"""NAT-PMP: datagrams follow RFC 6886, and a router that answers anything else counts as absent."""
 
 import struct
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ def led(port=4001, outside=4001, seconds=3600, result=0):
 
 @asynccontextmanager
 async def router(*answers):
-    """On this machine; it answers its questions in turn, None not at all, and keeps them."""
+    """Run a router on this machine that gives the listed answers in turn, None for no answer, and records the requests."""
     asked, left = [], list(answers)
     with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as listening:
         await listening.bind(("127.0.0.1", 0))
@@ -79,7 +79,7 @@ async def test_a_lost_request_is_repeated_and_other_answers_are_skipped():
         (address(), led()[:-1]),
     ],
 )
-async def test_a_router_that_refuses_is_silent_or_answers_nonsense_gives_no_port(answers):
+async def test_a_refusing_silent_or_invalid_router_gives_no_port(answers):
     async with router(*answers) as (it, _):
         assert await it.lead(4001, 4001) is None
 
@@ -93,14 +93,14 @@ async def test_without_a_router_no_time_is_lost():
 
 
 @given(st.binary(max_size=20), st.sampled_from([ADDRESS, TCP]))
-def test_any_datagram_is_an_answer_of_the_right_length_a_refusal_or_none(data, operation):
+def test_any_datagram_parses_as_an_answer_a_refusal_or_none(data, operation):
     found = answer(data, operation)
     assert found is None or len(found) in {0, 4 if operation == ADDRESS else 8}
     if found is None and len(data) >= 8:
         assert data[0] != 0 or data[1] != operation + 128
 
 
-def test_questions_have_the_lengths_of_the_standard():
+def test_requests_have_the_standard_s_lengths():
     assert [len(question(ADDRESS)), len(question(TCP, 1, 2, 3))] == [2, 12]
 
 

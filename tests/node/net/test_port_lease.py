@@ -1,4 +1,4 @@
-"""A port of the router: asked for, renewed, given back, and never in the way when the router says anything else."""
+"""A port of the router is requested, renewed and returned, and unexpected answers of the router do no harm."""
 
 import pytest
 import trio
@@ -11,7 +11,7 @@ HERE = (f"/ip4/192.168.1.7/tcp/4001/p2p/{peer_of('me')}",)
 
 
 class FakeRouter:
-    """It gives what it is told to, in turn, and then the last again."""
+    """A router that gives the listed answers in turn, then repeats the last one."""
 
     def __init__(self, words, *gives):
         self.words, self.gives, self.asked, self.ended = words, list(gives), [], []
@@ -25,7 +25,7 @@ class FakeRouter:
 
 
 async def leased(seconds, *routers):
-    """What a node was told, and its events, when it stops."""
+    """Return the node's port events when it stops."""
     given, reports = [], Reports()
     lease = PortLease(lambda: HERE, given.append, reports, lambda: routers)
     with trio.move_on_after(seconds):
@@ -34,7 +34,7 @@ async def leased(seconds, *routers):
 
 
 @pytest.mark.trio
-async def test_a_port_is_renewed_at_half_of_its_time_and_given_back_at_the_end(autojump_clock):
+async def test_a_port_is_renewed_at_half_its_lifetime_and_released_at_the_end(autojump_clock):
     router = FakeRouter("A", Lease("9.9.9.9", 4003, 1000.0), Lease("9.9.9.9", 4003, 10.0))
     given, reports = await leased(501.0 + LEAST_S, router)
     assert given == [("9.9.9.9", 4003)]
@@ -46,7 +46,7 @@ async def test_a_port_is_renewed_at_half_of_its_time_and_given_back_at_the_end(a
 
 
 @pytest.mark.trio
-async def test_the_router_that_gave_a_port_is_tried_first_and_the_others_after_it_fails(autojump_clock):
+async def test_the_router_that_gave_a_port_is_asked_first(autojump_clock):
     first, second = FakeRouter("A", None), FakeRouter("B", Lease("9.9.9.9", 4001), None)
     given, reports = await leased(1801.0, first, second)
     assert [len(it.asked) for it in (first, second)] == [2, 2]
@@ -57,7 +57,7 @@ async def test_the_router_that_gave_a_port_is_tried_first_and_the_others_after_i
 
 
 @pytest.mark.trio
-async def test_a_node_without_private_addresses_asks_nobody(autojump_clock):
+async def test_a_node_without_private_addresses_requests_no_port(autojump_clock):
     router = FakeRouter("A", Lease("9.9.9.9", 4001))
     addresses = [f"/ip4/8.8.8.8/tcp/4001/p2p/{peer_of('me')}"]
     with trio.move_on_after(100.0):

@@ -1,4 +1,4 @@
-"""A router that speaks UPnP, as miniupnpc gives it: whatever goes wrong is an Exception."""
+"""A router that speaks UPnP, through miniupnpc, whose errors are all of type Exception."""
 
 import pytest
 
@@ -38,7 +38,7 @@ class FakeDevice:
 
 
 @pytest.mark.trio
-async def test_a_port_is_led_to_this_node_for_an_hour_and_given_back():
+async def test_a_port_is_mapped_for_an_hour_and_released():
     device = FakeDevice()
     router = Upnp(lambda: device)
     assert await router.lead(4001, 4001) == Lease("9.9.9.9", 4001)
@@ -50,7 +50,7 @@ async def test_a_port_is_led_to_this_node_for_an_hour_and_given_back():
 
 
 @pytest.mark.trio
-async def test_a_used_port_is_left_alone_and_leases_without_an_end_are_not_requested():
+async def test_a_used_port_is_not_taken_and_permanent_leases_are_not_requested():
     device = FakeDevice(taken=(4001, 4002), endless=True)
     assert await Upnp(lambda: device).lead(4001, 4001) == Lease("9.9.9.9", 4003)
     assert device.asked[-2:] == [(4003, LEASE_S), (4003, 0)]
@@ -58,7 +58,7 @@ async def test_a_used_port_is_left_alone_and_leases_without_an_end_are_not_reque
 
 @pytest.mark.trio
 @pytest.mark.parametrize("device", [FakeDevice(there=0), FakeDevice(taken=range(4001, 4001 + PORTS)), FakeDevice(says=None)])
-async def test_a_router_that_gives_none_raises_nothing(device):
+async def test_a_router_without_a_port_raises_nothing(device):
     router = Upnp(lambda: device)
     assert await router.lead(4001, 4001) is None
     await router.give_back(4001, 4001)

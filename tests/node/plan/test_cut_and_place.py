@@ -1,4 +1,4 @@
-"""Cuts and crews are the best there are: against trying all of them."""
+"""Cuts and crews are optimal, compared with exhaustive search."""
 
 import itertools
 import random
@@ -12,7 +12,7 @@ from starling.node.plan.place import place
 
 
 def all_cuts(costs, speeds, sizes):
-    """The least time of the slowest stage over every cut that fits."""
+    """Return the smallest time of the slowest stage over every cut that fits."""
     count, n = len(costs), len(speeds)
     for inner in itertools.combinations(range(1, count), n - 1):
         ends = (*inner, count)
@@ -22,7 +22,7 @@ def all_cuts(costs, speeds, sizes):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_cut_is_better(seed):
+def test_the_cut_is_optimal(seed):
     draw = random.Random(seed)
     costs, n = [draw.uniform(0.5, 2.0) for _ in range(draw.randint(3, 9))], draw.randint(1, 4)
     speeds, sizes = [draw.choice((1, 2, 4)) for _ in range(n)], [draw.randint(1, 6) for _ in range(n)]
@@ -51,7 +51,7 @@ def test_unequal_machines_get_unequal_parts():
 
 
 def worlds(seed):
-    """Lines between six machines, and the rate of a crew of three: its slowest line decides."""
+    """Yield links between six machines, and the rate of a crew of three, which its slowest link decides."""
     draw = random.Random(seed)
     line = {pair: draw.uniform(1.0, 10.0) for pair in itertools.combinations(range(6), 2)}
     speed = [draw.uniform(1.0, 3.0) for _ in range(6)]
@@ -66,7 +66,7 @@ def worlds(seed):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_of_six_machines_no_two_crews_are_better(seed):
+def test_two_crews_of_six_machines_are_optimal(seed):
     near, rate = worlds(seed)
     found = place(range(6), 3, rate, near)
     assert sorted(itertools.chain(*found)) == list(range(6))
@@ -101,7 +101,7 @@ LINES = {
 
 
 def regions(many, home, seed):
-    """Seconds one way and bytes a second between 32 machines in so many regions, in any order; home lines carry 10 to 100 Mbit/s up."""
+    """Return seconds one way and bytes per second between 32 machines in several regions; home uplinks have 10 to 100 Mbit/s."""
     draw = np.random.default_rng(seed)
     at, up = draw.permutation(np.arange(32) * many // 32), 10 ** draw.uniform(1, 2, 32) * 1e6 / 8
 
@@ -110,7 +110,7 @@ def regions(many, home, seed):
         one, other = sorted((int(at[a]), int(at[b])))
         ms, gbit = (5, 2.0) if one == other else LINES[one][other - one - 1]
         delay[a][b] = ms / 1e3 + 0.016 * home
-        slower_up = min(up[a], up[b]) if home else float("inf")  # down carries five times as much
+        slower_up = min(up[a], up[b]) if home else float("inf")  # the downlink is five times as fast
         per_s[a][b] = min(gbit * 1e9 / 8, slower_up)
     return delay, per_s
 
@@ -131,7 +131,7 @@ def regions(many, home, seed):
     ],
 )
 def test_crews_placed_by_their_lines_are_as_fast_as_in_the_reference(many, home, megabytes, by_chance, placed):
-    """Micro-batches a second of all crews, means of three worlds; without lines 21.3. At least the reference's, whose search is another."""
+    """Micro-batches per second of all crews, means of three worlds; ignoring links gives 21.3. The reference uses another search."""
     rates = []
     for seed in range(3):
         delay, per_s = regions(many, home, seed)

@@ -1,4 +1,4 @@
-"""Plans of whole files: memory, who trains, what cures, and one line for what cannot be."""
+"""Plans of whole files: memory, which machines train, remedies, and one line for errors."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_the_published_column_of_memory_is_reproduced():
 
 
 def kept(block, x):
-    """Numbers that autograd keeps for each of the input; each storage once, parameters and input not counted."""
+    """Return the numbers that autograd retains per input number; each storage once, parameters and input excluded."""
     seen = {}
 
     def pack(tensor):
@@ -77,12 +77,12 @@ def kept(block, x):
 
 @pytest.mark.parametrize("t", [64, 256, 512])
 def test_planned_activation_bytes_match_a_blocks(t):
-    """Fifteen times its input where attention is fused, whatever the length."""
+    """Fifteen times its input where attention is fused, for any length."""
     assert kept(Block(64, 4), torch.randn(2, t, 64, requires_grad=True)) == pytest.approx(memory.KEPT, rel=0.02)
 
 
 class Scored(Block):
-    """Attention by hand, which keeps its scores; some are dropped out."""
+    """Attention computed explicitly, which retains its scores, with dropout."""
 
     dropped = 0.0
 
@@ -99,7 +99,7 @@ class Scored(Block):
     ("t", "scores", "found"), [(128, "stored", 19.2), (512, "stored", 31.5), (128, "dropout", 27.2), (512, "dropout", 63.5)]
 )
 def test_planned_score_bytes_match_a_blocks(t, scores, found):
-    """Those without dropout are the reference's. It counts two numbers a score as room for a mask; with dropout there are three."""
+    """Those without dropout are the reference's. It counts two numbers per score as memory of a mask; with dropout there are three."""
     block = Scored(128, 4)
     block.dropped = 0.1 if scores == "dropout" else 0.0
     measured = kept(block, torch.randn(2, t, 128, requires_grad=True))
@@ -110,7 +110,7 @@ def test_planned_score_bytes_match_a_blocks(t, scores, found):
 
 
 def test_on_a_home_line_a_billion_parameters_are_exchanged_every_254_steps():
-    """20 Mbit/s up, 2 s a step, and 106 where both ways are int4: the period of a coordinate, in however many parts it is done."""
+    """20 Mbit/s up, 2 s per step; 106 with int4 both ways. This is the period of each coordinate, in any number of parts."""
     model = ModelSection(layers=80, hidden=1024, heads=8, vocab=1000, sequence=64)
     for each, steps in ((1.27, 254), (0.53, 106)):
         world = World(model=model, train=TrainSection(exchange_bytes=each), machine=(machine("home", 200, mbit=20.0),))
@@ -118,7 +118,7 @@ def test_on_a_home_line_a_billion_parameters_are_exchanged_every_254_steps():
         assert member.exchange_s / 2.0 * 1e9 / memory.parameters(model) == pytest.approx(steps, rel=0.01)
 
 
-def test_parts_of_a_model_need_what_the_whole_does_but_for_what_each_process_takes():
+def test_stages_need_the_memory_of_the_whole_plus_a_constant_per_process():
     train, reserve = TrainSection(), 10**9
     whole = memory.needed(SMALL, train, 0, 8, 1, reserve)
     parts = [memory.needed(SMALL, train, first, first + 2, 1, reserve) for first in (0, 2, 4, 6)]
@@ -146,7 +146,7 @@ def test_settings_change_the_planned_memory(given, change, less):
 
 @pytest.mark.parametrize("change", [{"mix": "dsgd"}, {"flows": "bfloat16"}, {"degree": 1}])
 def test_adamw_holds_no_flows(change):
-    """Its moments, which are there anyway, are averaged."""
+    """It averages its moments, which it has anyway."""
     one, other = (memory.needed(SMALL, TrainSection(**keys), 0, 8, 1, 0) for keys in ({}, change))
     assert one == other
 
@@ -180,7 +180,7 @@ def test_a_slow_line_decides_and_a_fast_link_between_two_is_taken():
     assert plan(fast).crews[0].step_s < 0.2 * crew.step_s
 
 
-def test_each_cure_lets_one_more_train():
+def test_each_remedy_lets_one_more_machine_train():
     train = TrainSection(micro_batch=4, degree=8, optimizer="momentum")
     world = World(model=SMALL, train=train, machine=(machine("a", 13.0),))
     assert not plan(world).members
@@ -209,7 +209,7 @@ def test_the_command_says_who_trains_and_ends_with_1_if_nobody_can(file, capsys)
     assert "any of these lets one machine more train" in capsys.readouterr().out
 
 
-def test_without_machines_it_is_planned_for_this_one(file, capsys):
+def test_without_machines_the_plan_is_for_this_one(file, capsys):
     file.write_text(TEXT.partition("[[machine]]")[0].replace("layers = 8", "layers = 1").replace("32000", "10"))
     assert main(["plan", "plan.toml"]) == 0
     assert "this machine" in capsys.readouterr().out
@@ -270,7 +270,7 @@ def test_the_example_has_a_member_and_a_crew(tmp_path):
         ("[model]", "ms = -1\n[model]", ["ms"]),
     ],
 )
-def test_a_wrong_file_is_one_line_that_names_the_key(was, now, words, file, capsys):
+def test_an_invalid_plan_file_gives_one_line_that_names_the_key(was, now, words, file, capsys):
     assert was in TEXT
     file.write_text(TEXT.replace(was, now, 1))
     refused(capsys, ["plan", "plan.toml"], *words)

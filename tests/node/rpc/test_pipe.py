@@ -29,18 +29,18 @@ REQUESTS = (
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_a_request_comes_out_as_it_went_in(request_):
+def test_a_request_survives_encoding(request_):
     frame = pipe.encode(11, request_)
     assert pipe.body_bytes(frame[: pipe.HEADER.size]) == len(frame) - pipe.HEADER.size
     assert pipe.decode_request(frame[pipe.HEADER.size :]) == (11, request_)
 
 
-def test_replies_and_last_words_come_out_as_they_went_in():
+def test_replies_and_final_messages_survive_encoding():
     for reply in (calls.Trained(1, EngineFigures(20, 0.5), 0.1), calls.Refused("peer", "not_finite"), pipe.Failed("MemoryError: no")):
         assert pipe.decode_reply(pipe.encode(0, reply)[pipe.HEADER.size :]) == (0, reply)
 
 
-def test_a_frame_that_cannot_be_read_is_a_bug_here_and_says_so():
+def test_an_unreadable_frame_is_reported_as_a_local_bug():
     for body in (b"", b"\xc1", b"\x92\x01\x91\xa4what", pipe.encode(1, calls.Done())[pipe.HEADER.size :]):
         with pytest.raises(LocalProtocolError, match="not a request"):
             pipe.decode_request(body)
@@ -48,7 +48,7 @@ def test_a_frame_that_cannot_be_read_is_a_bug_here_and_says_so():
         pipe.body_bytes(pipe.HEADER.pack(pipe.MAX_FRAME_BYTES + 1))
 
 
-def test_the_childs_end_reads_requests_in_order_and_meets_the_end_of_the_stream():
+def test_the_child_reads_requests_in_order_until_the_end_of_the_stream():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         child = pipe.Pipe(theirs)
@@ -65,7 +65,7 @@ def test_the_childs_end_reads_requests_in_order_and_meets_the_end_of_the_stream(
 
 
 def payloads_allocated(step: Callable[[], object]) -> float:
-    """Peak of new memory, in payloads."""
+    """Return the peak of new memory, in payloads."""
     tracemalloc.start()
     try:
         step()

@@ -1,4 +1,4 @@
-"""Small models, batches, corrections and optimisers, of the kinds that users' own loops have."""
+"""Small models, batches, corrections and optimisers as in users' own loops."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from starling.node.script.parameters import Parameters
 
 
 def net(seed=0, width=3, dtype=torch.float32):
-    """A model of two layers, of 4 numbers each sample; always the same of a seed."""
+    """Return a model of two layers with 4 inputs, the same for each seed."""
     made = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -21,7 +21,7 @@ def net(seed=0, width=3, dtype=torch.float32):
 
 
 def batches(count, seed=1):
-    """So many batches of 8 samples."""
+    """Return this many batches of 8 samples."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
         x = torch.randn(8, 4, generator=generator)
@@ -29,7 +29,7 @@ def batches(count, seed=1):
 
 
 def fitted(model, batch):
-    """Do a backward pass for one batch -> the loss."""
+    """Do a backward pass for one batch and return the loss."""
     x, y = (each.to(next(model.parameters()).dtype) for each in batch)
     loss = mse_loss(model(x), y)
     loss.backward()
@@ -37,12 +37,12 @@ def fitted(model, batch):
 
 
 def flat(model):
-    """Return a copy of the parameters, side by side."""
+    """Return a copy of the parameters as one vector."""
     return torch.cat([each.detach().reshape(-1) for each in model.parameters()])
 
 
 class Subtracted:
-    """Subtracts a vector c (d,) from gradients, and notes what was asked. Satisfies `Correction`."""
+    """Subtracts a vector c (d,) from gradients, and records the calls. Satisfies `Correction`."""
 
     def __init__(self, c, *, active=True):
         self.c, self.active = c, active
@@ -63,7 +63,7 @@ def some(count, seed=7):
 
 
 def hooked(model, optimizers, c=None):
-    """Return hooks over optimisers, and their correction: by c (d,), or a random one."""
+    """Return hooks over optimisers and their correction: c (d,), or a random vector."""
     inner = unwrapped(optimizers)
     parameters = Parameters(model, inner)
     correction = Subtracted(some(parameters.layout.dim) if c is None else c)
@@ -80,7 +80,7 @@ def subtract(model, c):
 
 
 class ScheduleFree(Optimizer):
-    """SGD between an average x of z and z itself (Defazio et al. 2024): the parameter is the point between them, the state keeps z."""
+    """Schedule-free SGD (Defazio et al. 2024): the parameter is interpolated between the average x and the iterate z; the state holds z."""
 
     def __init__(self, params, lr=0.1, beta=0.9):
         super().__init__(params, {"lr": lr, "beta": beta, "k": 0})
@@ -97,7 +97,7 @@ class ScheduleFree(Optimizer):
 
 
 class Lookahead(Optimizer):
-    """Slow weights every 5 steps, kept in the wrapper; without `Optimizer.__init__`, as recipes have it."""
+    """Slow weights every 5 steps, stored in the wrapper, without `Optimizer.__init__`, as in common recipes."""
 
     def __init__(self, base, every=5, alpha=0.5):
         self.optimizer, self.every, self.alpha, self.count = base, every, alpha, 0
@@ -115,7 +115,7 @@ class Lookahead(Optimizer):
 
 
 class KeepsSlow(torch.optim.SGD):
-    """The same with the slow weights in the state."""
+    """The same with the slow weights in the optimiser state."""
 
     def __init__(self, params, lr=0.1):
         super().__init__(params, lr=lr)
@@ -134,7 +134,7 @@ class KeepsSlow(torch.optim.SGD):
 
 
 class SAM(Optimizer):
-    """A step in two halves: up along the gradient, then, back at the start, the base optimiser's step along the gradient found there."""
+    """A step in two halves: up along the gradient, then, from the start again, the base optimiser's step along the gradient found there."""
 
     def __init__(self, params, base, **keys):
         super().__init__(params, keys)

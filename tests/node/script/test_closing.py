@@ -1,4 +1,4 @@
-"""A script that has heard of the swarm's end does not take its node away before the node knows of it."""
+"""A script that has received the swarm's end does not stop its node before the node knows of it."""
 
 from types import SimpleNamespace
 
@@ -13,14 +13,14 @@ from tests.node.script.loops import batches, fitted, net
 
 
 @pytest.mark.parametrize("last", ["finished", "leaving"])
-def test_it_waits_until_the_node_says_that_its_rounds_are_done(tmp_path, monkeypatch, last):
+def test_closing_waits_until_the_node_has_finished_its_rounds(tmp_path, monkeypatch, last):
     states = iter(["training", "training", last, "never asked"])
     monkeypatch.setattr(Node, "status", lambda self: SimpleNamespace(state=next(states)))
     Node(tmp_path).wait_until_finished()
     assert [*states] == ["never asked"]
 
 
-def test_it_does_not_wait_for_a_node_that_has_ended_nor_for_ever(tmp_path, monkeypatch):
+def test_closing_does_not_wait_for_an_ended_node_and_has_a_deadline(tmp_path, monkeypatch):
     def ended(_self):
         raise ControlError("no node is running")
 
@@ -31,7 +31,7 @@ def test_it_does_not_wait_for_a_node_that_has_ended_nor_for_ever(tmp_path, monke
 
 
 class Recorder:
-    """A node that a script has started: keeps what it was asked."""
+    """A node started by a script, which records the requests to it."""
 
     def __init__(self):
         self.asked = []
@@ -45,7 +45,7 @@ class Recorder:
 
 @pytest.mark.parametrize(("steps", "asked"), [(4, ["wait", "stop"]), (3, ["stop"])])
 def test_a_swarm_that_has_finished_waits_for_its_node_before_it_stops_it(tmp_path, monkeypatch, steps, asked):
-    """Two rounds of two steps; one that leaves earlier has nothing to wait for."""
+    """Two rounds of two steps; a script that leaves earlier has nothing to wait for."""
     nodes.beside(monkeypatch)
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -1,4 +1,4 @@
-"""What `starling.Swarm.create` says of wrong keys and values: everything at once, a line each."""
+"""`starling.Swarm.create` reports all wrong keys and values at once, one line each."""
 
 import math
 
@@ -13,7 +13,7 @@ from tests.node.script.loops import net
 
 
 class Began(Exception):
-    """The node would be started now."""
+    """Raised where the node would be started."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def created(folder, model=None, **keys):
         ),
     ],
 )
-def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(tmp_path, keys, said):
+def test_all_errors_are_reported_at_once_and_nothing_is_written(tmp_path, keys, said):
     error = created(tmp_path / "new", **keys)
     lines = str(error).splitlines()
     assert len(lines) == len(said), lines
@@ -52,14 +52,14 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(tmp_path, keys
     assert not (tmp_path / "new").exists()
 
 
-def test_a_swarm_created_as_those_lines_say_has_these_keys(tmp_path):
+def test_following_the_error_lines_creates_a_swarm_with_these_keys(tmp_path):
     keys = {"mix": "gather", "robust.rule": "median", "overlay": "pull", "compress.select": "full"}
     assert isinstance(created(tmp_path, set=keys), Began)
     made = RunDir.existing(tmp_path).read_manifest()
     assert (made.mix.kind, made.robust.rule, made.overlay.kind, made.compress.select) == tuple(keys.values())
 
 
-def test_a_model_that_is_not_finite_is_said_with_the_rest(tmp_path):
+def test_a_non_finite_model_is_reported_with_the_other_errors(tmp_path):
     model = net()
     torch.nn.init.constant_(model[0].bias, math.inf)
     first, second = str(created(tmp_path, model, set={"foo": 1})).splitlines()

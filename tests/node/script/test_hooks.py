@@ -1,4 +1,4 @@
-"""Hooks around the optimisers of users' own loops: what a step is corrected by, and what counts as one."""
+"""Hooks around the optimisers of users' own loops: how a step is corrected, and what counts as one."""
 
 import copy
 import gc
@@ -24,7 +24,7 @@ from tests.node.script.loops import SAM, Lookahead, Subtracted, batches, fitted,
 
 
 def test_accumulated_and_clipped_gradients_are_corrected_after_the_clipping():
-    """8 batches in fours are 2 local steps. At `took_step` there are no gradients any more."""
+    """8 batches accumulated by four are 2 local steps. At `took_step` gradients are gone."""
     ends = []
     for by_hand in (False, True):
         model = net()
@@ -72,7 +72,7 @@ def test_a_closure_is_corrected_after_it_ran(kind, keyword):
     assert all(isinstance(each, torch.Tensor) for each in losses)
 
 
-def test_lbfgs_is_refused_before_anything_moves_unless_nothing_is_ever_corrected():
+def test_lbfgs_is_refused_at_creation_unless_nothing_is_corrected():
     model = net()
     optimizer = LBFGS(model.parameters(), max_iter=1)
     with pytest.raises(ConfigError, match="LBFGS evaluates its closure more than once a step"):
@@ -87,7 +87,7 @@ def test_lbfgs_is_refused_before_anything_moves_unless_nothing_is_ever_corrected
 
 @pytest.mark.parametrize("active", [True, False])
 def test_a_closure_that_is_evaluated_twice_in_a_step_is_refused(active):
-    """Also while there is nothing to subtract: it is refused in the first round, not in the second."""
+    """Even without a correction, so it is refused in the first round, not in the second."""
 
     class Twice(SGD):
         @torch.no_grad()
@@ -111,7 +111,7 @@ def test_a_closure_that_is_evaluated_twice_in_a_step_is_refused(active):
 @pytest.mark.parametrize("form", ["foreach", "fused", "plain"])
 @pytest.mark.parametrize("kind", [SGD, AdamW])
 def test_under_a_scaler_a_step_that_overflows_is_neither_corrected_nor_counted(kind, form, unscales):
-    """The others end with the bits of a loop without a scaler."""
+    """All other steps agree bit for bit with a loop without a scaler."""
     ends = []
     for scales in (False, True):
         model = net()
@@ -140,7 +140,7 @@ def test_under_a_scaler_a_step_that_overflows_is_neither_corrected_nor_counted(k
 @pytest.mark.parametrize("inner_steps", [1, 2])
 @pytest.mark.parametrize("base_made_before", [False, True])
 def test_a_step_that_calls_that_of_its_base_class_is_corrected_once(base_made_before, inner_steps):
-    """Torch hooks a class when the first instance of it is made, so inner steps run hooks or not."""
+    """torch hooks a class when its first instance is made, so inner steps may or may not run hooks."""
 
     class Base(SGD):
         def step(self, closure=None):
@@ -185,7 +185,7 @@ def test_after_a_step_that_raised_the_next_is_corrected_once():
     assert len(correction.taken) == 1
 
 
-def test_after_a_step_that_raised_one_without_a_gradient_does_not_count():
+def test_a_step_without_a_gradient_after_one_that_raised_does_not_count():
     class Broken(SGD):
         broken = True
 
@@ -207,7 +207,7 @@ def test_after_a_step_that_raised_one_without_a_gradient_does_not_count():
 
 
 def test_a_step_within_that_of_another_optimiser_is_corrected():
-    """Also after one that raised, which left its pre-hook without a post-hook."""
+    """Also after one that raised, whose pre-hook ran without a post-hook."""
     model = net()
     first, second = (SGD(part.parameters(), lr=0.1) for part in (model[0], model[2]))
     hooks, correction = hooked(model, [first, second])
@@ -223,8 +223,8 @@ def test_a_step_within_that_of_another_optimiser_is_corrected():
     assert correction.taken == [(15, 19), (0, 15)]
 
 
-def test_a_step_that_raised_keeps_nothing_of_its_callers():
-    """As a batch that did not fit into memory."""
+def test_a_step_that_raised_keeps_no_reference_to_its_caller_s_objects():
+    """For example a batch that did not fit into memory."""
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     hooks, _ = hooked(model, optimizer)
@@ -245,8 +245,8 @@ def test_a_step_that_raised_keeps_nothing_of_its_callers():
     assert not hooks.took_step()
 
 
-def test_the_rate_is_that_which_the_step_used():
-    """A scheduler may step before `took_step`. Of two groups it is the mean over coordinates."""
+def test_the_reported_rate_is_the_one_used_by_the_step():
+    """A scheduler may step before `took_step`. With two groups it is the mean over coordinates."""
     model = net()
     first, second = model[0], model[2]
     optimizer = SGD([{"params": first.parameters(), "lr": 0.4}, {"params": second.parameters(), "lr": 0.1}])
@@ -263,7 +263,7 @@ def test_the_rate_is_that_which_the_step_used():
         assert hooks.rate == pytest.approx(mean * 0.5**number)
 
 
-def test_groups_that_a_loaded_state_replaced_are_read():
+def test_groups_replaced_by_a_loaded_state_are_read():
     model = net()
     optimizer = SGD(model.parameters(), lr=torch.tensor(0.25))
     hooks, _ = hooked(model, optimizer)
@@ -277,8 +277,8 @@ def test_groups_that_a_loaded_state_replaced_are_read():
     assert hooks.rate == 0.5
 
 
-def test_two_optimisers_are_one_vector_and_one_step_an_iteration():
-    """As of a generator and a discriminator, which steps twice and finds gradients of the generator's loss."""
+def test_two_optimisers_form_one_vector_and_take_one_step_per_iteration():
+    """As for a generator and a discriminator, which steps twice and has gradients of the generator's loss."""
     made, judged = net(0), net(1, 5)
     first = sum(each.numel() for each in made.parameters())
     both = nn.ModuleDict({"g": made, "d": judged})
@@ -325,8 +325,8 @@ def test_an_optimiser_of_each_parameter_in_the_backward_pass_is_corrected():
     assert torch.equal(*ends)
 
 
-def test_a_whole_model_in_one_optimiser_is_one_stretch():
-    """Whatever the order of its groups; parameters without a gradient are in it, and get none."""
+def test_a_whole_model_in_one_optimiser_is_one_contiguous_range():
+    """In any order of its groups; parameters without a gradient are part of it and are not changed."""
     model = net()
     optimizer = SGD([{"params": model[2].parameters()}, {"params": model[0].parameters()}], lr=0.1, weight_decay=0.1)
     hooks, correction = hooked(model, optimizer)
@@ -341,7 +341,7 @@ def test_a_whole_model_in_one_optimiser_is_one_stretch():
     assert torch.equal(model[0].bias, bias)
 
 
-def test_parameters_side_by_side_are_one_stretch():
+def test_adjacent_parameters_are_one_contiguous_range():
     model = net()
     weights, biases = ([each for each in model.parameters() if each.ndim == ndim] for ndim in (2, 1))
     optimizers = [SGD(weights, lr=0.1), SGD([model[0].weight, *biases], lr=0.1)]
@@ -353,7 +353,7 @@ def test_parameters_side_by_side_are_one_stretch():
     assert correction.taken == [(0, 12), (15, 18), (0, 15), (18, 19)]
 
 
-def test_gradients_of_what_is_not_the_models_do_not_count():
+def test_gradients_of_parameters_outside_the_model_do_not_count():
     model, other = net(), net()
     optimizer = SGD([*model.parameters(), *other.parameters()], lr=0.1)
     hooks, correction = hooked(model, optimizer)
@@ -441,8 +441,8 @@ def test_the_second_half_of_sam_is_corrected():
 @pytest.mark.slow  # tracing
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of modules that torch._dynamo imports
 @pytest.mark.parametrize("compiles", ["model", "step", "around", "before the hooks"])
-def test_what_is_compiled_ends_as_it_does_in_eager_mode(compiles):
-    torch.compiler.reset()  # imports it, before hooks are made
+def test_compiled_optimisers_give_the_result_of_eager_mode(compiles):
+    torch.compiler.reset()  # imports it before hooks are made
     ends = []
     for eager in (True, False):
         model = net()
@@ -480,8 +480,8 @@ def test_a_step_without_any_gradient_does_not_count():
     assert math.isnan(hooks.rate)
 
 
-def test_only_calls_in_a_row_that_see_no_step_are_an_error():
-    """As accumulation has some between steps."""
+def test_only_consecutive_calls_without_a_step_are_an_error():
+    """Accumulation has some between steps."""
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     hooks, _ = hooked(model, optimizer)
@@ -493,7 +493,7 @@ def test_only_calls_in_a_row_that_see_no_step_are_an_error():
 
 
 def test_a_new_model_with_the_old_optimiser_is_noticed():
-    """Three steps without a gradient are warned of, as empty batches have them too; after a hundred it ends."""
+    """Three steps without a gradient give a warning, since empty batches have none either; after a hundred the loop ends."""
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     hooks, _ = hooked(model, optimizer)
@@ -514,7 +514,7 @@ def test_a_new_model_with_the_old_optimiser_is_noticed():
         step()
 
 
-def test_a_step_with_a_gradient_ends_the_row_of_those_without():
+def test_a_step_with_a_gradient_resets_the_count_of_those_without():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     hooks, _ = hooked(model, optimizer)
@@ -528,7 +528,7 @@ def test_a_step_with_a_gradient_ends_the_row_of_those_without():
         assert hooks.took_step()
 
 
-def test_parameters_that_loading_has_replaced_are_named_at_the_third_step():
+def test_parameters_replaced_by_loading_are_named_at_the_third_step():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     hooks, _ = hooked(model, optimizer)
@@ -541,7 +541,7 @@ def test_parameters_that_loading_has_replaced_are_named_at_the_third_step():
         hooks.took_step()
 
 
-def test_a_copied_optimiser_that_steps_instead_is_noticed():
+def test_a_copied_optimiser_without_hooks_is_noticed():
     """A copy has no hooks."""
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -566,8 +566,8 @@ def test_sparse_gradients_are_refused_by_name(active):
     assert not hooks.took_step()
 
 
-def test_hooks_made_again_close_the_older_ones_which_are_freed():
-    """As a notebook's cell that is run twice."""
+def test_new_hooks_close_and_free_the_older_ones():
+    """As when a notebook cell is run twice."""
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     first, correction = hooked(model, optimizer)
@@ -582,11 +582,11 @@ def test_hooks_made_again_close_the_older_ones_which_are_freed():
     assert (len(correction.taken), len(again.taken)) == (0, 1)
     kept = weakref.ref(first)
     del first
-    gc.collect()  # the error above has a traceback
+    gc.collect()  # the traceback of the error above refers to it
     assert kept() is None
 
 
-def test_forgotten_hooks_are_freed_and_correct_no_more():
+def test_unreferenced_hooks_are_freed_and_stop_correcting():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     hooks, correction = hooked(model, optimizer)
@@ -599,7 +599,7 @@ def test_forgotten_hooks_are_freed_and_correct_no_more():
     assert not optimizer._optimizer_step_pre_hooks
 
 
-def test_closed_hooks_correct_nothing_and_say_that_they_are_closed():
+def test_closed_hooks_correct_nothing_and_report_that_they_are_closed():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     hooks, correction = hooked(model, optimizer)
@@ -613,7 +613,7 @@ def test_closed_hooks_correct_nothing_and_say_that_they_are_closed():
 
 
 @pytest.mark.parametrize("mode", ["default dtype", "meta", "inference"])
-def test_the_modes_of_the_user_do_not_matter(mode):
+def test_gradient_and_inference_modes_of_the_user_do_not_matter(mode):
     ends = []
     for within in (False, True):
         model, (batch,) = net(), batches(1)
@@ -625,7 +625,7 @@ def test_the_modes_of_the_user_do_not_matter(mode):
         try:
             with torch.device("meta" if within and mode == "meta" else "cpu"):
                 with torch.inference_mode(within and mode == "inference"):
-                    hooks.correct()  # makes the kept vector
+                    hooks.correct()  # allocates the retained vector
                 optimizer.step()
                 hooks.corrected()
                 assert hooks.took_step()
@@ -652,7 +652,7 @@ def test_no_random_number_is_drawn():
 
 def test_wrapped_optimisers_are_unwrapped_to_the_innermost():
     class Prepared:
-        """As Accelerate's."""
+        """Imitates Accelerate's wrapper."""
 
         def __init__(self, optimizer):
             self.optimizer = optimizer
@@ -667,12 +667,12 @@ def test_wrapped_optimisers_are_unwrapped_to_the_innermost():
     assert unwrapped([inner, Prepared(inner)]) == [inner]
     sam = SAM(model.parameters(), SGD, lr=0.1)
     assert unwrapped((sam, inner)) == [sam.base_optimizer, inner]
-    inner.optimizer = inner  # does not go round for ever
+    inner.optimizer = inner  # does not recurse without end
     assert unwrapped(inner) == [inner]
 
 
 class Plain:
-    """An optimiser that is none of torch's, without hooks."""
+    """An optimiser that does not derive from torch's and has no hooks."""
 
     def __init__(self, params):
         self.param_groups = [{"params": list(params), "lr": 0.5}]
@@ -748,7 +748,7 @@ def test_a_step_by_hand_counts_once_and_only_after_its_correction():
     assert not hooks.took_step()
 
 
-def test_another_optimiser_than_those_given_is_not_corrected_by_hand():
+def test_correct_by_hand_ignores_other_optimisers():
     model = net()
     hooks, _ = hooked(model, SGD(model.parameters(), lr=0.1))
     with pytest.raises(ConfigError, match="Adam is none of those given to Swarm"):
@@ -768,7 +768,7 @@ def test_a_fork_is_refused(monkeypatch, entry):
 
 
 def test_a_worker_that_imports_the_script_again_is_refused(monkeypatch):
-    """Spawned processes say so of themselves until the import is done (measured: own-loop.md §7)."""
+    """Spawned processes are recognisable until the import is done (measured: own-loop.md §7)."""
     refuse_workers()
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     with pytest.raises(ConfigError, match='put it under `if __name__ == "__main__":`'):

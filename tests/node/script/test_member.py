@@ -1,4 +1,4 @@
-"""A script and its engine: rounds that wait, rounds that overlap, a clock; scripts that come, go, and are not the swarm's."""
+"""A script and its engine: waiting rounds, overlapping rounds, clock pace; scripts that start, end, or do not fit the swarm."""
 
 import math
 import os
@@ -47,7 +47,7 @@ def finish(engine):
 
 
 def overlapped(engines):
-    """Rounds whose local steps run while the vectors of the round before are exchanged."""
+    """Run rounds whose local steps overlap the exchange of the round before."""
     every(engines, calls.Train(0, STEPS))
     for number in range(ROUNDS):
         following = {name: engine.handle(calls.Train(number + 1, STEPS, ahead=True)) for name, engine in engines.items()}
@@ -62,8 +62,8 @@ def overlapped(engines):
 
 @pytest.mark.parametrize("mix", ["pet", "dsgd"])
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_rounds_that_overlap_end_where_those_of_a_task_end(tmp_path, kind, mix):
-    """The script goes on while vectors are exchanged, and adds what they did one round later than a task: gradients differ by that."""
+def test_overlapped_rounds_of_a_script_end_near_those_of_a_task(tmp_path, kind, mix):
+    """The script continues while vectors are exchanged and adds its steps one round later than a task does, so gradients differ by that."""
     agreed = agreement(kind, mix, lr={"sgd": 0.01, "adamw": 0.001}[kind], overlap=True)
     begun = x_of(opened(agreed))
     of_task = overlapped({name: opened(agreed, shard, node=name) for shard, name in enumerate("ab")})
@@ -101,14 +101,14 @@ def test_a_script_that_overlaps_does_not_wait_for_the_mix(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_in_clock_pace_a_script_and_a_task_meet_in_the_middle(tmp_path, kind):
-    """Effects come between any two local steps: the script adds them when it looks, and nothing is lost or added twice."""
+def test_in_clock_pace_a_script_and_a_task_reach_consensus(tmp_path, kind):
+    """Effects come between any two local steps: the script adds them at its next call, and none is lost or added twice."""
     agreed = agreement(kind, "dsgd", pace="clock", rounds=0)
     engines = {"a": Scripted(agreed, tmp_path), "b": opened(agreed, 1, node="b")}
     stop = threading.Event()
 
     def frozen(model, _lr):
-        return [torch.optim.SGD(model.parameters(), 0.0)]  # local steps that move nothing
+        return [torch.optim.SGD(model.parameters(), 0.0)]  # local steps that change no parameter
 
     def script():
         made, model, batch = pieces(agreed, "a", 0)
@@ -144,8 +144,8 @@ def test_in_clock_pace_a_script_and_a_task_meet_in_the_middle(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["between the halves of SAM", "after a step that raised"])
-def test_peers_are_answered_from_the_model_as_it_was_after_the_last_step(tmp_path, kind):
-    """Whatever the script does to its parameters meanwhile; what the exchange did is added when it goes on."""
+def test_peers_are_answered_from_the_model_after_the_last_step(tmp_path, kind):
+    """Whatever the script does to its parameters meanwhile; the exchange's effect is added when it continues."""
     agreed = agreement("sgd", "dsgd", pace="clock", rounds=0)
     a, b = Scripted(agreed, tmp_path), opened(agreed, 1, node="b")
     meanwhile, answered, stop = threading.Event(), threading.Event(), threading.Event()
@@ -200,7 +200,7 @@ def test_peers_are_answered_from_the_model_as_it_was_after_the_last_step(tmp_pat
     done(a, calls.Stop())
 
 
-def test_without_its_script_a_node_does_no_local_steps_and_with_another_it_goes_on(tmp_path, monkeypatch):
+def test_a_node_without_its_script_does_no_local_steps_until_another_connects(tmp_path, monkeypatch):
     monkeypatch.setattr("starling.node.engine.script.driver.AWAY_S", 0.2)
     agreed = agreement(mix="dsgd")
     engine, model_of = Scripted(agreed, tmp_path), {}
@@ -246,7 +246,7 @@ def member_of(folder, model, optimizer=None, **parts):
 
 
 def attempt(engine, make):
-    """What a script gets that tries to join, as a message."""
+    """Return the message that a script gets which tries to join."""
 
     def script():
         with pytest.raises(ConfigError) as raised:
@@ -266,7 +266,7 @@ def attempt(engine, make):
         (lambda: _digits(extra=True), "the model trains extra.weight, the swarm's does not"),
     ],
 )
-def test_another_model_is_refused_in_one_line_and_the_next_script_is_heard(tmp_path, model, words):
+def test_a_script_with_another_model_is_refused_and_the_next_one_accepted(tmp_path, model, words):
     agreed = agreement()
     engine = Scripted(agreed, tmp_path)
     message = attempt(engine, lambda: member_of(tmp_path, model()))
@@ -306,7 +306,7 @@ def test_a_second_script_in_one_directory_is_refused(tmp_path):
 
 
 def stepping(folder, spoil=lambda model, number: None, steps=STEPS, **parts):
-    """A script that does `steps` local steps, one of which may be spoilt -> what it is left with."""
+    """Run a script that does `steps` local steps, one of which may be spoilt; return its final parameters."""
     made, model, batch = pieces(agreement(), "a", 0)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     member = Member(folder, Parts(model, unwrapped(optimizer), **parts), Up())
@@ -346,7 +346,7 @@ def test_a_model_that_is_no_longer_finite_is_not_sent(tmp_path, monkeypatch):
 
 
 def test_after_ctrl_c_in_the_wait_at_a_round_s_end_the_next_step_ends_the_round(tmp_path):
-    """What was done since is replaced by the mix; the next round has all its steps."""
+    """The mix replaces what was done since; the next round has all its steps."""
     engine = Scripted(agreement(), tmp_path)
 
     def script():
@@ -386,7 +386,7 @@ def test_after_ctrl_c_in_the_wait_at_a_round_s_end_the_next_step_ends_the_round(
     done(engine, calls.Stop())
 
 
-def test_after_the_end_a_step_is_refused(tmp_path):
+def test_a_step_after_the_swarm_s_end_is_refused(tmp_path):
     engine = Scripted(agreement(), tmp_path)
 
     def script():
@@ -423,7 +423,7 @@ def test_the_script_evaluates_on_request_and_the_best_model_is_stored(tmp_path):
     assert (tmp_path / "best.safetensors").exists()
 
 
-def test_without_evaluate_what_was_logged_counts_and_nothing_is_refused_in_a_line(tmp_path):
+def test_without_evaluate_the_logged_metric_counts_and_its_absence_gives_one_line(tmp_path):
     engine = Scripted(agreement(), tmp_path)
 
     def script():
@@ -454,7 +454,7 @@ def test_without_evaluate_what_was_logged_counts_and_nothing_is_refused_in_a_lin
 
 
 def in_a_fork(do):
-    """What a forked process has to say, which must not end as the tests do."""
+    """Return what a forked process reports; it must not end as the tests do."""
     read, write = os.pipe()
     if not (child := os.fork()):
         try:
@@ -469,8 +469,8 @@ def in_a_fork(do):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_in_a_fork_a_step_is_refused_and_its_end_is_not_that_of_the_script(tmp_path):
-    """As of a worker that a data loader has forked."""
+def test_a_forked_process_cannot_step_and_its_end_does_not_close_the_swarm(tmp_path):
+    """As in a worker that a data loader has forked."""
     engine = Scripted(agreement(), tmp_path)
 
     said, gate = [], threading.Event()
@@ -502,10 +502,10 @@ def test_in_a_fork_a_step_is_refused_and_its_end_is_not_that_of_the_script(tmp_p
 
 
 def test_rounds_without_a_script_take_as_long_as_with_one(tmp_path, monkeypatch):
-    """Else a node alone would be through with its run in seconds."""
+    """Otherwise a lone node would finish its run in seconds."""
     monkeypatch.setattr("starling.node.engine.script.driver.FIRST_S", 0.1)
     monkeypatch.setattr("starling.node.engine.script.driver.LEAST_S", 0.3)
-    began = time.monotonic()  # the first wait begins when the engine is made
+    began = time.monotonic()  # the first deadline is counted from the creation of the engine
     engine = Scripted(agreement(mix="dsgd"), tmp_path)
     for number in range(3):
         assert done(engine, calls.Train(number, STEPS)).figures.local_steps == 0
@@ -514,8 +514,8 @@ def test_rounds_without_a_script_take_as_long_as_with_one(tmp_path, monkeypatch)
     done(engine, calls.Stop())
 
 
-def test_a_script_that_closes_in_the_middle_of_a_round_gives_its_steps_and_keeps_its_state(tmp_path):
-    """So model and optimiser belong together when it comes back."""
+def test_closing_in_the_middle_of_a_round_hands_over_its_steps_and_stores_the_state(tmp_path):
+    """So model and optimiser match when it comes back."""
     agreed = agreement("adamw", "dsgd")
     engine = Scripted(agreed, tmp_path)
 
@@ -540,7 +540,7 @@ def test_a_script_that_closes_in_the_middle_of_a_round_gives_its_steps_and_keeps
     done(engine, calls.Stop())
 
 
-def test_one_s_own_checkpoint_wins_over_the_state_that_the_node_kept(tmp_path):
+def test_a_user_s_own_checkpoint_overrides_the_node_s_state(tmp_path):
     agreed = agreement(mix="dsgd")
     engine = Scripted(agreed, tmp_path)
 
@@ -566,7 +566,7 @@ def test_one_s_own_checkpoint_wins_over_the_state_that_the_node_kept(tmp_path):
     done(engine, calls.Stop())
 
 
-def test_a_number_without_a_name_is_the_swarm_s_metric_and_its_loss_if_that_is_it(tmp_path):
+def test_an_unnamed_number_is_the_swarm_s_metric(tmp_path):
     engine = Scripted(agreement(), tmp_path)
 
     def script():
@@ -580,7 +580,7 @@ def test_a_number_without_a_name_is_the_swarm_s_metric_and_its_loss_if_that_is_i
         finish(engine)
 
 
-def test_state_is_kept_beside_the_checkpoint_and_found_again(tmp_path):
+def test_state_is_stored_beside_the_checkpoint_and_restored(tmp_path):
     agreed = agreement("adamw", "dsgd")
     engine = Scripted(agreed, tmp_path)
 

@@ -1,4 +1,4 @@
-"""What users' optimisers remember, as vectors that are averaged: by the names of torch's optimisers, as the engine sees its own."""
+"""The memories of users' optimisers as vectors that are averaged: recognised by the state names of torch's optimisers."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ LIKE_THE_ENGINE = {
 
 
 def engines_memory(kind, model, count=3):
-    """The memory of the engine's optimiser of that kind after the same local steps, as exchanges see it."""
+    """Return the memory of the engine's optimiser of that kind after the same local steps, as exchanges see it."""
     section = taken(OptimizerSection, kind=kind, lr=LR, momentum=0.9, weight_decay=0.0)
     parameters = Parameters(model, [SGD(model.parameters(), lr=LR)])
     x = flatten(model, parameters.layout)
@@ -76,7 +76,7 @@ def by_coordinate(decays):
 
 
 @pytest.mark.parametrize("kind", LIKE_THE_ENGINE)
-def test_exchanges_see_what_they_see_of_the_engines_optimiser(kind):
+def test_exchanges_see_the_same_memory_as_of_the_engine_s_optimiser(kind):
     model = net()
     optimizers = LIKE_THE_ENGINE[kind](model)
     memories, parameters = of(model, *optimizers)
@@ -90,7 +90,7 @@ def test_exchanges_see_what_they_see_of_the_engines_optimiser(kind):
     assert memories.known
 
 
-def test_parameters_side_by_side_that_forget_alike_are_one_piece():
+def test_adjacent_parameters_with_equal_decay_rates_are_one_piece():
     model = net()
     optimizers = [AdamW(model.parameters())]
     memories, parameters = of(model, *optimizers)
@@ -99,7 +99,7 @@ def test_parameters_side_by_side_that_forget_alike_are_one_piece():
 
 
 @pytest.mark.parametrize("other", ["optimiser", "betas", "square"])
-def test_parameters_that_forget_otherwise_or_in_another_optimiser_are_pieces_of_their_own(other):
+def test_parameters_with_other_decay_rates_or_optimisers_are_separate_pieces(other):
     model = net()
     first, second = (list(part.parameters()) for part in (model[0], model[2]))
     start = sum(each.numel() for each in first)
@@ -116,7 +116,7 @@ def test_parameters_that_forget_otherwise_or_in_another_optimiser_are_pieces_of_
 
 
 @pytest.mark.parametrize("kind", LIKE_THE_ENGINE)
-def test_what_is_written_is_what_the_optimiser_remembers(kind):
+def test_written_memories_become_the_optimiser_s_state(kind):
     model = net()
     optimizers = LIKE_THE_ENGINE[kind](model)
     memories, parameters = of(model, *optimizers)
@@ -133,8 +133,8 @@ def test_what_is_written_is_what_the_optimiser_remembers(kind):
     assert memories.age() == 41
 
 
-def test_written_memories_do_not_share_the_vectors():
-    """They are used again for the next exchange."""
+def test_written_memories_are_copies():
+    """The vectors are reused for the next exchange."""
     model = net()
     optimizers = [Adam(model.parameters())]
     memories, parameters = of(model, *optimizers)
@@ -162,7 +162,7 @@ def test_memories_of_other_dtypes_are_converted_both_ways(dtype):
     assert torch.equal(torch.cat([state["exp_avg"].reshape(-1) for state in optimizer.state.values()]), kept * 2)
 
 
-def test_counts_that_are_numbers_of_python_are_set():
+def test_step_counts_that_are_python_numbers_are_set():
     """As in optimisers of other libraries."""
     model = net()
     optimizer = Adam(model.parameters())
@@ -198,7 +198,7 @@ def test_while_one_of_two_optimisers_has_not_stepped_nothing_is_averaged():
 
 
 @pytest.mark.parametrize("kind", [SGD, Adam])
-def test_a_parameter_without_a_gradient_so_far_remembers_nothing(kind):
+def test_a_parameter_without_a_gradient_so_far_has_no_memory(kind):
     model = net()
     keys = {"momentum": 0.9} if kind is SGD else {}
     optimizer = kind(model.parameters(), lr=LR, **keys)
@@ -253,8 +253,8 @@ def test_state_under_unknown_names_is_not_averaged(make):
 
 
 @pytest.mark.parametrize("change", ["shape", "codes", "no betas"])
-def test_memories_in_another_form_are_not_known(change):
-    """As those of a low rank or in 8 bits have."""
+def test_memories_in_other_formats_are_not_averaged(change):
+    """For example low-rank or 8-bit ones."""
     model = nn.Sequential(nn.Linear(4, 1, bias=False))
     optimizer = Adam(model.parameters())
     memories, _ = of(model, optimizer)
@@ -271,7 +271,7 @@ def test_memories_in_another_form_are_not_known(change):
 
 
 @pytest.mark.parametrize("mode", ["default dtype", "meta", "inference"])
-def test_the_modes_of_the_user_do_not_matter(mode):
+def test_gradient_and_inference_modes_of_the_user_do_not_matter(mode):
     ends = []
     for within in (False, True):
         model = net()
@@ -294,8 +294,8 @@ def test_the_modes_of_the_user_do_not_matter(mode):
 
 
 @pytest.mark.parametrize("form", ["plain", "bfloat16", "channels last", "muon", "one has no gradient yet"])
-def test_what_an_exchange_did_elsewhere_is_added_as_to_two_vectors(form):
-    """In place, parameter by parameter: the same as if m and v were read, carried and written."""
+def test_an_exchange_s_effect_on_memories_is_added_in_place(form):
+    """In place, parameter by parameter: equal to reading m and v, adding the change, and writing them."""
     ends = []
     for in_place in (True, False):
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2))

@@ -1,4 +1,4 @@
-"""The parameters of users' models as one vector: which they are, what reading gives, and what writing moves."""
+"""The parameters of users' models as one vector: which belong to it, and how it is read and written."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from tests.node.script.loops import KeepsSlow, Lookahead, ScheduleFree, batches,
 
 
 def whole(model, **keys):
-    """The parameters of a model that one optimiser holds."""
+    """Return the parameters of a model that one optimiser steps."""
     return Parameters(model, [SGD(model.parameters(), lr=0.1)], **keys)
 
 
@@ -33,7 +33,7 @@ class Tied(nn.Module):
 
 
 class Wrapped(nn.Module):
-    """As wrappers keep what they wrap."""
+    """Stores the wrapped module as common wrappers do."""
 
     def __init__(self, name, inner):
         super().__init__()
@@ -41,8 +41,8 @@ class Wrapped(nn.Module):
 
 
 @pytest.mark.parametrize("make", [net, Tied, lambda: net(dtype=torch.bfloat16), lambda: net(dtype=torch.float64)])
-def test_the_vector_is_that_of_the_module(make):
-    """Names, shapes, dtype and values, as a task's model of that class has them; shared parameters once."""
+def test_the_vector_equals_the_module_s(make):
+    """Names, shapes, dtype and values equal those of a task with that model; shared parameters occur once."""
     model = make()
     parameters = whole(model)
     assert parameters.layout == layout(model)
@@ -92,7 +92,7 @@ def test_names_do_not_depend_on_wrappers(name):
     assert whole(model).layout == whole(Wrapped("layer", nn.Linear(2, 1))).layout
 
 
-def test_names_that_only_look_like_a_wrappers_stay():
+def test_names_that_resemble_a_wrapper_s_are_kept():
     model = Wrapped("submodule", nn.Linear(2, 1))
     assert whole(model).layout.names == ("submodule.weight", "submodule.bias")
 
@@ -102,7 +102,7 @@ def test_the_name_of_pefts_adapter_is_left_out():
     assert whole(model).layout.names == ("lora_A.weight",)
 
 
-def test_names_that_would_become_one_stay_as_they_are():
+def test_names_that_would_collide_are_kept():
     model = Wrapped("module", nn.Linear(2, 1, bias=False))
     model.register_parameter("weight", nn.Parameter(torch.zeros(1)))
     assert whole(model).layout.names == ("weight", "module.weight")
@@ -119,7 +119,7 @@ def test_complex_parameters_are_pairs():
     assert whole(layer).layout.dtype == torch.float64
 
 
-def test_what_is_written_is_read():
+def test_a_written_vector_is_read_back():
     model = net()
     parameters = whole(model)
     vector = some(parameters.layout.dim)
@@ -145,7 +145,7 @@ def test_reading_and_writing_full_precision_keep_no_tensor_of_their_own():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_mixes_too_small_for_the_dtype_add_up(dtype):
-    """100 mixes of 1e-4; without what rounding lost they would move it by 0.0002 (measured: own-loop.md §1)."""
+    """100 mixes of 1e-4; without the rounding residual they would move it by 0.0002 (measured: own-loop.md §1)."""
     layer = nn.Linear(100, 10).to(dtype)
     with torch.no_grad():
         layer.weight.copy_(torch.randn(10, 100, generator=torch.Generator().manual_seed(1)))
@@ -157,7 +157,7 @@ def test_mixes_too_small_for_the_dtype_add_up(dtype):
 
 
 def test_steps_of_the_optimiser_add_to_what_was_written():
-    """What is read is the last vector written, moved by what the step did; reading twice gives the same."""
+    """The vector read is the last one written, moved by the optimiser's steps; reading twice gives the same."""
     model = net(dtype=torch.bfloat16)
     optimizer = SGD(model.parameters(), lr=0.1)
     parameters = Parameters(model, [optimizer])
@@ -181,7 +181,7 @@ def test_a_float32_parameter_next_to_a_float64_one_keeps_its_precision():
 
 
 def test_a_write_between_forward_and_backward_is_an_error_of_autograd():
-    """Not a wrong gradient, as it would be after writing to `.data`."""
+    """After writing to `.data` the gradient would be wrong instead."""
     model = net()
     parameters = whole(model)
     out = model(torch.ones(2, 4)).sum()
@@ -230,8 +230,8 @@ def lookahead(model):
     ],
     ids=["schedule-free", "slow weights in the state", "slow weights in the wrapper", "none"],
 )
-def test_a_mix_is_whole_after_a_hundred_steps_of_an_optimiser_that_keeps_copies(make, dtype):
-    """With zero gradients nothing else moves the parameters."""
+def test_a_mix_is_fully_applied_with_optimisers_that_keep_copies(make, dtype):
+    """Gradients are zero, so nothing else moves the parameters."""
     model = net(dtype=dtype)
     optimizer, copies = make(model)
     parameters = Parameters(model, unwrapped(optimizer), copies)
@@ -250,7 +250,7 @@ def test_a_mix_is_whole_after_a_hundred_steps_of_an_optimiser_that_keeps_copies(
 
 
 def test_copies_are_moved_by_the_difference_and_each_once():
-    """Whatever else the state has of the parameter's shape stays."""
+    """Other state of the parameter's shape does not change."""
     model = nn.Linear(2, 1, bias=False)
     optimizer = SGD(model.parameters(), lr=0.1)
     kept = {"z": torch.full((1, 2), 5.0), "mine": torch.full((1, 2), 7.0), "exp_avg": torch.zeros(1, 2), "slow": torch.zeros(3)}
@@ -303,7 +303,7 @@ def test_a_parameter_that_was_replaced_or_added_is_named(change, words):
 
 
 def test_a_parameter_may_be_frozen_at_a_round_s_end_but_not_for_a_whole_round():
-    """As a discriminator is while its generator is trained; a step in between counts if it has a gradient."""
+    """As a discriminator is while its generator trains; a step in between counts if it has a gradient."""
     model = net()
     parameters = whole(model)
     weight, *others = model.parameters()
@@ -320,7 +320,7 @@ def test_a_parameter_may_be_frozen_at_a_round_s_end_but_not_for_a_whole_round():
         parameters.check_trained()
 
 
-def test_a_parameter_that_is_frozen_now_and_then_is_not_refused():
+def test_a_temporarily_frozen_parameter_is_accepted():
     model = net()
     parameters = whole(model)
     for number in range(4):
@@ -330,8 +330,8 @@ def test_a_parameter_that_is_frozen_now_and_then_is_not_refused():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mode", ["default dtype", "meta", "inference"])
-def test_the_modes_of_the_user_do_not_matter(mode, dtype):
-    """What is made under them can be read and written outside of them."""
+def test_gradient_and_inference_modes_of_the_user_do_not_matter(mode, dtype):
+    """Vectors made under them can be read and written outside of them."""
     ends = []
     for within in (False, True):
         model = net(dtype=dtype)
@@ -370,7 +370,7 @@ def test_no_random_number_is_drawn():
 
 @pytest.mark.parametrize("kind", ["plain", "bfloat16", "channels last", "copies"])
 def test_moving_adds_the_difference_of_two_vectors_and_leaves_the_first_as_the_parameters_are(kind):
-    """In one pass or in several: the same."""
+    """In one pass and in several passes alike."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(5, 2)).to(torch.bfloat16 if kind == "bfloat16" else torch.float32)
     if kind == "channels last":
         model = model.to(memory_format=torch.channels_last)

@@ -35,13 +35,13 @@ OPTIMIZERS = {"sgd": sgd, "adamw": adamw, "muon": muon}
 
 
 def pairwise(engines, number):
-    """The exchange of a round, and the Mix."""
+    """Do the exchange of a round, and the Mix."""
     exchange(engines, "a", "b", seq=number + 1, round=number)
     every(engines, calls.Mix(number))
 
 
 def pulled(engines, number):
-    """Both ask each other for their vectors, or messages."""
+    """Exchange vectors or messages between both nodes."""
     published = {name: done(engine, calls.Publish(number)) for name, engine in engines.items()}
     for name, other in ("ab", "ba"):
         vector = published[other]
@@ -50,7 +50,7 @@ def pulled(engines, number):
 
 
 def mixed(engines, exchanged=pairwise, last=True):
-    """Rounds of two engines that exchange -> the models of the first after each."""
+    """Run rounds of two engines that exchange; return the first one's models after each."""
     models = []
     for number in range(ROUNDS):
         for engine in engines.values():
@@ -61,7 +61,7 @@ def mixed(engines, exchanged=pairwise, last=True):
 
 
 def both(agreed, folder, optimizers, exchanged):
-    """Assert that a script in place of a task's local steps leaves the same bits after each round, and is left with them."""
+    """Assert that a script in place of a task's local steps gives the same bits after each round, also in its own parameters."""
     of_task = mixed({name: opened(agreed, shard, node=name) for shard, name in enumerate("ab")}, exchanged)
     engines = {"a": Scripted(agreed, folder), "b": opened(agreed, 1, node="b")}
     with running(replayed, agreed, folder, optimizers) as script:
@@ -79,13 +79,13 @@ def agreement(kind, mix, **changes):
 
 @pytest.mark.parametrize("mix", ["pet", "dsgd"])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_of_pairwise_exchanges(tmp_path, kind, mix):
-    """Flows of sgd, memories of adamw and muon, and neither: the correction, its numbers and the memories make the whole way."""
+def test_scripts_equal_tasks_in_pairwise_exchanges(tmp_path, kind, mix):
+    """Flows of sgd, memories of adamw and muon, and neither: corrections and memories pass through the script."""
     both(agreement(kind, mix), tmp_path, OPTIMIZERS[kind], pairwise)
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_of_a_robust_rule(tmp_path, kind):
+def test_scripts_equal_tasks_with_a_robust_rule(tmp_path, kind):
     agreed = structs.replace(
         agreement(kind, "gather", compress=CompressSection(select="full")),
         overlay=OverlaySection(kind="pull"),
@@ -95,7 +95,7 @@ def test_of_a_robust_rule(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_of_outer_steps(tmp_path, kind):
+def test_scripts_equal_tasks_with_outer_steps(tmp_path, kind):
     agreed = structs.replace(
         agreement(kind, "outer", compress=CompressSection(select="full")), overlay=OverlaySection(kind="one_peer_exponential")
     )
@@ -103,7 +103,7 @@ def test_of_outer_steps(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_of_sparse_outer_steps(tmp_path, kind):
+def test_scripts_equal_tasks_with_sparse_outer_steps(tmp_path, kind):
     agreed = structs.replace(
         agreement(kind, "sparse_outer", compress=CompressSection(select="chunk_top_k", response="int2_nearest")),
         overlay=OverlaySection(kind="complete"),

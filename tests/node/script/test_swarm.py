@@ -1,4 +1,4 @@
-"""`starling.Swarm` over a node that is there: cells of a notebook that are run again, and processes that can be no members."""
+"""`starling.Swarm` with an existing node: notebook cells that are run again, and processes that cannot be members."""
 
 import gc
 import weakref
@@ -22,7 +22,7 @@ def _beside(monkeypatch):
 
 
 def cell(swarm, model, optimizer, steps):
-    """What a cell does with its Swarm: so many steps, fewer where the swarm ends."""
+    """Run the steps of a notebook cell with its Swarm; fewer if the swarm ends."""
     for batch in batches(steps):
         if swarm.finished:
             return
@@ -32,8 +32,8 @@ def cell(swarm, model, optimizer, steps):
         swarm.step()
 
 
-def test_a_cell_that_is_run_again_closes_the_swarm_of_before_which_is_freed(tmp_path):
-    """In the middle of a round, of which the node gets what was done. Its hooks go with it."""
+def test_running_a_cell_again_closes_and_frees_the_earlier_swarm(tmp_path):
+    """In the middle of a round, whose steps so far go to the node. Its hooks are removed with it."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with Node(tmp_path, model, rounds=3, steps=4, optimizer="sgd", mix="pet") as node:
@@ -50,7 +50,7 @@ def test_a_cell_that_is_run_again_closes_the_swarm_of_before_which_is_freed(tmp_
     assert node.steps == 3 + 2 * 4
 
 
-def test_a_swarm_that_a_cell_has_closed_takes_no_step(tmp_path):
+def test_a_closed_swarm_takes_no_step(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with Node(tmp_path, model):
@@ -64,7 +64,7 @@ def test_a_swarm_that_a_cell_has_closed_takes_no_step(tmp_path):
 
 @pytest.mark.parametrize("trains", [True, False])
 def test_a_discriminator_may_be_frozen_at_each_step_but_not_for_whole_rounds(tmp_path, trains):
-    """As loops of GANs do before the generator's step. It is part of what is mixed all the same."""
+    """Loops of GANs freeze it before the generator's step. It is mixed all the same."""
     model = nn.ModuleDict({"g": net(), "d": net(1, 5)})
     optimizers = {name: torch.optim.AdamW(part.parameters(), 0.01) for name, part in model.items()}
 
@@ -92,8 +92,8 @@ def test_a_discriminator_may_be_frozen_at_each_step_but_not_for_whole_rounds(tmp
 @pytest.mark.parametrize("make", [Swarm, Swarm.create])
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("how", ["torchrun", "initialised"])
-def test_a_rank_is_no_member_of_its_own(tmp_path, monkeypatch, make, rank, how):
-    """Each would start a node; and where gradients are shared, one that is mixed alone parts from the others."""
+def test_ranks_of_a_distributed_run_cannot_be_members(tmp_path, monkeypatch, make, rank, how):
+    """Each rank would start a node; and where gradients are shared, a rank mixed alone would differ from the others."""
     if how == "torchrun":
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "2")

@@ -1,4 +1,4 @@
-"""`simulate(...)` from Python: what it takes, what it returns, and what it says no to."""
+"""`simulate(...)` from Python: arguments, results and refusals."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ SMALL = {"task.dim": 20, "pace.evaluate_every": 2, "pace.local_steps": 2}
 KEYS = {"task": "diagonal", "mix": "dsgd", "overlay": "ring", "nodes": 4, "rounds": 4, "set": SMALL}
 
 
-def test_keys_say_what_a_file_would(tmp_path):
+def test_keyword_arguments_equal_the_keys_of_a_file(tmp_path):
     """Both ways give the same scenario, and so the same figures."""
     file = tmp_path / "s.toml"
     file.write_text(
@@ -44,7 +44,7 @@ def test_both_engines_are_reached_by_name():
     assert "meetings" in matrix.counts
 
 
-def test_progress_goes_from_nothing_to_all():
+def test_progress_goes_from_0_to_all_rounds():
     fractions: list[float] = []
     simulate(**KEYS, progress=lambda fraction, _line: fractions.append(fraction))
     assert fractions[0] == 0.0
@@ -52,7 +52,7 @@ def test_progress_goes_from_nothing_to_all():
     assert fractions == sorted(fractions)
 
 
-def test_what_comes_back_can_be_written_down_and_drawn(tmp_path):
+def test_results_can_be_stored_and_plotted(tmp_path):
     runs = simulate(**KEYS, seeds=(0, 1))
     document = json.loads(runs.to_json())
     assert (document["planned"], len(document["runs"])) == (2, 2)
@@ -65,7 +65,7 @@ def test_what_comes_back_can_be_written_down_and_drawn(tmp_path):
             runs.plot(x="hours")
 
 
-def test_a_frame_has_a_row_an_evaluation_or_names_the_package():
+def test_a_data_frame_has_a_row_per_evaluation_or_the_missing_package_is_named():
     runs = simulate(**KEYS, seeds=(0, 1))
     if find_spec("pandas") is None:
         with pytest.raises(ConfigError, match="needs pandas"):
@@ -92,7 +92,7 @@ def test_errors_are_one_line(given, message):
 
 
 class Failing(Executor):
-    """Every run fails."""
+    """An executor whose runs all fail."""
 
     def submit(self, fn, /, *args, **kwargs):
         future = Future()
@@ -121,7 +121,7 @@ def test_a_dask_cluster_computes_the_same():
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_a_cluster_that_is_not_there_is_one_line():
+def test_an_unreachable_cluster_gives_one_line():
     pytest.importorskip("distributed", reason="needs the extra `cluster`: pip install 'starling-swarm[cluster]'")
     with pytest.raises(ConfigError, match=r"no dask scheduler answers at 'tcp://127\.0\.0\.1:1'"), executors.cluster("tcp://127.0.0.1:1"):
         pass

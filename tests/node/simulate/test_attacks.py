@@ -1,4 +1,4 @@
-"""Simulated swarms with Byzantine nodes: who they are, what they do, and that figures are of the honest."""
+"""Simulated swarms with Byzantine nodes: which nodes these are, what they do, and that figures cover honest nodes only."""
 
 import json
 
@@ -56,14 +56,14 @@ def test_bad_nodes_are_drawn_by_the_seed_or_named():
     drawn = [np.flatnonzero(build.byzantine(scenario("attack.nodes=3", f"simulate.seed={seed}"), 20)) for seed in (0, 0, 1)]
     assert drawn[0].tolist() == drawn[1].tolist() != drawn[2].tolist()
     assert len(drawn[0]) == 3
-    assert drawn[0].max() < 16  # of those that begin, not of those that join
+    assert drawn[0].max() < 16  # among the initial nodes, not the joiners
     assert np.flatnonzero(build.byzantine(scenario("attack.rows=[5, 2]"), 16)).tolist() == [2, 5]
     assert not build.byzantine(scenario(), 16).any()
 
 
 @pytest.mark.slow
-def test_the_json_says_who_is_bad_and_figures_are_of_the_honest_alone():
-    """The model of a Byzantine node is not the swarm's, good or bad."""
+def test_the_json_lists_byzantine_nodes_and_figures_cover_honest_ones_only():
+    """A Byzantine node's model does not count, whether good or bad."""
     behaved, lied = (run(*SHORT, "attack.rows=[1, 5]", *kind) for kind in ((), ("attack.kind=foe",)))
     all_honest = run(*SHORT)
     assert lied.bad == behaved.bad == (1, 5)
@@ -77,8 +77,8 @@ def test_the_json_says_who_is_bad_and_figures_are_of_the_honest_alone():
 
 
 @pytest.mark.slow
-def test_whole_nodes_lie_in_scenarios_too():
-    """By the same names, and what is measured is of the honest as well."""
+def test_whole_nodes_attack_in_scenarios_too():
+    """With the same attack names, and with figures of honest nodes only."""
     common = [key for key in SHORT if not key.startswith(("overlay", "robust"))]
     whole = ("simulate.nodes=5", "simulate.engine=virtual", "overlay=complete", "attack.rows=[4]", "robust.rule=mean")
     lied, behaved = (run(*common, *whole, *kind) for kind in (("attack.kind=foe",), ()))
@@ -91,7 +91,7 @@ def test_whole_nodes_lie_in_scenarios_too():
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["matrix", "virtual"])
 def test_both_engines_run_the_preset_for_strangers_with_a_liar_among_them(engine):
-    """Whole nodes as well: no proof of work is asked for here."""
+    """Simulated nodes need no proof of work."""
     assignments = ("preset=open", "simulate.nodes=7", f"simulate.engine={engine}", "task.hidden=4", "pace.local_steps=1")
     loaded = presets.load(
         Scenario, assignments=(*assignments, "pace.rounds=2", "pace.evaluate_every=2", "attack.rows=[6]", "attack.kind=foe")
@@ -107,7 +107,7 @@ def test_both_engines_run_the_preset_for_strangers_with_a_liar_among_them(engine
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(set(ATTACKS) - set(targeting("tracker", "memory"))))
-def test_every_attack_can_be_simulated_and_a_rule_outlives_it(kind):
+def test_every_attack_can_be_simulated_and_a_rule_survives_it(kind):
     outcome = run(*SHORT, "attack.nodes=1", f"attack.kind={kind}")
     assert outcome.diverged is None
     assert np.isfinite(outcome.rows[-1].loss)
@@ -116,7 +116,7 @@ def test_every_attack_can_be_simulated_and_a_rule_outlives_it(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", targeting("tracker"))
 def test_attacks_on_trackers_leave_the_model_honest(kind):
-    """On gradient tracking, where an attacker does harm by its tracker alone."""
+    """On gradient tracking, where an attacker can do harm by its tracker alone."""
     settings_of = (
         "mix=gradient_tracking",
         "overlay=hypercube",
@@ -134,8 +134,8 @@ def test_attacks_on_trackers_leave_the_model_honest(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", ["pet", "dsgd", "k_gt", "quasi_global", "choco", "push_sum", "defended_tracking"])
-def test_liars_meet_every_kind_of_exchange(mix):
-    """Differences are clipped, so that a far lie moves the honest, and by no more than that; swaps of messages are not."""
+def test_attacks_work_in_every_kind_of_exchange(mix):
+    """Differences are clipped, so a forged distant vector moves honest nodes by at most the clip; swapped messages are not clipped."""
     exact = ("compress.response=identity", "compress.select=full", "optimizer.momentum=0")
     settings_of = ("overlay=ring", "simulate.nodes=6", "task.hidden=4", "pace.rounds=2", "pace.local_steps=1", f"mix={mix}", *exact)
     lied, honest = (run(*settings_of, "attack.rows=[0]", *kind) for kind in (("attack.kind=foe",), ()))
@@ -149,7 +149,7 @@ def attackers(attack, *, tracker=0, tau=None):
 
 
 class Noted:
-    """Keeps the scene."""
+    """An attack that records the scene it is given."""
 
     targets = "vector"
 
@@ -187,7 +187,7 @@ def test_an_attacker_knows_all_living_honest_vectors_and_the_requesters():
     assert attack.scenes[1][0] == 1  # what it remembered
 
 
-def test_a_lie_about_the_model_leaves_the_tracker_and_the_other_way_round():
+def test_an_attack_on_the_model_leaves_the_tracker_honest_and_vice_versa():
     moment = seen(6)
     for targets, lied, true in (("vector", slice(0, 3), slice(3, 6)), ("tracker", slice(3, 6), slice(0, 3))):
         attack = Noted(targets)
@@ -197,14 +197,14 @@ def test_a_lie_about_the_model_leaves_the_tracker_and_the_other_way_round():
         assert torch.equal(attack.scenes[0][1].own, moment.now[4, lied])
 
 
-def test_a_forged_trackers_norms_bound_nothing():
-    """What a peer claims must not be all that bounds it; who lies about its model has no use for that."""
+def test_norms_claimed_with_a_forged_tracker_bound_nothing():
+    """A claimed norm must not be the only bound; an attacker of the model does not use it."""
     moment = seen(8)
     for targets, norms in (("tracker", [1e9, 1e9]), ("vector", moment.now[4, 6:].tolist())):
         assert attackers(Noted(targets), tracker=5).messages(moment, 4, [0])[0, 6:].tolist() == norms
 
 
-def test_the_threshold_of_a_rule_is_known_where_it_has_one():
+def test_attackers_know_a_rule_s_threshold():
     sac = mixer(Manifest(mix=MixSection(kind="gather"), robust=RobustSection(rule="sac", kappa=3.0)))
     x = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
     _, state, _ = sac.combine(sac.start(torch.zeros(2, 2)), x, x[:, None], torch.ones(2, 1, dtype=torch.bool))
@@ -231,7 +231,7 @@ MEMORIES = (
 @pytest.mark.parametrize("engine", ["matrix", "virtual"])
 @pytest.mark.parametrize("mix", ["pet", "moments"])
 @pytest.mark.parametrize("kind", targeting("memory"))
-def test_both_engines_lie_about_memories(kind, mix, engine):
+def test_memories_are_forged_on_both_engines(kind, mix, engine):
     settings_of = (*MEMORIES, f"mix={mix}", f"simulate.engine={engine}")
     lied, honest = (run(*settings_of, *kind_) for kind_ in ((f"attack.kind={kind}",), ()))
     assert lied.rows[0] == honest.rows[0]
@@ -254,7 +254,7 @@ def data():
     return LabelledData(torch.ones(12, 6), y, torch.zeros(4, 6), torch.arange(4))
 
 
-def test_only_bad_nodes_learn_from_poisoned_samples_and_all_are_tested_on_true_ones():
+def test_only_byzantine_nodes_train_on_poisoned_samples():
     flip = byzantine.attack(AttackSection(kind="label_flip"))
     own, bad = byzantine.poisoned(flip, np.array([False, True]), [data(), data()])
     one, other = (part.batch(200, torch.Generator().manual_seed(1)) for part in (own, bad))
@@ -265,16 +265,16 @@ def test_only_bad_nodes_learn_from_poisoned_samples_and_all_are_tested_on_true_o
     assert byzantine.poisoned(sign_flip(), np.array([True]), [(kept := data())]) == [kept]
 
 
-def test_success_counts_samples_that_are_named_as_the_attack_wants():
+def test_success_is_the_share_of_samples_classified_as_the_attack_s_target():
     class Sees(torch.nn.Module):
-        """Names the target where it sees the trigger, and class 1 wherever else."""
+        """Predicts the target where it sees the trigger, and class 1 elsewhere."""
 
         def forward(self, x):
             return torch.nn.functional.one_hot(torch.where(x[:, 0] == 1.0, 2, 1), 4).float()
 
     batch = (data().test_x, data().test_y)
     backdoor = byzantine.success(byzantine.attack(AttackSection(kind="backdoor", params={"target": 2, "width": 1})))
-    assert backdoor(Sees(), batch) == (3, 3)  # those of class 2 do not count
+    assert backdoor(Sees(), batch) == (3, 3)  # samples of class 2 do not count
     flip = byzantine.success(byzantine.attack(AttackSection(kind="label_flip", params={"source": 3, "target": 1})))
     assert flip(Sees(), batch) == (1, 1)
     assert flip(Sees(), (batch[0][:2], batch[1][:2])) == (0, 0)
@@ -283,8 +283,8 @@ def test_success_counts_samples_that_are_named_as_the_attack_wants():
 
 
 @pytest.mark.slow
-def test_a_mean_lets_the_backdoor_of_one_member_in_and_the_open_rule_does_not():
-    """How often it works is a column of the result; of attacks without such an aim there is nothing to count."""
+def test_one_member_s_backdoor_succeeds_under_the_mean_and_not_under_the_open_rule():
+    """The success rate is a column of the result; attacks without a target have none."""
     params = ("attack.kind=backdoor", "attack.nodes=1", "attack.params.boost=3.0")
     common = [key for key in OPEN if not key.startswith("robust")]
     longer = (*common, "pace.rounds=30", "pace.evaluate_every=30", "task.hidden=16", "partition=iid", *params)
@@ -308,7 +308,7 @@ def test_a_wrong_parameter_is_refused_before_the_first_round(assignments, line):
         check(scenario(*SHORT, "attack.nodes=1", *assignments))
 
 
-def test_labels_that_are_not_there_cannot_be_poisoned():
+def test_poisoning_absent_labels_is_refused():
     flip = ("attack.nodes=1", "attack.kind=label_flip")
     with pytest.raises(ConfigError, match=r"attack\.kind: poisons labels, which task=quadratic has not"):
         run("task=quadratic", "simulate.nodes=4", "pace.rounds=1", *flip)
@@ -320,7 +320,7 @@ def test_labels_that_are_not_there_cannot_be_poisoned():
 
 
 def test_a_running_mean_begins_with_the_first_gradient():
-    """m_0 = g where it would be (1 − momentum) g: the first step is 1/(1 − momentum) times as long, later ones forget it."""
+    """m_0 = g instead of (1 − momentum) g: the first step is 1/(1 − momentum) times as long, and later ones approach the usual."""
     settings_of = (
         "task=quadratic",
         "simulate.nodes=4",

@@ -1,4 +1,4 @@
-"""The parts of a scenario's swarm: what nodes and links can do, and what nodes are called."""
+"""The parts of a scenario's swarm: speeds of nodes and links, and names of nodes."""
 
 import numpy as np
 import pytest
@@ -12,13 +12,13 @@ def scenario(*assignments):
     return toml.apply_set(Scenario(), ["simulate.nodes=10", "pace.rounds=400", *assignments])
 
 
-def test_as_many_stragglers_as_said_and_as_slow():
+def test_stragglers_have_the_configured_number_and_slowness():
     made = scenario("faults.straggler_share=0.3", "faults.straggler_factor=7", "network.step_s=0.02")
     seconds = build.step_s(made, 10)
     assert sorted(seconds) == pytest.approx([0.02] * 7 + [0.14] * 3)
 
 
-def test_rates_are_unlimited_alike_spread_or_listed():
+def test_rates_may_be_unlimited_equal_spread_or_listed():
     assert np.isinf(build.rates(scenario(), 4)).all()
     assert build.rates(scenario("network.bytes_per_s=5e5"), 3).tolist() == [5e5] * 3
     spread = np.log(build.rates(scenario("network.bytes_per_s=5e5", "network.spread=0.7"), 2000) / 5e5)
@@ -27,7 +27,7 @@ def test_rates_are_unlimited_alike_spread_or_listed():
     assert build.rates(scenario("network.rates=[1e3, 2e3]"), 5).tolist() == [1e3, 2e3, 1e3, 2e3, 1e3]
 
 
-def test_a_split_has_the_share_on_one_side():
+def test_a_partition_has_the_configured_share_on_one_side():
     made = scenario("simulate.nodes=1000", "faults.partitions=[[1, 5, 0.3], [7, 9, 0.3]]")
     (begin, end, first), (_, _, second) = build.splits(made, 1000)
     assert (begin, end) == (1, 5)
@@ -36,7 +36,7 @@ def test_a_split_has_the_share_on_one_side():
 
 
 def test_simulated_nodes_have_the_names_of_whole_ones():
-    """Names decide ranks, batches and who initiates."""
+    """Names determine ranks, batches and initiators."""
     agreed = manifest(scenario())
     swarm, peers = build.identities(agreed, 3)
     assert swarm.startswith("s")
@@ -45,6 +45,6 @@ def test_simulated_nodes_have_the_names_of_whole_ones():
     assert build.identities(manifest(scenario("simulate.seed=1")), 3)[1] != peers
 
 
-def test_rows_are_kept_for_who_will_join():
+def test_rows_are_reserved_for_joiners():
     made = scenario("faults.join=0.5")
     assert build.rows(made) == 10 + joiners(made)

@@ -1,4 +1,4 @@
-"""CO2: outer steps whose average is under way during the next local steps, so that nobody waits for it, and what that costs."""
+"""CO2: outer steps whose average is computed during the next local steps, so nobody waits for it, and the accuracy that this costs."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ SWARM = (
 
 
 def ends(*keys):
-    """Mean accuracy of own models and virtual seconds at the end, of three seeds."""
+    """Return the mean accuracy of own models and the virtual seconds at the end, of three seeds."""
     rows = [
         simulate(toml.apply_set(Scenario(), (*SWARM, *keys, f"simulate.seed={seed}")), lambda _round, _line: None).rows[-1]
         for seed in (1, 2, 3)
@@ -41,8 +41,8 @@ def ends(*keys):
 
 
 @pytest.mark.acceptance
-def test_an_average_one_phase_late_costs_a_point_or_two_in_equal_time_and_the_penalty_more():
-    """Eight nodes on digits, lines of 40 kB/s. Of the published penalty there are no constants; ours, 1, halves most steps here."""
+def test_a_delayed_average_costs_one_or_two_points_in_equal_time_and_the_penalty_more():
+    """Eight nodes on digits, links of 40 kB/s. The paper gives no constants for its penalty; ours, 1, halves most steps here."""
     as_long = ("overlay.overlap=true", "pace.rounds=154", "pace.evaluate_every=154")
     waiting, late, penalised = (ends(*keys) for keys in ((), as_long, (*as_long, "mix.penalty=1.0")))
     assert late[1] == pytest.approx(waiting[1], rel=0.01)

@@ -1,4 +1,4 @@
-"""`starling simulate`: what is printed where, what is written, and that nothing is left behind."""
+"""`starling simulate`: its outputs, and that no process or file is left behind."""
 
 import csv
 import json
@@ -63,7 +63,7 @@ def outcome(*means, **values):
 
 
 class Canned(Executor):
-    """An executor that computes nothing: outcomes by number of the run, and an exception for the others."""
+    """An executor that computes nothing: outcomes by the number of the run, and an exception for all others."""
 
     def __init__(self, outcomes=None, then=None):
         self.outcomes = {0: outcome(0.1, 0.5, 0.9)} if outcomes is None else outcomes
@@ -92,7 +92,7 @@ def file(tmp_path):
     return path
 
 
-def test_one_run_is_a_table_and_what_it_comes_to(file):
+def test_one_run_gives_a_table_and_a_summary(file):
     code, out, err = invoke(Canned(), file)
     assert (code, err) == (0, "")
     assert out.splitlines()[0].split() == [
@@ -115,7 +115,7 @@ def test_one_run_is_a_table_and_what_it_comes_to(file):
 
 @pytest.mark.parametrize("name", ["open", "vouched"])
 def test_a_preset_may_come_from_the_command_line_or_the_file(file, name):
-    """One way or the other the executor is given the same run."""
+    """The executor gets the same run in both cases."""
     first, second = Canned(), Canned()
     invoke(first, file, "--preset", name, "--set", "simulate.nodes=8")
     file.write_text(f'preset = "{name}"\n{SCENARIO}')
@@ -125,7 +125,7 @@ def test_a_preset_may_come_from_the_command_line_or_the_file(file, name):
     assert (one.preset, one.mix.kind, one.pace.local_steps) == (name, {"open": "gather", "vouched": "pet"}[name], 2)
 
 
-def test_a_sweep_is_a_block_for_each_run_and_a_table_of_all(file):
+def test_a_sweep_gives_a_block_per_run_and_a_table_of_all(file):
     file.write_text(SCENARIO + SWEEP)
     _, out, _ = invoke(Canned({number: outcome(0.1, 0.2 * number) for number in (2, 0, 1, 3)}), file)
     titles = [line for line in out.splitlines() if line.startswith("mix.kind = ")]
@@ -134,14 +134,14 @@ def test_a_sweep_is_a_block_for_each_run_and_a_table_of_all(file):
     assert last == [["pet", "0", "0"], ["pet", "1", "0.2"], ["dsgd", "0", "0.4"], ["dsgd", "1", "0.6"]]
 
 
-def test_the_target_is_said_in_rounds_seconds_and_bytes(file):
+def test_the_target_is_reported_in_rounds_seconds_and_bytes(file):
     at = results.Reached(round=4, seconds=2.0, bytes_per_node=4000.0)
     reached, missed = outcome(0.1, 0.5, 0.9, target=at), outcome(0.1, 0.5)
     assert "0.8 was reached at round 4, 2.0 s, 4.0 kB a node" in invoke(Canned({0: reached}), file, "--set", "simulate.target=0.8")[1]
     assert "0.8 was not reached" in invoke(Canned({0: missed}), file, "--set", "simulate.target=0.8")[1]
 
 
-def test_json_is_one_object_with_a_version_and_walls_apart(file):
+def test_json_is_one_object_with_a_version_and_separate_elapsed_times(file):
     found = json.loads(invoke(Canned(), file, "--json")[1])
     assert found["version"] == results.VERSION
     assert found["scenario"]["task"]["dim"] == 30
@@ -153,7 +153,7 @@ def test_json_is_one_object_with_a_version_and_walls_apart(file):
     assert run["labels"] == {}
 
 
-def test_csv_is_a_line_an_evaluation_with_its_labels(file, tmp_path):
+def test_csv_has_a_line_per_evaluation_with_its_labels(file, tmp_path):
     file.write_text(SCENARIO + SWEEP.replace("0, 1", "0").replace('"pet", ', ""))
     target = tmp_path / "out.csv"
     invoke(Canned({0: outcome(0.2, 0.6)}), file, "--csv", target)
@@ -200,11 +200,11 @@ def test_ctrl_c_keeps_what_is_finished(file, tmp_path):
     assert target.exists()
 
 
-def test_a_run_that_fails_is_named_with_its_reason_and_the_others_go_on(file):
+def test_a_failed_run_is_named_with_its_reason_and_the_others_continue(file):
     file.write_text(SCENARIO + SWEEP)
     outcomes = {0: outcome(0.1, 0.5), 1: Failure("no data", config=True), 3: outcome(0.1, 0.7)}
     code, out, err = invoke(Canned(outcomes, GossipError("killed")), file)
-    assert code == 2  # one of the failures is of the settings
+    assert code == 2  # one of the failures is an error in the settings
     assert "mix.kind = pet, simulate.seed = 0" in out
     assert "mix.kind = dsgd, simulate.seed = 1" in out
     assert err.splitlines() == [
@@ -213,7 +213,7 @@ def test_a_run_that_fails_is_named_with_its_reason_and_the_others_go_on(file):
     ]
 
 
-def test_progress_is_lines_where_no_terminal_draws_a_bar(file):
+def test_progress_is_printed_as_lines_without_a_terminal(file):
     assert "starting" in invoke(Canned(), file, "--progress")[2]
 
 
@@ -247,21 +247,21 @@ def test_without_matplotlib_one_line_says_what_to_install(file, capsys, monkeypa
     assert "pip install 'starling-swarm[plot]'" in capsys.readouterr().err
 
 
-def test_a_typo_is_answered_with_the_command_that_shows_the_keys(file, capsys):
+def test_an_unknown_key_is_answered_with_the_command_that_lists_keys(file, capsys):
     assert main(["simulate", str(file), "--set", "faults.los=0.1"]) == 2
     assert capsys.readouterr().err.endswith("see `starling config show scenario`\n")
     assert main(["config", "show", "scenario"]) == 0
     assert "straggler_share = 0.0" in capsys.readouterr().out
 
 
-def test_a_file_that_is_not_there_is_one_line(capsys):
+def test_a_missing_scenario_file_gives_one_line(capsys):
     assert main(["simulate", "nowhere.toml"]) == 2
     assert capsys.readouterr().err.startswith("starling: nowhere.toml: cannot be read")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", plot.SUFFIXES)
-def test_a_plot_is_drawn_with_a_line_a_variant(tmp_path, suffix):
+def test_a_plot_has_a_line_per_variant(tmp_path, suffix):
     pytest.importorskip("matplotlib")
     runs = [
         Finished(labels={"mix.kind": kind, "simulate.seed": seed}, outcome=outcome(0.1, 0.4 + seed / 10, 0.8))
@@ -274,8 +274,8 @@ def test_a_plot_is_drawn_with_a_line_a_variant(tmp_path, suffix):
 
 
 @pytest.mark.slow
-def test_thirty_variants_are_told_apart_beside_the_panels():
-    """The legend has the values that differ, once each, and no line looks like another."""
+def test_thirty_variants_are_distinguishable_in_the_legend():
+    """The legend has the differing values once each, and no two lines look alike."""
     pytest.importorskip("matplotlib")
     runs = [
         Finished(labels={"task.kind": "digits", "mix.kind": kind, "optimizer.lr": lr, "simulate.seed": 0}, outcome=outcome(0.1, lr))
@@ -298,7 +298,7 @@ def test_thirty_variants_are_told_apart_beside_the_panels():
     assert box.y1 <= figure.bbox.y1
 
 
-def test_a_band_is_a_standard_deviation_over_what_is_not_grouped_by():
+def test_a_band_is_the_standard_deviation_over_ungrouped_keys():
     pytest.importorskip("matplotlib")
     runs = [
         Finished(labels={"mix.kind": kind, "simulate.seed": seed}, outcome=outcome(0.1, value))
@@ -308,12 +308,12 @@ def test_a_band_is_a_standard_deviation_over_what_is_not_grouped_by():
     assert axes.lines[0].get_ydata()[1] == pytest.approx(0.6)
     band = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert max(band) == pytest.approx(0.6 + 0.08**0.5)
-    assert min(band) == pytest.approx(0.1)  # of the first evaluation, where all agree
+    assert min(band) == pytest.approx(0.1)  # at the first evaluation all values agree
     (together,) = plot.figure(runs, "", 0.0, x="rounds", group=("simulate.seed",)).axes
     assert together.lines[0].get_ydata()[1] == pytest.approx(0.3)
 
 
-def test_seeds_of_one_variant_belong_together():
+def test_seeds_of_one_variant_are_grouped():
     runs = [Finished(labels={"k": k, "simulate.seed": seed}, outcome=outcome(0.1)) for k in (1, 2) for seed in (5, 6)]
     assert [(title, len(group)) for title, group in results.variants(runs)] == [("1", 2), ("2", 2)]
 
@@ -342,8 +342,8 @@ def starling(*arguments, **options):
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_two_workers_give_what_no_worker_gives(file):
-    """Who computes a run must not show in it; and equal files give equal bytes but for the clock on the wall."""
+def test_worker_processes_do_not_change_results(file):
+    """The result does not depend on which process computed a run: output is equal except for elapsed time."""
     file.write_text(SCENARIO + SWEEP)
     said, _ = starling("simulate", file, "--json", "--jobs", 2).communicate(timeout=120)
     runs = json.loads(said)["runs"]
@@ -359,7 +359,7 @@ def test_two_workers_give_what_no_worker_gives(file):
 @pytest.mark.real
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interruption_ends_all_processes_within_three_seconds(file, number):
-    """Ctrl-C in the middle of a long run, and the worst case: the command itself is killed and can tidy up nothing."""
+    """Ctrl-C during a long run, and the worst case: the command is killed and cannot clean up."""
     long = ("--set", "pace.rounds=1000000", "--set", "simulate.engine=matrix", "--progress")
     process = starling("simulate", file, *long, start_new_session=True)
     try:
@@ -368,7 +368,7 @@ def test_an_interruption_ends_all_processes_within_three_seconds(file, number):
         while not workers and time.monotonic() < deadline:
             workers = psutil.Process(process.pid).children(recursive=True)
             time.sleep(0.05)
-        while b"error" not in process.stderr.readline():  # it is under way
+        while b"error" not in process.stderr.readline():  # the run has started
             assert process.poll() is None
         began = time.monotonic()
         process.send_signal(number)
@@ -384,8 +384,8 @@ def test_an_interruption_ends_all_processes_within_three_seconds(file, number):
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_a_process_that_dies_takes_only_its_own_run_with_it(file):
-    """The reason is that run's, the other runs finish, and nothing is left behind."""
+def test_a_dead_worker_process_fails_only_its_own_run(file):
+    """That run reports the reason, the other runs finish, and nothing is left behind."""
     file.write_text(SCENARIO + SWEEP)
     first = True
 
@@ -408,12 +408,12 @@ def test_a_process_that_dies_takes_only_its_own_run_with_it(file):
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_what_only_torch_can_check_is_refused_before_the_first_run(file):
+def test_errors_that_only_torch_finds_are_reported_before_the_first_run(file):
     with Processes(1) as processes, pytest.raises(ConfigError, match=r"task\.kind: 'digit' is unknown"):
         Sweep(cells_of(file, "task=digit"), processes).check()
 
 
-def test_a_bug_in_a_task_is_that_runs_failure_with_its_place(file):
+def test_an_error_in_a_task_fails_its_run_with_file_and_line(file):
     (cell,) = cells_of(file)
 
     def broken(_round, _line):
@@ -426,7 +426,7 @@ def test_a_bug_in_a_task_is_that_runs_failure_with_its_place(file):
 
 
 def spawned():
-    """Worker processes of this one."""
+    """Return the worker processes of this process."""
     return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
 
 

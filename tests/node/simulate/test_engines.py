@@ -1,4 +1,4 @@
-"""Whole runs: both engines walk one trajectory, faults do what they are called, and a seed gives one outcome."""
+"""Whole runs: both engines follow one trajectory, faults have their documented effect, and a seed gives one outcome."""
 
 import json
 import math
@@ -53,7 +53,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*EXACT, "task.hidden=16", "mix.typical_samples=350", "optimizer=adamw", "mix=dsgd"), 5),
         # Muon orthogonalises in bfloat16.
         ((*EXACT, "partition=by_label", "task.hidden=16", "optimizer=muon", "mix=dsgd"), 4),
-        # Of memories, m is rounded to the nearest; v by chance, and that of an edge is another among whole nodes.
+        # m is rounded to nearest; v randomly, and with another seed per edge on whole nodes.
         ((*EXACT, "partition=by_label", "task.hidden=16", "mix=moments", "optimizer=sgd"), 5),
         ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]'), 5),
         ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]', "mix.own=0.3", "mix=dsgd", "overlay=random_matching"), 5),
@@ -110,8 +110,8 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         "seeds",
     ],
 )
-def test_both_engines_walk_one_trajectory(settings_of, digits):
-    """What is learned from thousands of simulated nodes holds for those that volunteers run; float32 sums differ in the last bits."""
+def test_both_engines_follow_one_trajectory(settings_of, digits):
+    """Results from thousands of simulated nodes hold for real ones; float32 sums differ in the last bits."""
     vectorised = run(*SHORT, *settings_of)
     whole = run(*SHORT, *settings_of, "simulate.engine=virtual")
     assert len(vectorised.rows) == 4
@@ -122,7 +122,7 @@ def test_both_engines_walk_one_trajectory(settings_of, digits):
 
 
 @pytest.mark.parametrize("engine", ["matrix", "virtual"])
-def test_both_engines_choose_kappa_by_how_many_exchange(engine, monkeypatch):
+def test_both_engines_choose_kappa_by_the_number_of_members(engine, monkeypatch):
     counted = set()
 
     def chosen(members=1):
@@ -135,8 +135,8 @@ def test_both_engines_choose_kappa_by_how_many_exchange(engine, monkeypatch):
 
 
 @pytest.mark.parametrize("select", ["full", "mask"])
-def test_with_several_exchanges_a_phase_pet_still_finds_the_common_optimum(select):
-    """Its gain is of one exchange after some steps, and three follow one another."""
+def test_pet_finds_the_common_optimum_with_several_exchanges_per_phase(select):
+    """Its gain assumes one exchange after some steps; here three follow one another."""
     outcome = run(
         *BOWLS,
         "overlay=random_matching",
@@ -153,8 +153,8 @@ def test_with_several_exchanges_a_phase_pet_still_finds_the_common_optimum(selec
 @pytest.mark.parametrize("overlay", ["ring", pytest.param("base_k", marks=pytest.mark.acceptance)])
 @pytest.mark.parametrize("link", [("network.latency_s=0.1",), ("network.bytes_per_s=2e4",)], ids=["latency", "rate"])
 def test_without_faults_no_exchange_of_whole_nodes_misses_its_deadline(overlay, link):
-    """Gossip-PGA on slow links: answers of a virtual network are all alike, and an adaptive deadline had no room for a neighbor
-    that itself waits for another. Of 124 exchanges on the ring 92 were committed.
+    """Gossip-PGA on slow links: on a virtual network all answers take equally long, and an adaptive deadline once left no time for a
+    neighbor that itself waits for another: of 124 exchanges on the ring 92 were committed.
     """
     settings_of = (
         *EXACT,
@@ -177,26 +177,26 @@ def test_without_faults_no_exchange_of_whole_nodes_misses_its_deadline(overlay, 
 
 
 def test_with_a_fault_deadlines_are_learned():
-    """A straggler is not waited for: some exchanges of the others' rounds miss it."""
+    """A straggler is not waited for, so some exchanges with it miss their deadline."""
     settings_of = ("simulate.engine=virtual", "simulate.nodes=4", "mix=dsgd", "overlay=ring", "pace.local_steps=2", "pace.rounds=30")
     slow = ("faults.straggler_share=0.25", "faults.straggler_factor=500", "task.hidden=16", "pace.max_wait_s=2")
     assert run(*settings_of, *slow).counts["timeout"] > 0
 
 
 @pytest.mark.acceptance
-def test_subspaces_of_chance_cost_and_learn_alike_on_both_engines():
-    """The seeds differ: a node's is unknown before it has drawn it. Whole nodes count their frames as well."""
+def test_random_subspaces_cost_and_learn_alike_on_both_engines():
+    """The seeds differ, since a node's seed is unknown before it draws it. Whole nodes count frame overhead too."""
     settings_of = ("simulate.nodes=4", "pace.rounds=20", "task.hidden=16", "compress.select=low_rank")
     vectorised, whole = (run(*settings_of, f"simulate.engine={name}").rows[-1] for name in ("matrix", "virtual"))
     frames = (whole.bytes_per_node - vectorised.bytes_per_node) / whole.exchanges_per_node
     assert 0 < frames < 256
     assert vectorised.mean == pytest.approx(whole.mean, abs=0.1)
-    assert min(vectorised.mean, whole.mean) > 0.6  # .1 at the start
+    assert min(vectorised.mean, whole.mean) > 0.6  # it is .1 at the start
 
 
 @pytest.mark.parametrize("engine", ["matrix", "virtual"])
 def test_a_scenario_replays_to_the_last_digit_with_all_its_faults(engine):
-    """Losses, deadlines and churn are in the seed; only what a clock on the wall says is not."""
+    """Losses, deadlines and churn follow from the seed; only elapsed real time differs."""
     faults = ("faults.loss=0.3", "faults.crash=0.2", "faults.join=0.2", "faults.leave=0.1", "faults.partitions=[[2, 4, 0.5]]")
     settings_of = (*SHORT, *BOWLS, *faults, "pace.max_wait_s=1", f"simulate.engine={engine}", "simulate.nodes=5")
     documents = []
@@ -215,14 +215,14 @@ def test_a_scenario_replays_to_the_last_digit_with_all_its_faults(engine):
 TEN = (*BOWLS, "simulate.nodes=10", "pace.rounds=40", "pace.local_steps=2", "pace.evaluate_every=40")
 
 
-def test_without_faults_every_meeting_is_an_exchange():
+def test_without_faults_every_scheduled_exchange_completes():
     counts = run(*TEN).counts
     assert counts["meetings"] == counts["committed"] > 0
     assert sum(counts.values()) == 2 * counts["committed"]
 
 
 def test_with_one_salt_other_settings_have_the_same_partners():
-    """The name is in the manifest, whose hash is the swarm id, and changes nothing else."""
+    """The scenario's name is part of the manifest, hence of the swarm id, and changes nothing else."""
 
     def rows(*given):
         return run(*BOWLS, "simulate.nodes=8", "pace.rounds=6", "pace.evaluate_every=1", *given).rows
@@ -233,8 +233,8 @@ def test_with_one_salt_other_settings_have_the_same_partners():
     assert salted != rows("name=one", "simulate.salt=b")
 
 
-def test_messages_are_lost_as_often_as_said():
-    """One try: a request and a response arrive with probability .7² = .49."""
+def test_messages_are_lost_at_the_configured_rate():
+    """With one try, a request and a response both arrive with probability .7² = .49."""
     counts = run(*TEN, "faults.loss=0.3", "faults.tries=1", "pace.rounds=100", "pace.max_wait_s=0.3").counts
     assert counts["lost"] / (counts["lost"] + counts["committed"]) == pytest.approx(0.51, abs=0.06)
     assert counts["unproven"] / counts["committed"] == pytest.approx(0.3, abs=0.06)
@@ -242,21 +242,21 @@ def test_messages_are_lost_as_often_as_said():
     assert again["lost"] < 0.06 * again["committed"]  # six tries
 
 
-def test_a_partition_lets_nothing_pass_for_as_long_as_it_lasts():
+def test_nothing_passes_a_partition_while_it_lasts():
     assert run(*TEN, "faults.partitions=[[100, 200, 0.5]]").counts["cut"] == 0
     counts = run(*TEN, "faults.partitions=[[0, 40, 0.5]]").counts
     assert counts["cut"] > 40
     assert counts["cut"] + counts["committed"] + counts["late"] == counts["meetings"]
 
 
-def test_stragglers_are_late_and_time_is_what_they_cost():
+def test_stragglers_miss_deadlines_and_cost_time():
     quick, slow = (run(*TEN), run(*TEN, "faults.straggler_share=0.3", "faults.straggler_factor=20", "pace.max_wait_s=0.3"))
     assert slow.rows[-1].seconds > 1.5 * quick.rows[-1].seconds
     assert slow.counts["late"] > 0
 
 
-def test_nodes_come_and_go_and_each_newcomer_has_a_problem_of_its_own():
-    """The error is measured against the optimum of who is there, which a correction for who is gone would miss."""
+def test_nodes_join_and_leave_and_each_joiner_has_its_own_problem():
+    """The error is measured from the optimum of live nodes, which corrections for departed nodes would miss."""
     outcome = run(
         *TEN,
         "faults.crash=0.5",
@@ -273,7 +273,7 @@ def test_nodes_come_and_go_and_each_newcomer_has_a_problem_of_its_own():
     assert counts["joined"] == 20
     assert counts["crashed"] > 3
     assert counts["left"] > 0
-    assert counts["dead"] > 0  # met in vain until they were missed
+    assert counts["dead"] > 0  # exchanges with dead nodes fail until these are declared dead
     assert outcome.rows[-1].alive == 10 + 20 - counts["crashed"] - counts["left"]
     assert outcome.rows[-1].mean < 1e-6
 
@@ -291,7 +291,7 @@ def test_bytes_take_time_on_slow_links():
 
 
 def test_clock_pace_does_not_wait():
-    """Slots pass at their own time, also with slow nodes; and the correction still finds the common optimum."""
+    """Slots pass at fixed times, with slow nodes too; and corrections still lead to the common optimum."""
     outcome = run(
         *TEN,
         "pace=clock",
@@ -319,7 +319,7 @@ def test_rows_begin_before_the_first_round_and_end_after_the_last():
     assert first.consensus_distance == 0.0
 
 
-def test_the_target_is_where_the_mean_first_was_there():
+def test_the_target_is_reached_when_the_mean_first_reaches_it():
     rows = run(*TEN, "pace.evaluate_every=1").rows
     target = (rows[9].mean + rows[10].mean) / 2.0
     at = run(*TEN, "pace.evaluate_every=1", f"simulate.target={target!r}").target
@@ -328,7 +328,7 @@ def test_the_target_is_where_the_mean_first_was_there():
     assert run(*TEN, "simulate.target=1e-300").target is None
 
 
-def test_a_rate_that_is_too_high_is_a_result_not_an_end():
+def test_divergence_is_a_result_and_does_not_end_a_sweep():
     """A sweep over rates must show where they become too high."""
     outcome = run(*TEN, "optimizer.lr=1e6", "mix=dsgd", "pace.rounds=120")
     assert outcome.diverged is not None
@@ -336,14 +336,14 @@ def test_a_rate_that_is_too_high_is_a_result_not_an_end():
     assert all(math.isfinite(figure) for row in figures(outcome) for figure in row)
 
 
-def test_nodes_that_are_measured_are_spread_evenly_or_all():
+def test_evaluated_nodes_are_all_or_evenly_spread():
     few = ("simulate.nodes=6", "pace.rounds=2", "pace.local_steps=1", "task.hidden=8", "partition=by_label")
     everyone, some = run(*few, "simulate.sample=0").rows[-1], run(*few, "simulate.sample=2").rows[-1]
     assert everyone.mean_model == some.mean_model
     assert everyone.min <= some.min <= some.max <= everyone.max
 
 
-def test_without_a_model_one_number_a_node_is_averaged():
+def test_without_a_model_one_number_per_node_is_averaged():
     outcome = run("simulate.model=false", "simulate.nodes=500", "pace.rounds=40", "pace.evaluate_every=20")
     assert outcome.parameters == 1
     assert outcome.metric == "consensus_error"
@@ -352,7 +352,7 @@ def test_without_a_model_one_number_a_node_is_averaged():
     assert outcome.rows[-1].loss is None
 
 
-def test_data_that_cannot_be_had_are_one_line():
+def test_missing_data_give_one_line():
     with pytest.raises(ConfigError, match=r"partition\.shards: must be task\.nodes = 3, got 4"):
         run("simulate.nodes=4", "task=diagonal", "task.nodes=3")
     with pytest.raises(ConfigError, match=r"task\.kind: 'digit' is unknown"):
@@ -369,20 +369,20 @@ def example(name, *assignments):
     return [simulate(cell.scenario, lambda _round, _line: None) for cell in planned]
 
 
-def test_the_example_of_digits_shows_what_a_correction_is_worth():
+def test_the_example_of_digits_shows_the_effect_of_a_correction():
     pet, dsgd = example("simulate-digits.toml", "pace.rounds=10", "sweep.seeds=[0]", "simulate.sample=4", "pace.local_steps=10")
-    assert pet.rows[-1].loss < dsgd.rows[-1].loss - 0.03  # after ten rounds accuracies are chance
+    assert pet.rows[-1].loss < dsgd.rows[-1].loss - 0.03  # after ten rounds accuracies are those of guessing
 
 
-def test_the_example_of_a_thousand_nodes_makes_its_way():
+def test_the_example_of_a_thousand_nodes_converges():
     (outcome,) = example("simulate-thousand.toml", "pace.rounds=12", "task.dim=320", "simulate.threads=1")
     assert outcome.rows[-1].alive == 1000
     assert outcome.rows[-1].mean < 0.7
 
 
-@pytest.mark.acceptance  # the page's command runs the example in every run
+@pytest.mark.acceptance  # the documented command runs the example with every test run
 def test_the_example_of_churn_separates_the_algorithms():
-    """A textbook tracker keeps the share of the dead, plain averaging the differences; flows per edge are deleted with the dead."""
+    """A textbook tracker keeps the share of dead nodes, plain averaging keeps the differences; flows are deleted with the dead node."""
     rounds = ("pace.rounds=170", "faults.churn_from=10", "faults.churn_until=50", "faults.crash=0.15", "faults.join=0.15")
     compared = 'sweep.grid={"mix.kind"=["pet", "gradient_tracking"]}'
     pet, tracking = example(
@@ -420,8 +420,8 @@ def test_the_example_of_members_averages_on_every_overlay():
     ],
     ids=["demo", "sign_x3", "int2_nearest_x2", "int4_x2"],
 )
-def test_a_small_swarm_trains_with_it_by_its_name(settings_of, falls_to, engine):
-    """Decoupled momentum and multi-step compression are entries like any other, on whole nodes and in the matrix."""
+def test_a_small_swarm_trains_with_each_feedback_by_name(settings_of, falls_to, engine):
+    """Decoupled momentum and multi-step compression are catalogue entries, on whole nodes and in the matrix."""
     outcome = run(
         f"simulate.engine={engine}",
         "simulate.nodes=4",
@@ -435,8 +435,8 @@ def test_a_small_swarm_trains_with_it_by_its_name(settings_of, falls_to, engine)
 
 
 @pytest.mark.parametrize("engine", ["matrix", "virtual"])
-def test_models_are_seen_at_every_evaluation(engine):
-    """Those that the row is about."""
+def test_models_are_available_at_every_evaluation(engine):
+    """The models of the nodes that the row covers."""
     chosen, seen = scenario(*SHORT, f"simulate.engine={engine}", "task.hidden=8"), {}
     outcome = simulate(chosen, lambda _round, _line: None, lambda number, x: seen.update({number: x.clone()}))
     assert list(seen) == [0, 2, 4, 6]

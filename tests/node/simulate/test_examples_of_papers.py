@@ -1,4 +1,4 @@
-"""Examples that papers are known by: games of two players, and BlueFog's tutorials, with small settings."""
+"""Examples known from papers: two-player games, and BlueFog's tutorials, with small settings."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ GAME = {
 
 
 def played(gradient, mix, rounds, nodes=16, seeds=(0, 1, 2), every=0, **task):
-    """Rows of each seed; `every` so many rounds, or at the end alone."""
+    """Return the rows of each seed, every `every` rounds or only at the end."""
     keys = GAME | {f"task.{key}": value for key, value in task.items()} | {"task.nodes": nodes, "optimizer.gradient": gradient}
     keys |= {"pace.evaluate_every": every or rounds} | ({"mix.kappa": 0.1} if mix == "pet" else {})
     runs = simulate(
@@ -39,12 +39,12 @@ def played(gradient, mix, rounds, nodes=16, seeds=(0, 1, 2), every=0, **task):
 
 
 def ends(*given, **more):
-    """Errors at the end, of each seed."""
+    """Return the errors at the end, of each seed."""
     return [rows[-1].mean for rows in played(*given, **more)]
 
 
 def numbers_sent(gradient, rounds, **task):
-    """By a node until its error is below 1e-6, 80 a round; mean of three seeds."""
+    """Return the numbers that a node sends until its error is below 1e-6, at 80 per round; mean of three seeds."""
     found = played(gradient, "pet", rounds, every=rounds // 50, **task)
     return 80 * sum(next(row.round for row in rows if row.mean < 1e-6) for rows in found) / len(found)
 
@@ -54,7 +54,7 @@ def test_one_player_descends_and_the_other_ascends():
     torch.nn.init.ones_(model.x)
     versus((model.x * model.y.detach()).sum() + model.x.sum(), minus=(model.x.detach() * model.y).sum()).backward()
     assert model.x.grad.tolist() == [1.0, 1.0]  # y = 0
-    assert model.y.grad.tolist() == [-1.0, -1.0]  # so that a step of descent adds
+    assert model.y.grad.tolist() == [-1.0, -1.0]  # so a descent step adds
 
 
 def test_the_look_ahead_point_is_at_distance_rho_or_after_a_corrected_step():
@@ -68,7 +68,7 @@ def test_the_look_ahead_point_is_at_distance_rho_or_after_a_corrected_step():
 
 
 @pytest.mark.acceptance
-def test_plain_steps_circle_and_optimistic_ones_with_corrections_reach_the_saddle():
+def test_only_optimistic_steps_with_corrections_reach_the_saddle():
     size = {"nodes": 4, "size": 3, "mu": 0.1}
     assert max(ends("optimistic", "pet", 120, **size)) < 1e-3 < min(ends("optimistic", "dsgd", 120, **size))
 
@@ -87,7 +87,7 @@ def test_plain_steps_circle_and_optimistic_ones_with_corrections_reach_the_saddl
         ("extragradient", 0.1, 150, 7_680),
     ],
 )
-def test_corrections_lead_to_the_saddle_of_sixteen_games_by_as_many_numbers(gradient, mu, rounds, sent):
+def test_corrections_reach_the_saddle_of_sixteen_games_with_the_reference_s_traffic(gradient, mu, rounds, sent):
     assert numbers_sent(gradient, rounds, mu=mu) == pytest.approx(sent, rel=0.15)
 
 
@@ -114,7 +114,7 @@ def test_without_curvature_plain_steps_leave_the_saddle(mix):
 
 
 def walked(gradient, mu, rounds, seed, *, kappa=0.1, parts=0, response="identity", noise=0.0):
-    """Errors after each round of the sixteen games on random pairs, by the product's local steps."""
+    """Return the errors after each round of the sixteen games on random pairs, by the product's local steps."""
     games = [Bilinear(mu=mu).data(Source(None, PartitionSection(kind="iid", shards=16), node, seed), "cpu") for node in range(16)]
     M, h = torch.stack([it.M for it in games]), torch.stack([torch.cat([it.a, it.b]) for it in games])
     kind, chance = OptimizerSection(gradient=gradient), torch.Generator().manual_seed(seed)
@@ -154,11 +154,11 @@ def walked(gradient, mu, rounds, seed, *, kappa=0.1, parts=0, response="identity
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("mu", "error"), [(0.1, 2.1e-3), (0.0, 0.31)])
 @pytest.mark.parametrize("gradient", ["optimistic", "extragradient"])
-def test_a_tenth_of_the_vector_in_four_bits_is_on_the_way_to_the_saddle(gradient, mu, error):
-    """After 2,000 rounds; `error` is that of the reference's script where each edge has parts of its own, as here, both of three seeds.
+def test_a_tenth_of_the_vector_in_four_bits_converges_to_the_saddle(gradient, mu, error):
+    """After 2,000 rounds; `error` is that of the reference's script where each edge exchanges its own tenth, as here; three seeds each.
 
-    Its own figures, 2.7e-5 and 3.4e-6 after 4,000 rounds, 2e-2 and 2e-3 without curvature, are of pairs that all exchange the same tenth.
-    With parts of their own its seeds are at 2.7e-5 to 3.9e-5, and .055 to .13.
+    The published figures, 2.7e-5 and 3.4e-6 after 4,000 rounds, 2e-2 and 2e-3 without curvature, are for pairs that all exchange the
+    same tenth. With own tenths the reference's seeds reach 2.7e-5 to 3.9e-5, and .055 to .13.
     """
     runs = [walked(gradient, mu, 2000, seed, kappa=0.3, parts=10, response="int4") for seed in range(3)]
     assert error / 1.6 <= sum(errors[-1] for errors in runs) / 3 <= 1.6 * error, [errors[-1] for errors in runs]
@@ -169,7 +169,7 @@ def test_a_tenth_of_the_vector_in_four_bits_is_on_the_way_to_the_saddle(gradient
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("mu", "floor"), [(0.0, 4.7e-4), (0.1, 3.2e-4)])
 def test_noise_leaves_the_saddle_within_a_thousandth(mu, floor):
-    """Of .1 in gradients; the reference has one seed and its last round of 800."""
+    """Noise of .1 in gradients; the reference has one seed and reports the last of 800 rounds."""
     found = sum(sum(walked("optimistic", mu, 800, seed, noise=0.1)[-50:]) for seed in range(3)) / 150
     assert floor / 2 <= found <= 2 * floor, found
 
@@ -199,7 +199,7 @@ def test_the_tutorial_of_consensus_is_exact_on_one_peer_graphs_and_slow_on_a_rin
 
 
 @pytest.mark.acceptance
-def test_the_other_tutorials_show_what_they_are_about():
+def test_the_other_tutorials_show_their_effect():
     for tutorial, exact in ((tutorials.gradient_tracking, "gradient_tracking"), (tutorials.exact_diffusion, "exact_diffusion")):
         error = tutorial()
         assert error[exact] < 1e-2 * error["dsgd"]

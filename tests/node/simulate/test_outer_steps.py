@@ -1,6 +1,6 @@
-"""Outer steps on a byte GPT: what DiLoCo's recipe gains, and what becomes of it without a schedule, or with few local steps or averages.
+"""Outer steps on a byte-level GPT: the gain of DiLoCo's recipe, and the effect of leaving out its schedule or taking few local steps.
 
-Figures are nats a byte at the end; the reference has one seed where not said otherwise. Seed 0 here: docs/decisions/0103.
+Figures are nats per byte at the end; the reference has one seed unless stated otherwise. Seed 0 here: docs/decisions/0103.
 """
 
 import pytest
@@ -40,7 +40,7 @@ CONSTANT = {"optimizer.schedule": "constant", "optimizer.warmup": 0.0}
 
 
 def losses(mix, keys, every=30, overlay="alone", seeds=(0, 1, 2)):
-    """Of each seed: four workers after 1,500 local steps, of which so many are between averages. An exact one takes two rounds of pairs."""
+    """Return each seed's loss: four workers after 1,500 local steps, with `every` between averages. An exact average takes two rounds."""
     rounds = STEPS // every * (2 if overlay == "alone" else 1)
     runs = simulate(
         task="text",
@@ -58,8 +58,8 @@ def mean(found):
     return sum(found) / len(found)
 
 
-def test_with_warm_up_and_a_falling_rate_outer_steps_gain_a_hundredth_of_a_nat():
-    """NoLoCo is between both, for two thirds of an exact average's bytes."""
+def test_outer_steps_with_warm_up_and_a_falling_rate_gain_a_hundredth_of_a_nat():
+    """NoLoCo is between the two, with two thirds of an exact average's bytes."""
     plain, outer = (mean(losses(mix, EXACT)) for mix in ("dsgd", "outer"))
     pairs = mean(losses("outer", PAIRS, overlay="random_matching"))
     assert [plain, outer, pairs] == pytest.approx([1.998, 1.976, 1.995], abs=0.05), (plain, outer, pairs)
@@ -87,7 +87,7 @@ def test_outer_steps_after_few_local_steps_lose():
 
 
 def test_fifteen_outer_steps_gain_nothing():
-    """A hundred local steps each, at half the rate."""
+    """After a hundred local steps each, at half the rate."""
     plain, outer = (losses(mix, EXACT | {"optimizer.lr": 3e-3}, every=100) for mix in ("dsgd", "outer"))
     assert [mean(plain), mean(outer)] == pytest.approx([2.054, 2.055], abs=0.05), (plain, outer)
     assert abs(mean(outer) - mean(plain)) <= 0.03, (plain, outer)

@@ -1,4 +1,4 @@
-"""What is sent to all is the same for all: where every node adds what all have sent, nodes stay replicas to the last bit."""
+"""Broadcast messages are the same for all receivers: nodes that add all messages have bitwise equal models."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ ROUNDING = sorted(name for name in QUANTIZERS if not QUANTIZERS.facts(name).inst
 
 
 def models(*assignments):
-    """The models (n, d) of all nodes after each round."""
+    """Return the models (n, d) of all nodes after each round."""
     chosen, seen = toml.apply_set(Scenario(), (*SMALL, *assignments)), []
     rules.check(cells(chosen))
     check(chosen)
@@ -42,7 +42,7 @@ def models(*assignments):
 
 
 def replicas(*assignments):
-    """Assert that all nodes have one model after each round, which moves."""
+    """Assert that all nodes have one model after each round, and that it changes."""
     seen = models(*assignments)
     assert len(seen) == 5
     for x in seen[1:]:
@@ -68,8 +68,8 @@ def test_replicas_are_equal_to_the_last_bit_with_every_feedback(engine, feedback
 
 
 @pytest.mark.parametrize("feedback", FEEDBACKS)
-def test_the_common_model_of_nodes_whose_local_steps_run_beside_the_exchanges_is_equal(feedback):
-    """It is what is evaluated: each node is ahead of it by its own steps. It is not that of rounds one after the other."""
+def test_with_overlap_the_common_models_are_equal(feedback):
+    """The common model is evaluated: each node is ahead of it by its own steps. It differs from that of consecutive rounds."""
     settings = ("simulate.engine=virtual", f"mix.feedback={feedback}", *COCKTAIL)
     seen = models("pace.overlap=true", *settings)
     for x in seen[1:]:
@@ -79,16 +79,16 @@ def test_the_common_model_of_nodes_whose_local_steps_run_beside_the_exchanges_is
 
 @pytest.mark.parametrize("select", LISTING_SELECTORS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_nodes_that_pull_one_message_of_each_are_replicas_with_every_selector_they_take(engine, select):
+def test_nodes_that_pull_broadcast_messages_are_replicas_with_every_selector(engine, select):
     replicas(f"simulate.engine={engine}", "mix=sparse_outer", f"compress.select={select}", "compress.response=spread2")
 
 
 @pytest.mark.parametrize("codec", [name for name in ROUNDING if not QUANTIZERS.facts(name).random])
-def test_nodes_that_pull_one_message_of_each_are_replicas_with_every_codec_they_take(codec):
+def test_nodes_that_pull_broadcast_messages_are_replicas_with_every_codec(codec):
     replicas("mix=sparse_outer", "compress.select=top_k", f"compress.response={codec}")
 
 
 @pytest.mark.parametrize("codec", ["int8_nearest", "identity"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_nodes_that_tell_scalars_are_replicas(engine, codec):
+def test_nodes_that_send_scalars_are_replicas(engine, codec):
     replicas(f"simulate.engine={engine}", "mix=seeds", "compress.select=full", f"compress.response={codec}")

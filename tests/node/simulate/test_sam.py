@@ -1,4 +1,4 @@
-"""DFedSAM and DFedSAM-MGS beside PET, where nodes have few samples: what a second gradient and more exchanges are worth."""
+"""DFedSAM and DFedSAM-MGS compared with PET on few samples per node: the value of a second gradient and of more exchanges."""
 
 import pytest
 
@@ -26,7 +26,7 @@ PET = {"mix.kappa": 0.1}
 
 
 def accuracy(mix, exchanges=1, seeds=3, **keys):
-    """Mean of the own models of 8 nodes after 60 phases of 5 local steps, of so many seeds."""
+    """Return the mean accuracy of the own models of 8 nodes after 60 phases of 5 local steps, over the seeds."""
     rounds = 60 * exchanges
     runs = simulate(
         task="tests.harness.few_images:FewImages",
@@ -43,9 +43,9 @@ def accuracy(mix, exchanges=1, seeds=3, **keys):
 @pytest.mark.acceptance
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
 def test_pet_is_worth_more_than_a_second_gradient_and_three_exchanges_a_phase():
-    """150 images of MNIST a node, by three partitions; the reference has two seeds of one partition.
+    """150 images of MNIST per node, in three partitions; the reference has two seeds of one partition.
 
-    A second gradient alone is worth a hundredth, less than what partitions differ by: it is compared over ten of them.
+    A second gradient alone gains a hundredth, less than partitions differ by, so it is compared over ten of them.
     """
     sam = {"optimizer.sam": 0.2}
     table = {

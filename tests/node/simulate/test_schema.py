@@ -1,4 +1,4 @@
-"""Scenario files: what they stand for, and what is refused before anything is computed."""
+"""Scenario files: their meaning, and refusals before anything is computed."""
 
 import subprocess
 import sys
@@ -35,8 +35,8 @@ def test_every_example_passes_its_check(path):
     assert len(EXAMPLES) >= 4
 
 
-def test_what_is_shown_is_a_file_that_means_the_same():
-    """`config show scenario` is where a file begins: every key must come back, those of inherited sections with their meaning."""
+def test_the_shown_scenario_is_an_equivalent_file():
+    """`config show scenario` is a template: every key must be in it, those of inherited sections with their explanation."""
     shown = toml.render(Scenario())
     assert convert(toml.parse(shown), Scenario) == Scenario()
     assert "# concentration; smaller is more different" in shown
@@ -45,18 +45,18 @@ def test_what_is_shown_is_a_file_that_means_the_same():
 # --- the manifest of a scenario -----------------------------------------------------------------------------------
 
 
-def test_each_node_has_a_part_of_its_own_unless_the_file_says_otherwise():
+def test_each_node_has_its_own_shard_by_default():
     assert manifest(scenario("simulate.nodes=7")).partition.shards == 7
     agreed = manifest(scenario("simulate.nodes=7", "partition.shards=3", "robust.rule=nna", "overlay.rerank_every=4"))
     assert (agreed.partition.shards, agreed.robust.rule, agreed.overlay.rerank_every) == (3, "nna", 4)
 
 
-def test_problems_of_their_own_are_drawn_for_as_many_nodes_as_there_are_shards():
+def test_individual_problems_are_drawn_for_each_shard():
     agreed = manifest(scenario("task=quadratic", "simulate.nodes=5", "faults.join=1", "pace.rounds=10", "faults.churn_from=8"))
     assert agreed.task.params()["nodes"] == agreed.partition.shards == 7
 
 
-def test_all_nodes_begin_together():
+def test_all_nodes_start_at_the_same_time():
     assert manifest(scenario("simulate.nodes=9", "pace.quorum=2")).pace.quorum == 9
 
 
@@ -70,12 +70,12 @@ def test_all_nodes_begin_together():
         (("faults.join=2", "faults.churn_until=1000"), 200),
     ],
 )
-def test_whole_numbers_of_joiners_are_certain(faults, expected):
+def test_integer_rates_of_joiners_are_deterministic(faults, expected):
     assert joiners(scenario("pace.rounds=100", *faults)) == expected
 
 
-def test_there_is_room_for_more_joiners_than_chance_brings():
-    """.03 a round for 600 rounds: 18 on average, 4.2 either way."""
+def test_rows_are_reserved_for_more_joiners_than_are_likely():
+    """.03 per round for 600 rounds: 18 on average, with a standard deviation of 4.2."""
     room = joiners(scenario("pace.rounds=600", "faults.join=0.03"))
     assert 18 + 4 * 4.2 < room < 60
 
@@ -89,9 +89,7 @@ def preset(name, *assignments):
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_a_scenario_with_a_preset_is_the_swarm_of_a_manifest_with_that_preset(name):
-    """Key by key, so that both engines, which know a swarm by its manifest alone, do what nodes of that preset do. Only who gets in is
-    not simulated: no work is proven, nobody invites.
-    """
+    """Key by key, since both engines know a swarm by its manifest only. Admission is not simulated: no proofs of work, no invitations."""
     assert rules.check(cells(preset(name))) == []
     agreed, created = manifest(preset(name)), presets.load(Manifest, assignments=[f"preset={name}"])
     for key in presets.PRESETS[name]:
@@ -100,7 +98,7 @@ def test_a_scenario_with_a_preset_is_the_swarm_of_a_manifest_with_that_preset(na
     assert agreed.admission == AdmissionSection()
 
 
-def test_what_the_file_says_goes_before_its_preset_and_set_before_both(tmp_path):
+def test_file_values_override_the_preset_and_set_overrides_both(tmp_path):
     file = tmp_path / "scenario.toml"
     file.write_text('preset = "open"\n[pace]\nlocal_steps = 20\n[overlay]\nk = 9\n[robust]\nf = 3\n')
     loaded = presets.load(Scenario, file, ["overlay.k=8"])
@@ -125,22 +123,22 @@ def test_what_the_file_says_goes_before_its_preset_and_set_before_both(tmp_path)
         (["byzantine_fraction=0.1"], r"byzantine_fraction: mix=pet has no rule"),
     ],
 )
-def test_a_scenario_past_what_its_preset_or_rule_stands_is_refused(assignments, message):
-    """The same lines as of a manifest: a simulation cannot show what nodes would refuse to run."""
+def test_a_scenario_beyond_its_preset_s_or_rule_s_bound_is_refused(assignments, message):
+    """With the error lines of a manifest, since nodes would refuse to run it."""
     with pytest.raises(ConfigError, match=message) as caught:
         rules.check(cells(presets.load(Scenario, assignments=assignments)))
     assert "\n" not in str(caught.value)
 
 
-def test_more_liars_than_the_swarm_is_meant_to_stand_are_simulated_with_a_note():
-    """To look past a bound is what simulations are for."""
+def test_more_attackers_than_tolerated_are_simulated_with_a_note():
+    """Simulations may exceed the tolerated number on purpose."""
     (note,) = rules.check(cells(preset("open", "attack.kind=foe", "attack.nodes=4")))
     assert note == "attack: 4 of 16 nodes are bad, more than byzantine_fraction = 0.2 is meant to stand"
     assert rules.check(cells(preset("open", "attack.kind=foe", "attack.nodes=3"))) == []
 
 
 def test_a_preset_in_a_grid_fills_unset_keys(tmp_path):
-    """And each run keeps what the file and --set say: six steps are the preset's, 0.05 is a person's."""
+    """Each run keeps values of the file and --set: the preset gives six steps, the user 0.05."""
     file = tmp_path / "scenario.toml"
     file.write_text('[optimizer]\nlr = 0.05\n[sweep.grid]\npreset = ["custom", "vouched", "open"]\n"pace.rounds" = [3, 4]\n')
     _, found = sweep.read(file, ["simulate.nodes=9"])
@@ -178,14 +176,14 @@ def test_a_grid_is_every_combination_and_seeds_change_fastest():
     assert not any(c.scenario.sweep.grid for c in found)
 
 
-def test_keys_that_go_together_are_swept_together():
-    """Each algorithm at its own rate is the only fair comparison."""
+def test_coupled_keys_are_swept_together():
+    """So each algorithm can be compared at its own rate."""
     text = '[sweep.grid]\n"mix.kind, optimizer.lr" = [["pet", 0.1], ["dsgd", 0.02]]\n'
     found = cells(scenario(text=text))
     assert [(c.scenario.mix.kind, c.scenario.optimizer.lr) for c in found] == [("pet", 0.1), ("dsgd", 0.02)]
 
 
-def test_values_of_every_type_arrive_as_they_are():
+def test_grid_values_of_every_type_keep_their_type():
     found = cells(scenario(text='[sweep.grid]\n"simulate.model" = [true, false]\n"task.model" = ["cnn"]\nmix.kappa = [0.25]\n'))
     assert [c.scenario.simulate.model for c in found] == [True, False]
     assert {c.scenario.task.params()["model"] for c in found} == {"cnn"}
@@ -205,7 +203,7 @@ def test_values_of_every_type_arrive_as_they_are():
         ("simulate.seed = [" + "1," * 20_000 + "]", r"must be at most 10000 runs, got 20000"),
     ],
 )
-def test_a_grid_that_stands_for_nothing_is_refused(grid, message):
+def test_invalid_grids_are_refused(grid, message):
     with pytest.raises(ConfigError, match=message) as caught:
         cells(scenario(text=f"[sweep.grid]\n{grid}\n"))
     assert "\n" not in str(caught.value)
@@ -285,25 +283,25 @@ def test_the_failing_run_of_a_sweep_is_named():
 
 
 def test_a_textbook_tracker_with_local_steps_is_warned_of():
-    """On digits, 4 nodes and 40 rounds of 20 steps it ends at .67 where k_gt and dsgd reach .95; with one step a round it is as good."""
+    """On digits, 4 nodes and 40 rounds of 20 steps, it ends at .67 where k_gt and dsgd reach .95; with one step per round it is as good."""
     said = rules.check(cells(scenario("mix=gradient_tracking", "overlay=base_k")))
     assert [line for line in said if line.startswith("pace.local_steps: gradient_tracking") and "arXiv:1607.03218" in line]
     for fine in (("mix=gradient_tracking", "pace.local_steps=1"), ("mix=k_gt",)):
         assert not [line for line in rules.check(cells(scenario(*fine, "overlay=base_k"))) if "local_steps" in line]
 
 
-def test_one_warning_is_said_once_for_all_runs():
+def test_a_warning_is_given_once_for_all_runs():
     text = "[sweep]\nseeds = [1, 2, 3]\n"
     assert len(rules.check(cells(scenario("mix.clip_norm=0", text=text)))) == 1
 
 
-def test_a_crash_is_noticed_in_as_long_as_a_probe_its_timeout_and_a_refutation_take():
+def test_a_crash_is_detected_after_a_probe_its_timeout_and_a_refutation():
     """With the defaults: 1.58 + 0.5 + 2 s."""
     assert rules.detection_s(Scenario()) == pytest.approx(4.08, abs=0.01)
 
 
-def test_the_command_line_half_imports_no_torch():
-    """It must refuse a typo at once, names of attacks as well, and leave the memory to worker processes."""
+def test_the_command_line_part_imports_no_torch():
+    """Typos, also in names of attacks, must be refused quickly, and memory is left to worker processes."""
     code = (
         "import sys; from starling.node.simulate import schema, sweep, rules, results, worker, executors, runs, api, plot; "
         "import starling.node.cli.research.simulate; from starling.node.config import toml; "

@@ -1,4 +1,4 @@
-"""Sparse outer steps on MNIST of unequal labels: how far some hundred thousand bytes a node go."""
+"""Sparse outer steps on MNIST with unequal labels: accuracy by bytes sent."""
 
 import pytest
 
@@ -30,7 +30,7 @@ MUON = {"task.each": 60_000, "task.test": 10_000, "optimizer.kind": "muon", "opt
 
 
 def learned(task, steps, rounds, keys):
-    """(accuracies, MB that a node sends) of three seeds."""
+    """Return (accuracies, MB that a node sends) of three seeds."""
     runs = simulate(
         task=task,
         mix="sparse_outer",
@@ -48,7 +48,7 @@ def learned(task, steps, rounds, keys):
 @pytest.mark.timeout(2400)
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
 @pytest.mark.parametrize(("steps", "rounds", "ratio", "accuracy", "megabytes"), [(50, 40, 0.01, 0.952, 0.87), (25, 80, 0.003, 0.956, 0.73)])
-def test_unequal_images_are_learned_by_few_bytes(steps, rounds, ratio, accuracy, megabytes):
+def test_unequal_images_are_learned_with_few_bytes(steps, rounds, ratio, accuracy, megabytes):
     """The reference has one seed."""
     found, sent = learned("images", steps, rounds, {"compress.ratio": ratio})
     assert sum(found) / 3 >= accuracy - 0.01, found
@@ -59,8 +59,8 @@ def test_unequal_images_are_learned_by_few_bytes(steps, rounds, ratio, accuracy,
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
 @pytest.mark.parametrize(("rounds", "accuracy", "megabytes"), [(16, 0.956, 0.35), (28, 0.967, 0.61)])
-def test_muon_learns_them_by_fewer(rounds, accuracy, megabytes):
-    """Pixels of mean 0 and deviation 1, as the reference has them; its row of 16 rounds is .955, .963 and .962 by three seeds."""
+def test_muon_needs_fewer_bytes_for_unequal_images(rounds, accuracy, megabytes):
+    """Pixels have mean 0 and deviation 1, as in the reference; its 16 rounds give .955, .963 and .962 with three seeds."""
     found, sent = learned("tests.harness.few_images:FewImages", 25, rounds, MUON)
     assert sum(found) / 3 >= accuracy - 0.01, found
     assert max(sent) <= 1.05 * megabytes, sent

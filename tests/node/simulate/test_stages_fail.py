@@ -1,4 +1,4 @@
-"""Crews whose stages fail: each stage is a swarm of its own, and a stage that is lost takes its flows with it at both ends."""
+"""Crews whose stages fail: each stage is a swarm of its own, and a lost stage's flows are deleted at both ends."""
 
 from statistics import mean
 
@@ -20,10 +20,10 @@ CREWS, STAGES, D, STEPS, LR = 12, 4, 80, 5, 0.1
 
 
 def run(seed, *, kappa=0.1, fails=0.02, whole=False, rounds=1000):
-    """(mean error while stages fail, error at the end, largest |Σ c|), with 30 % of exchanges lost.
+    """Return (mean error while stages fail, error at the end, largest |Σ c|), with 30 % of exchanges lost.
 
-    A crew loses a stage with a chance of `fails` a round in the first half, of which the last 400 rounds count; where `whole`, it begins
-    anew with the model of another, not the stage alone.
+    With probability `fails` per round a crew loses a stage, in the first half, whose last 400 rounds count; with `whole` the whole crew
+    restarts from another's model, otherwise the stage alone.
     """
     A, b, star = quadratics(CREWS, D, seed)
     peers, chance = [f"p{row:02}" for row in range(CREWS)], np.random.default_rng(seed)
@@ -66,7 +66,7 @@ def run(seed, *, kappa=0.1, fails=0.02, whole=False, rounds=1000):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("whole", "failing"), [(False, 4.7e-3), (True, 2.1e-2)])
 def test_stages_that_fail_cost_little_while_they_do_and_nothing_afterwards(whole, failing):
-    """The reference, at one moment: 4.7e-3 where the stage alone is replaced, 2.1e-2 where its crew begins anew.
+    """The reference, at one moment: 4.7e-3 where the stage alone is replaced, 2.1e-2 where its crew restarts.
 
     3e-31 at the end of both.
     """

@@ -1,4 +1,4 @@
-"""The client of a node's control socket: bounded requests, bounded waits."""
+"""The client of a node's control socket has bounded requests and bounded waits."""
 
 import socket
 
@@ -17,7 +17,7 @@ def test_a_request_longer_than_the_limit_is_refused_before_it_is_sent(tmp_path):
             control.request(tmp_path, "export", path="x" * control.MAX_REQUEST_BYTES)
 
 
-def test_a_node_that_accepts_but_does_not_answer_is_given_up(tmp_path):
+def test_a_request_to_a_silent_node_times_out(tmp_path):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / control.SOCKET_NAME))
         listener.listen()

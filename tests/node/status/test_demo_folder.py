@@ -1,10 +1,10 @@
-"""Where a demo keeps its nodes is one thing for who makes, shows, completes and refuses such a folder."""
+"""All commands agree on the layout of a demo's folder."""
 
 from starling.node.status import demo_folder
 
 
-def test_nodes_are_found_by_number_in_its_order_and_nothing_else_is(tmp_path):
-    """node-10 comes after node-9; files, the one that is alone, and what people put beside are no nodes."""
+def test_nodes_of_a_demo_are_listed_in_numerical_order(tmp_path):
+    """node-10 comes after node-9; files, the lone node and other folders are not nodes of the demo."""
     for number in (10, 9, 0):
         demo_folder.place(tmp_path, number).mkdir()
     for name in (demo_folder.ALONE, "node-x", "node-"):

@@ -1,4 +1,4 @@
-"""Figures fit their column, and what is missing is a dash."""
+"""Figures fit their column, and a missing figure is a dash."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from starling.node.status.snapshot import Transfer
 
 
 @pytest.mark.parametrize("of", [show.count, show.figure, show.size, show.rate, show.speed, show.duration, show.age, show.latency])
-def test_missing_is_a_dash_and_never_zero(of):
+def test_a_missing_figure_is_a_dash_and_never_zero(of):
     assert of(None) == "–"
     assert of(0).startswith("0")
 
@@ -49,7 +49,7 @@ def test_missing_is_a_dash_and_never_zero(of):
         (show.progress(Transfer("a", "exchange", 12_000_000)), "12 MB"),
     ],
 )
-def test_figures_as_people_read_them(said, expected):
+def test_figures_are_formatted_with_units(said, expected):
     assert said == expected
 
 
@@ -69,8 +69,8 @@ ALIKE = st.text("ab語 \x00…", max_size=30) | st.builds("12D3KooW{}".format, s
 
 
 @given(st.lists(ALIKE, max_size=12, unique=True))
-def test_no_two_labels_are_equal_and_none_is_longer_than_it_must_be(texts):
-    """Peers choose their ids, and people names that begin and end alike."""
+def test_labels_are_unique_and_as_short_as_possible(texts):
+    """Peers choose their ids, and users choose names with common beginnings and ends."""
     found = show.labels({text: text for text in texts})
     assert sorted(found) == sorted(texts)
     assert len(set(found.values())) == len(texts)

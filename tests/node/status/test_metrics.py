@@ -1,4 +1,4 @@
-"""What a scrape says: parsed by Prometheus' own parsers, with nothing invented and nothing unbounded."""
+"""A scrape is parsed by Prometheus' own parsers, invents no figures, and is bounded."""
 
 import pytest
 from hypothesis import given
@@ -15,14 +15,14 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
 def samples(found, accept=""):
-    """What a scraper reads: {(name, labels): value}."""
+    """Return what a scraper reads: {(name, labels): value}."""
     body, _ = exposition(found, accept)
     families = PARSERS[accept][1](body.decode())
     return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for family in families for sample in family.samples}
 
 
 @pytest.mark.parametrize("accept", PARSERS)
-def test_both_formats_parse_and_say_the_same(accept):
+def test_both_formats_parse_to_the_same_figures(accept):
     _, kind = exposition(full(), accept)
     assert kind == PARSERS[accept][0]
     assert samples(full(), accept) == samples(full())
@@ -61,8 +61,8 @@ def test_unknown_values_are_absent_and_never_0():
     assert {name for name, _ in samples(full())} > known
 
 
-def test_a_crowd_of_strangers_makes_no_series():
-    """Peer ids are chosen by peers, and each would be a series that the database keeps."""
+def test_strangers_create_no_series():
+    """Peers choose their ids, and the database would store a series for each."""
     crowd = tuple(PeerStatus(f"stranger{n}", "alive") for n in range(4000))
     few = tuple(PeerStatus(f"peer{n:02}", "alive", committed=n) for n in range(1, 30))
     mine = PeerStatus("mine", "alive", trusted=True)
@@ -76,7 +76,7 @@ def test_a_crowd_of_strangers_makes_no_series():
 @pytest.mark.slow
 @examples(30)
 @given(NAMES, NAMES)
-def test_no_name_can_break_out_of_its_label(name, peer):
+def test_label_values_are_escaped(name, peer):
     odd = snapshot(name=name, peers=(PeerStatus(peer, "alive", committed=1),))
     plain, as_open = samples(odd), samples(odd, "application/openmetrics-text; version=1.0.0")
     (labels,) = (dict(labels) for key, labels in plain if key == "starling_node_info")
@@ -99,7 +99,7 @@ def test_a_scraper_that_asks_for_anything_else_gets_text():
         ({"state": "finished"}, True, "finished"),
     ],
 )
-def test_health_is_one_line(changes, well, words):
+def test_the_health_text_is_one_line(changes, well, words):
     found = health(structs.replace(full(), **changes))
     assert found[0] is well
     assert found[1].startswith(words)

@@ -1,4 +1,4 @@
-"""A record holds little more than what changed, and gives back whole snapshots."""
+"""A record stores little more than changes, and whole snapshots are read back."""
 
 import json
 from itertools import pairwise
@@ -15,12 +15,12 @@ from tests.harness.records import at_second, write
 from tests.strategies import examples
 
 
-def test_a_record_gives_back_what_went_in(tmp_path):
+def test_a_record_gives_back_its_snapshots(tmp_path):
     written = [at_second(second) for second in (0, 1, 2, 5, 40, 41, 90)]
     assert record.load(write(tmp_path / "record.jsonl", written)) == written
 
 
-def test_a_line_holds_only_what_is_new(tmp_path):
+def test_a_line_contains_only_changes(tmp_path):
     text = record.line(at_second(40), at_second(42))
     assert text.endswith(b"\n")
     assert text.count(b"\n") == 1
@@ -32,8 +32,8 @@ def test_a_line_holds_only_what_is_new(tmp_path):
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=12), st.lists(st.sampled_from("ab"), max_size=4), st.integers(1, 6))
-def test_what_was_appended_to_a_bounded_list_is_never_lost(before, new, limit):
-    """Of equal entries too many may be appended, but none too few: a list that forgets and repeats is the hardest case."""
+def test_entries_appended_to_a_bounded_list_are_never_lost(before, new, limit):
+    """Equal entries may be appended too often, but never too rarely: the hard case is a bounded list with repetitions."""
     held, now = tuple(before[-limit:]), tuple((before + new)[-limit:])
     written = record.appended(held, now)
     assert (held + written)[-limit:] == now
@@ -48,7 +48,7 @@ def test_a_node_that_started_anew_is_written_whole_and_begins_anew(tmp_path):
 
 
 def test_a_long_curve_stays_bounded_and_keeps_its_ends(tmp_path):
-    """The daemon thins its curves while they grow; so does who reads a record of them."""
+    """The daemon thins its curves as they grow, and so does a reader of the record."""
     line = [at_second(0, loss_curve=(Point(0, 0.0, 9.0),))]
     line += [at_second(at, loss_curve=(Point(at, float(at), 1.0),), events=(), transactions=()) for at in range(1, 1000)]
     path = tmp_path / "record.jsonl"
@@ -80,7 +80,7 @@ def test_a_torn_last_line_is_left_out(tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
     assert record.load(path) == [at_second(0), at_second(1)]
-    path.write_bytes(whole[:-1])  # only the newline is missing
+    path.write_bytes(whole[:-1])  # complete but for the newline
     assert len(record.load(path)) == 3
 
 
@@ -97,7 +97,7 @@ def test_a_torn_last_line_is_left_out(tmp_path):
         (record.line(None, at_second(1)) + b"\n" + record.line(None, at_second(2)), "line 2 is no record's"),
     ],
 )
-def test_what_is_no_record_is_said_in_one_line(tmp_path, content, says):
+def test_a_file_that_is_no_record_gives_one_line(tmp_path, content, says):
     path = tmp_path / "record.jsonl"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=says) as caught:
@@ -106,7 +106,7 @@ def test_what_is_no_record_is_said_in_one_line(tmp_path, content, says):
     assert "\n" not in str(caught.value)
 
 
-def test_a_line_without_end_is_not_read_into_memory(tmp_path, monkeypatch):
+def test_an_endless_line_is_not_read_into_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "MAX_LINE_BYTES", 1000)
     path = tmp_path / "record.jsonl"
     path.write_bytes(b" " * 5000)
@@ -114,7 +114,7 @@ def test_a_line_without_end_is_not_read_into_memory(tmp_path, monkeypatch):
         record.load(path)
 
 
-def test_a_file_that_cannot_be_read_is_said_in_one_line(tmp_path):
+def test_an_unreadable_record_gives_one_line(tmp_path):
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         record.load(tmp_path / "record.jsonl")
     with pytest.raises(ValueError, match="cannot be read: Is a directory"):
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_read_is_said_in_one_line(tmp_path):
 @examples(60)
 @given(count=st.integers(0, 3000), limit=st.integers(4, 240))
 def test_a_curve_keeps_its_ends_its_order_and_even_spacing_in_bounded_memory(count, limit):
-    """A drawn curve must start and end where the run did, and not lie about pace in between."""
+    """A drawn curve must start and end with the run, with even spacing in between."""
     curve = Curve(limit)
     for number in range(count):
         curve.add(number, float(number), 1.0)

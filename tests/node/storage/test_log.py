@@ -1,4 +1,4 @@
-"""The log is for machines in the file, for people on a terminal, and never a reason to stop."""
+"""The log is JSON in the file and text on a terminal, and never stops the node."""
 
 import io
 import json
@@ -8,7 +8,7 @@ from starling.node.storage.log import LOG_NAME, open_log
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports being a terminal."""
 
     def isatty(self):
         return True
@@ -35,7 +35,7 @@ def test_a_terminal_gets_lines_for_a_person_without_control_characters(tmp_path)
     assert line.isprintable()
 
 
-def test_a_pipe_gets_nothing_because_the_file_has_it(tmp_path):
+def test_a_pipe_gets_no_log_lines(tmp_path):
     pipe = io.StringIO()
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=pipe) as log:
         log.write("error", "engine_lost")
@@ -52,7 +52,7 @@ def test_the_file_is_bounded_by_rotation(tmp_path):
     assert lines(tmp_path / LOG_NAME)[-1]["number"] == 199
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_the_run_goes_on(tmp_path):
+def test_an_unwritable_log_is_reported_once_and_the_run_continues(tmp_path):
     (tmp_path / LOG_NAME).mkdir()
     stderr = io.StringIO()
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=stderr) as log:
@@ -77,14 +77,14 @@ def test_warnings_of_libraries_go_to_the_file_and_not_to_the_terminal(tmp_path):
     assert len(lines(tmp_path / LOG_NAME)) == 1
 
 
-def test_values_that_json_does_not_know_are_written_as_python_shows_them(tmp_path):
+def test_values_unknown_to_json_are_written_as_their_repr(tmp_path):
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=io.StringIO()) as log:
         log.write("info", "odd", value=object, path=tmp_path)
     (line,) = lines(tmp_path / LOG_NAME)
     assert line["value"] == "<class 'object'>"
 
 
-def test_a_line_a_round_goes_to_the_file_and_not_to_a_person(tmp_path):
+def test_the_line_per_round_goes_to_the_file_only(tmp_path):
     terminal = Terminal()
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=terminal) as log:
         log.write("debug", "round", round=7)

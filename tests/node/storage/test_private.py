@@ -1,4 +1,4 @@
-"""Files of a run directory: for their owner alone, never behind a link."""
+"""Files of a run directory are readable by their owner only, and never written through a link."""
 
 import os
 import stat
@@ -47,13 +47,13 @@ WRITERS = {
 
 @pytest.fixture
 def open_umask():
-    """Of a user who lets others read what programs write."""
+    """Set the umask of a user whose programs write files readable by others."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
-def test_all_that_a_node_writes_is_for_its_owner_alone(tmp_path, open_umask):
+def test_all_files_of_a_node_are_readable_by_their_owner_only(tmp_path, open_umask):
     place = RunDir.create(tmp_path / "n")
     for name, write in WRITERS.items():
         write(place)
@@ -61,7 +61,7 @@ def test_all_that_a_node_writes_is_for_its_owner_alone(tmp_path, open_umask):
     assert mode(place.path) == 0o700
 
 
-def test_a_log_of_before_is_closed_to_others(tmp_path):
+def test_an_existing_log_is_made_private(tmp_path):
     (tmp_path / "log.jsonl").write_text("{}\n")
     (tmp_path / "log.jsonl").chmod(0o644)
     write_log(RunDir(tmp_path))
@@ -69,27 +69,27 @@ def test_a_log_of_before_is_closed_to_others(tmp_path):
     assert (tmp_path / "log.jsonl").read_text().startswith("{}\n{")
 
 
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path):
-    """It may be a volume, or somebody's choice."""
+def test_an_existing_directory_keeps_its_mode(tmp_path):
+    """It may be a volume, or the mode may be intended."""
     (tmp_path / "n").mkdir(mode=0o750)
     RunDir.create(tmp_path / "n")
     assert mode(tmp_path / "n") == 0o750
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_nothing_is_written_behind_a_link(name, tmp_path):
-    """Neither at its own name nor at the one a file has while it is written."""
+def test_nothing_is_written_through_a_link(name, tmp_path):
+    """Neither at the file's own name nor at its temporary one."""
     place = RunDir.create(tmp_path / "n")
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     for link in (f"{name}.part", f".{name}.writing", *([] if name == "identity.key" else [name])):
         (place.path / link).symlink_to(victim)
-    with suppress(ConfigError, OSError):  # of a file that grows: said, and given up
+    with suppress(ConfigError, OSError):  # a growing file: reported, and abandoned
         WRITERS[name](place)
     assert victim.read_bytes() == b"precious"
 
 
-def test_a_part_that_a_crash_left_is_no_obstacle(tmp_path):
+def test_a_partial_file_left_by_a_crash_is_replaced(tmp_path):
     for part in (tmp_path / "file.part", tmp_path / ".model.writing"):
         part.write_bytes(b"half")
     private.replace(tmp_path / "file", b"whole")
@@ -98,7 +98,7 @@ def test_a_part_that_a_crash_left_is_no_obstacle(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model"]
 
 
-def test_a_file_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_replaced_is_unchanged(tmp_path, monkeypatch):
     private.replace(tmp_path / "file", b"before")
     monkeypatch.setattr(Path, "replace", lambda *_: fail("no"))
     with pytest.raises(OSError, match="no"):

@@ -1,4 +1,4 @@
-"""The run directory: what a person may have done to its files costs one clear line."""
+"""The run directory: files changed by a user cost one clear line."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from starling.node.storage.run_dir import RunDir
     [(lambda path: path.write_bytes(b"\xff\xfestarling1:"), "it is no text"), (lambda path: path.mkdir(), "Is a directory")],
     ids=["not_utf8", "folder"],
 )
-def test_an_invite_that_cannot_be_read_is_an_error_of_one_line(tmp_path, damage, why):
+def test_an_unreadable_invite_gives_one_line(tmp_path, damage, why):
     place = RunDir.create(tmp_path / "n")
     damage(place.invite_file)
     with pytest.raises(ConfigError, match=why) as error:

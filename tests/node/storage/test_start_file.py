@@ -1,4 +1,4 @@
-"""The file that a swarm of scripts begins with: no byte of a disk is trusted, and none of it is in memory twice."""
+"""The initial model's file of a swarm of scripts: bytes on disk are verified, and none is in memory twice."""
 
 import os
 
@@ -20,7 +20,7 @@ def place(tmp_path):
     return tmp_path / "start.safetensors"
 
 
-def test_a_file_is_the_one_or_it_is_none(place):
+def test_an_initial_file_is_complete_and_right_or_rejected(place):
     assert start_file.listed(place, WANTED) is None
     place.write_bytes(DATA)
     assert start_file.listed(place, WANTED) == digests(DATA)
@@ -32,7 +32,7 @@ def test_a_file_is_the_one_or_it_is_none(place):
     assert start_file.listed(place, WANTED) is None
 
 
-def test_a_copy_is_the_owner_s_alone_and_a_wrong_file_is_not_copied(tmp_path, place):
+def test_a_copied_initial_file_is_private_and_a_wrong_one_is_not_copied(tmp_path, place):
     source = tmp_path / "mine.safetensors"
     source.write_bytes(DATA)
     assert start_file.keep(source, place, WANTED) == digests(DATA)
@@ -46,7 +46,7 @@ def test_a_copy_is_the_owner_s_alone_and_a_wrong_file_is_not_copied(tmp_path, pl
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.safetensors"]
 
 
-def test_a_file_that_is_in_its_place_already_is_left_there(place):
+def test_an_initial_file_already_in_place_is_kept(place):
     place.write_bytes(DATA)
     before = place.stat().st_ino
     start_file.keep(place, place, WANTED)
@@ -63,12 +63,12 @@ def test_a_full_disk_is_reported_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("offset", "length"), [(0, MAX_CHUNK_BYTES), (2 * MAX_CHUNK_BYTES, 5), (1, 0), (4 * MAX_CHUNK_BYTES, 0), (2**62, 0)]
 )
-def test_chunks_are_read_from_where_they_begin(place, offset, length):
+def test_chunks_are_read_at_their_offsets(place, offset, length):
     place.write_bytes(DATA)
     assert start_file.chunk(place, offset) == (DATA[offset : offset + length] if length else b"")
 
 
-def test_what_is_received_is_in_its_place_once_it_is_whole(place):
+def test_a_received_file_appears_only_when_complete(place):
     file = Received(place, len(DATA))
     assert not file.begun
     assert not place.exists()
@@ -82,7 +82,7 @@ def test_what_is_received_is_in_its_place_once_it_is_whole(place):
 
 def test_valid_chunks_of_damaged_and_interrupted_files_are_reused(place):
     place.write_bytes(b"x" + DATA[1:] + b"longer")
-    for _ in range(2):  # damaged, and then begun by an earlier run
+    for _ in range(2):  # damaged, and then partly written by an earlier run
         file = Received(place, len(DATA))
         chunks = Download(len(DATA), WANTED.root, digests(DATA), data=file.pages)
         assert file.begun

@@ -1,4 +1,4 @@
-"""Models of transformers, peft and lightning: only what is trained travels, and what cannot be used is said in one line."""
+"""Models of transformers, peft and lightning: only trained parameters are exchanged, and unusable models are refused in one line."""
 
 import itertools
 import sys
@@ -31,8 +31,8 @@ def adapters_of(make, **config):
 
 
 @pytest.mark.slow
-def test_only_the_adapters_of_lora_are_in_the_vector_that_travels(tmp_path):
-    """rank · (inputs + outputs) numbers a matrix, 4 bytes each, of a model many times as large."""
+def test_only_lora_adapters_are_exchanged(tmp_path):
+    """rank · (inputs + outputs) numbers per matrix, 4 bytes each, of a model many times as large."""
     make = adapters_of(gpt2(), r=2, target_modules=["c_attn"], fan_in_fan_out=True)
     task = starling.adapters.causal_lm(make, text=write_texts(tmp_path), context=16)
     model = task.model(generator(1, "model"))
@@ -106,7 +106,7 @@ def test_text_is_read_by_a_tokenizer(tmp_path):
         (lambda: nn.Linear(1, 1), {}, "model: give a config, a folder, or a function"),
     ],
 )
-def test_a_language_model_that_cannot_be_is_refused(model, more, said, tmp_path):
+def test_an_impossible_language_model_is_refused(model, more, said, tmp_path):
     gpt2()
     with pytest.raises(ConfigError, match=said):
         starling.adapters.causal_lm(model(), text=tmp_path, **more)
@@ -119,7 +119,7 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch):
 
 
 class Stepped(nn.Module):
-    """What a LightningModule is to us."""
+    """The parts of a LightningModule that an adapter uses."""
 
     automatic_optimization = True
 
@@ -156,7 +156,7 @@ def test_a_lightning_module_s_steps_are_loss_and_score_without_a_trainer():
         starling.adapters.lightning(Stepped, DATA, metric="auc").score(model, next(data.held_out(2)))
 
 
-def test_a_module_that_optimises_by_itself_is_refused():
+def test_a_module_with_manual_optimisation_is_refused():
     by_itself = type("Manual", (Stepped,), {"automatic_optimization": False})
     with pytest.raises(ConfigError, match="manual optimisation"):
         starling.adapters.lightning(by_itself, DATA)
@@ -200,15 +200,15 @@ def test_no_decay_of_biases_becomes_a_key():
         ),
     ],
 )
-def test_an_optimiser_that_a_manifest_cannot_say_is_refused(made, said):
+def test_an_optimiser_that_a_manifest_cannot_express_is_refused(made, said):
     module = Stepped()
     module.configure_optimizers = lambda: made(list(module.parameters()))
     with pytest.raises(ConfigError, match=said):
         starling.adapters.optimizer_settings(module)
 
 
-def test_the_loss_of_routers_is_trained_where_the_config_asks_for_it_and_is_no_part_of_the_score(tmp_path):
-    """As the model itself adds it to the loss of its labels; without it all tokens may end at one expert."""
+def test_the_router_loss_is_trained_if_configured_and_excluded_from_the_score(tmp_path):
+    """The model itself adds it to the loss of its labels; without it all tokens may be routed to one expert."""
     transformers = pytest.importorskip("transformers")
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.MixtralConfig(
@@ -223,8 +223,8 @@ def test_the_loss_of_routers_is_trained_where_the_config_asks_for_it_and_is_no_p
     assert float(loss) == pytest.approx(nats / tokens + 0.5 * float(output.aux_loss), rel=1e-5)
 
 
-def test_a_model_that_looks_at_the_token_it_is_to_predict_is_refused(tmp_path):
-    """An encoder would learn to copy, and be measured as perfect."""
+def test_a_model_that_sees_the_token_to_predict_is_refused(tmp_path):
+    """An encoder would learn to copy, and score perfectly."""
     transformers = pytest.importorskip("transformers")
     small = {"vocab_size": 256, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     for decoder in (False, True):
@@ -255,7 +255,7 @@ def test_a_made_model_with_too_few_tokens_is_refused_like_its_config(tmp_path):
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*eva_config:UserWarning")
-def test_what_peft_would_do_otherwise_is_refused(config, said):
+def test_peft_settings_that_a_node_would_change_are_refused(config, said):
     peft = pytest.importorskip("peft")
     if not config.keys() <= {*peft.LoraConfig.__dataclass_fields__}:
         pytest.skip("a later peft has it")
@@ -264,15 +264,15 @@ def test_what_peft_would_do_otherwise_is_refused(config, said):
 
 
 @pytest.mark.parametrize("named", [{"target_modules": ["0", "two"]}, {"target_modules": ["0"], "modules_to_save": ["two"]}])
-def test_a_name_that_no_module_has_is_refused_even_if_others_fit(named):
-    """A misspelt name would leave that layer untrained, and nothing would be said."""
+def test_a_module_name_that_matches_nothing_is_refused(named):
+    """A misspelt name would silently leave that layer untrained."""
     make = adapters_of(lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), r=1, **named)
     with pytest.raises(ConfigError, match="no module is named 'two'"):
         make()
 
 
 @pytest.mark.slow
-def test_modules_to_save_are_trained_and_exchanged_and_the_original_is_not(tmp_path):
+def test_modules_to_save_are_trained_and_exchanged_instead_of_the_originals(tmp_path):
     base = gpt2(tie_word_embeddings=False)
     make = adapters_of(base, r=1, target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=["lm_head", "ln_f"])
     task = starling.adapters.causal_lm(make, text=write_texts(tmp_path), context=16)
@@ -286,7 +286,7 @@ def test_modules_to_save_are_trained_and_exchanged_and_the_original_is_not(tmp_p
 
 
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(tmp_path):
-    """Every sample has as many tokens, so the mean over tokens is the mean over samples."""
+    """Every sample has equally many tokens, so the mean over tokens is the mean over samples."""
     task = starling.adapters.causal_lm(gpt2(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), text=write_texts(tmp_path), context=16)
     model, data = task.model(generator(1, "model")), task.data(built_in(), "cpu")
     batch = data.batch(6, generator(1, "batch"))

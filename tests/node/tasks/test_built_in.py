@@ -1,4 +1,4 @@
-"""What every task of the catalogue promises to the engine."""
+"""Guarantees of every task of the catalogue to the engine."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ def test_every_kind_of_the_catalogue_is_tested_here():
 
 
 def test_every_node_starts_with_the_same_model_without_buffers(made):
-    """All chance comes from the generator given, none from torch's global one. Buffers are not exchanged."""
+    """All random numbers come from the given generator, none from torch's global one. Buffers are not exchanged."""
     kind, _ = made
     models = []
     for noise in range(2):
@@ -107,8 +107,8 @@ def test_a_few_hundred_steps_improve_the_metric(made):
 
 
 @pytest.mark.slow
-def test_tasks_bring_no_network_and_nothing_slow():
-    """The engine starts with this import: trio and libp2p belong to the daemon, others take seconds."""
+def test_tasks_import_neither_the_network_nor_slow_modules():
+    """The engine starts with this import: trio and libp2p belong to the daemon, and other modules take seconds."""
     code = (
         "import sys; from starling.node.catalogues import task; from starling.node.tasks.digits import built_in; built_in();"
         "print([m for m in ('trio', 'libp2p', 'sklearn', 'scipy', 'pandas') if m in sys.modules])"

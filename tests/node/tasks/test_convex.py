@@ -1,4 +1,4 @@
-"""Problems whose optimum is known must have that optimum."""
+"""Problems with a known optimum have that optimum."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_the_wrong_shards_and_files_are_refused(made):
 
 
 @each
-def test_another_seed_is_another_problem(made):
+def test_another_seed_gives_another_problem(made):
     assert not torch.equal(made.optimum(range(5), 0), made.optimum(range(5), 1))
 
 
@@ -81,7 +81,7 @@ def test_without_spread_the_minimum_is_shared(kind):
 
 
 @pytest.mark.parametrize("kind", [Quadratic, Diagonal])
-def test_gradient_noise_has_the_size_that_was_asked_for_and_comes_from_the_generator(kind):
+def test_gradient_noise_has_the_configured_size_and_comes_from_the_generator(kind):
     noisy, clean = (kind(dim=12, nodes=2, noise=noise, dtype="float64") for noise in (0.5, 0.0))
     data, x, chance = shards(noisy)[0], torch.ones(12, dtype=torch.float64), seeded(1)
     errors = torch.stack([gradient(noisy, data, x, chance) - gradient(clean, shards(clean)[0], x) for _ in range(500)])
@@ -91,7 +91,7 @@ def test_gradient_noise_has_the_size_that_was_asked_for_and_comes_from_the_gener
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_model_has_the_precision_that_was_asked_for(dtype):
+def test_the_model_has_the_configured_precision(dtype):
     task = Quadratic(dim=4, nodes=2, dtype=dtype)
     assert task.model(seeded(0)).x.dtype == shards(task)[0].bowl.A.dtype == getattr(torch, dtype)
 
@@ -101,8 +101,8 @@ def test_labels_are_as_uneven_as_configured():
         assert int((data.y == (1.0 if node % 2 else -1.0)).sum()) == 36
 
 
-def test_a_batch_as_large_as_the_shard_is_all_of_it_without_chance():
-    """So a batch_size says whether gradients are full."""
+def test_a_batch_as_large_as_the_shard_is_the_whole_shard():
+    """So batch_size decides whether gradients are full."""
     data, chance = shards(MADE[2])[0], seeded(0)
     before = chance.get_state()
     assert data.batch(40, chance)[0] is data.z

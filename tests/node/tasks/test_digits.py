@@ -1,4 +1,4 @@
-"""The built-in digits, and a volunteer's own."""
+"""The built-in digits, and a volunteer's own digits."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.harness.tasks import own, seeded
 
 
 def test_the_split_is_1437_to_360_of_all_1797_and_the_same_at_every_start():
-    """Or a restarted node would be tested on what it learned."""
+    """Otherwise a restarted node would be tested on its training data."""
     train, test = built_in()
     assert (train.x.shape, test.x.shape) == ((TRAINING, 64), (360, 64))
     assert train.x.dtype == np.float32
@@ -27,7 +27,7 @@ def test_the_split_is_1437_to_360_of_all_1797_and_the_same_at_every_start():
 
 
 def test_the_file_is_that_of_scikit_learn():
-    """The usual reference; it is not needed to run, so the test is skipped where it is not installed."""
+    """scikit-learn is not needed to run, so the test is skipped without it."""
     sklearn = pytest.importorskip("sklearn.datasets")
     reference = sklearn.load_digits()
     rows = np.loadtxt(DATA, delimiter=",")
@@ -57,7 +57,7 @@ def test_a_shard_that_does_not_exist_is_refused():
 
 @pytest.mark.parametrize("shape", [(50, 64), (50, 8, 8)])
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_own_digits_are_all_used_but_a_tenth_for_testing(tmp_path, shape, model):
+def test_a_tenth_of_own_digits_is_held_out(tmp_path, shape, model):
     x = np.random.default_rng(0).integers(0, 17, shape)
     np.savez(tmp_path / "mine.npz", x=x, y=np.arange(50) % 10)
     task = Digits(model)
@@ -94,7 +94,7 @@ def test_own_digits_that_do_not_fit_are_refused_in_one_line(tmp_path, arrays, me
 
 @pytest.mark.slow
 def test_one_node_with_all_data_reaches_96_percent():
-    """The reference that a swarm is measured against: SGD with momentum .9, lr .02, cosine, 4,000 steps of 32 samples."""
+    """The reference for swarms: SGD with momentum .9, lr .02, cosine, 4,000 steps of 32 samples."""
     task = Digits()
     model, data = task.model(seeded(0)), task.data(source(), "cpu")
     parameters = list(model.parameters())

@@ -1,4 +1,4 @@
-"""A sample that cannot be read costs its place in a batch; batches of any type arrive whole; bytes of a target stay bytes."""
+"""An unreadable sample is replaced in its batch; batches of any type are moved whole; bytes of a target stay bytes."""
 
 import random
 from collections import OrderedDict
@@ -24,7 +24,7 @@ from tests.harness.tasks import built_in, seeded
 
 
 class Files(Dataset):
-    """Sample i is (i, i) but those in `bad`, of which the disk gives nothing."""
+    """Sample i is (i, i), except those in `bad`, which the disk cannot read."""
 
     def __init__(self, bad, count=100):
         self.bad, self.count, self.reads = set(bad), count, []
@@ -43,21 +43,21 @@ class Files(Dataset):
 
 
 class Nothing(Files):
-    """None stands for a sample that cannot be read, as in many a Dataset."""
+    """Returns None for a sample that cannot be read, as many Datasets do."""
 
     def fail(self, i):
         return None
 
 
 class AtOnce(Files):
-    """Reads a batch at once."""
+    """Reads a batch in one call."""
 
     def __getitems__(self, numbers):
         return [self[i] for i in numbers]
 
 
 class Odd(Files):
-    """A sample in `bad` has another shape than all others."""
+    """A sample in `bad` has another shape than the others."""
 
     def fail(self, i):
         return torch.zeros(3), torch.tensor(0.0)
@@ -73,7 +73,7 @@ def numbers(batch):
 
 
 @pytest.mark.parametrize("kind", [Files, Nothing, AtOnce])
-def test_another_draw_takes_the_place_of_a_sample_that_cannot_be_read(kind):
+def test_an_unreadable_sample_is_replaced_by_another_draw(kind):
     data, whole = data_of(kind({7, 30, 31})), data_of(kind(()))
     replaced = 0
     for step in range(20):
@@ -84,16 +84,16 @@ def test_another_draw_takes_the_place_of_a_sample_that_cannot_be_read(kind):
     assert replaced > 0
 
 
-def test_a_resumed_run_draws_the_same_batches_whatever_it_knew_of_bad_samples():
+def test_a_resumed_run_draws_the_same_batches_despite_bad_samples():
     long, fresh = data_of(Files({7, 30, 31})), data_of(Files({7, 30, 31}))
     batches = [long.batch(16, generator(step, "batch")) for step in range(20)]
     assert torch.equal(batches[19][0], fresh.batch(16, generator(19, "batch"))[0])
 
 
-def test_the_owner_is_told_each_bad_sample_once_with_its_number_and_why():
+def test_each_bad_sample_is_reported_once_with_its_number_and_reason():
     files = Files({7, 30})
     data = data_of(files)
-    files.reads.clear()  # of the trial that tells whether the loss is one of classes
+    files.reads.clear()  # from the trial of whether the loss is one of classes
     for step in range(30):
         data.batch(16, generator(step, "batch"))
     notes = taken_notes(data)
@@ -114,7 +114,7 @@ def test_a_few_samples_all_of_them_bad_are_an_error_too(count):
         data_of(Files(range(count), count)).batch(1, generator(1, "batch"))
 
 
-def test_held_out_samples_that_cannot_be_read_are_left_out_and_not_counted():
+def test_unreadable_held_out_samples_are_skipped_and_not_counted():
     data = data_of(Files(()), test=Files({3, 4, 5, 40}))
     counted = [(numbers(batch), count) for batch, count in held_out(data, 4)]
     assert [count for _, count in counted[:3]] == [3, 2, 4]
@@ -122,7 +122,7 @@ def test_held_out_samples_that_cannot_be_read_are_left_out_and_not_counted():
     assert all(len(batch) == count for batch, count in counted)
 
 
-def test_a_bad_sample_does_not_hide_that_the_loss_is_one_of_classes():
+def test_a_bad_sample_does_not_prevent_recognising_a_classification_loss():
     class Labelled(Files):
         @property
         def targets(self):
@@ -135,22 +135,22 @@ def test_a_bad_sample_does_not_hide_that_the_loss_is_one_of_classes():
     assert task.metric == "accuracy"
 
 
-def test_samples_set_aside_leave_counts_and_notes_as_they_are():
+def test_holding_out_samples_does_not_change_counts_and_reports():
     data = data_of(Files(()), test=Files({3}))
     kept = Reserved(data, torch.arange(10), None)
     assert [count for _, count in held_out(kept, 50)] == [49, 50]
     assert len(taken_notes(kept)) == 1
 
 
-def test_a_batch_with_a_sample_of_another_shape_is_drawn_anew_and_said():
+def test_a_batch_with_a_sample_of_another_shape_is_redrawn_and_reported():
     data = data_of(Odd({7}))
     drawn = [numbers(data.batch(16, generator(step, "batch"))) for step in range(20)]
     assert 7 not in {i for batch in drawn for i in batch}
     assert "a batch is drawn anew: train: samples" in taken_notes(data)[0]
 
 
-def test_a_sample_asked_for_by_its_number_is_not_replaced():
-    """Differential privacy counts on it: another in its place would be drawn more often than was accounted for."""
+def test_a_sample_requested_by_index_is_not_replaced():
+    """Differential privacy relies on it: a replacement would be drawn more often than was accounted for."""
     with pytest.raises(ConfigError, match="train: sample 7 cannot be read"):
         data_of(Files({7})).take(torch.arange(10))
 
@@ -167,7 +167,7 @@ class Record:
 
 
 class Graph:
-    """An object that moves itself, as those of graph libraries."""
+    """An object with a `to` method, as in graph libraries."""
 
     def __init__(self, x):
         self.x, self.device = x, "nowhere"
@@ -178,7 +178,7 @@ class Graph:
 
 
 def of(kind):
-    """A batch of three samples of a type."""
+    """Return a batch of three samples of a type."""
     x = torch.ones(3, 2)
     return {
         "list": [x, [x, "a"]],
@@ -207,7 +207,7 @@ def test_a_batch_of_any_type_arrives_as_the_collate_function_made_it(kind):
 
 
 def test_a_model_of_packed_sequences_and_one_of_objects_train_and_are_measured():
-    """The number of samples is that of the indices; a PackedSequence's first tensor has one row a token."""
+    """The number of samples is that of the indices; a PackedSequence's first tensor has one row per token."""
     sequences = [torch.randn(1 + i % 5, 3, generator=seeded(i)) for i in range(40)]
 
     class Rows(Files):
@@ -250,7 +250,7 @@ BYTES = torch.arange(20, dtype=torch.uint8)
         ({"pixels": BYTES[:, None], "targets": {"masks": BYTES, "boxes": BYTES}}, lambda batch: batch["targets"]["masks"]),
     ],
 )
-def test_bytes_of_a_target_reach_the_loss_as_they_are_and_those_of_an_input_as_shares(train, target):
+def test_target_bytes_reach_the_loss_unchanged_and_input_bytes_are_scaled(train, target):
     batch = data_of(train, test=train).batch(64, generator(1, "batch"))
     assert target(batch).dtype == torch.uint8
     assert int(target(batch).max()) == 19
@@ -270,7 +270,7 @@ def test_labels_in_bytes_are_learned_by_the_standard_loss():
 
 
 class Augmented(Dataset):
-    """Samples that their owner changes by chance of all three global generators."""
+    """Samples augmented with random numbers of all three global generators."""
 
     def __len__(self):
         return 10
@@ -284,8 +284,8 @@ def states():
     return (torch.get_rng_state().tolist(), python, [part.tolist() if hasattr(part, "tolist") else part for part in numpy])
 
 
-def test_what_a_dataset_draws_itself_is_of_the_batchs_own_chance():
-    """So a resumed run sees the same; the global generators are as they were, for whoever uses them."""
+def test_a_dataset_s_own_random_numbers_follow_the_batch_s_generator():
+    """So a resumed run sees the same samples; the global generators are unchanged for their other users."""
     train = samples_of("train", Augmented())
     data, before, batches = Drawn(train, torch.arange(10), train, torch.arange(10), "cpu"), states(), []
     for seed in (1, 1, 2):

@@ -1,4 +1,4 @@
-"""Measuring must not disturb the training that goes on between two slices; normalisation statistics are those of their definition."""
+"""Evaluation does not disturb training between two slices; normalisation statistics follow their definition."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_an_evaluation_goes_slice_by_slice_with_the_result_at_the_end(digits):
 
 
 def test_gradients_and_train_mode_are_back_between_slices(digits):
-    """A generator holds its place inside a `with`: no_grad must not be open while it waits, or when it is given up."""
+    """A generator suspends inside a `with`: no_grad must not be active while it waits, or after it is abandoned."""
     task, model, data = digits
     model.train()
     slices = evaluate(task, model, data, 100)
@@ -48,7 +48,7 @@ def test_the_result_is_the_mean_over_samples_not_over_slices(digits):
 
 
 class Spread:
-    """Measures the largest difference of any two held-out inputs, which is no mean over samples, and counts what it is given."""
+    """Measures the largest difference of any two held-out inputs, which is no mean over samples, and counts its samples."""
 
     def __init__(self):
         self.seen, self.counts = [], []
@@ -65,7 +65,7 @@ class Spread:
 
 
 class Measured:
-    """A task with a meter, whose batches begin with a tensor that has no row for each sample."""
+    """A task with a meter, whose batches begin with a tensor that does not have one row per sample."""
 
     meter = staticmethod(Spread)
 
@@ -76,7 +76,7 @@ class Measured:
 
 @pytest.mark.parametrize("size", [3, 10])
 def test_a_tasks_meter_gets_every_batch_and_computes_once(size):
-    """How the samples fall into batches changes nothing, and they are counted by the data, not by a tensor's length."""
+    """The division into batches changes nothing, and samples are counted by the data, not by a tensor's length."""
     *_, result = evaluate(Measured(), nn.Identity(), Measured(), size)
     assert result == Result(9.0, 0.5, 10, {"least": 0.0})
 
@@ -118,8 +118,8 @@ def test_statistics_are_the_mean_over_the_batches(kind, shape):
 
 @pytest.mark.parametrize("bad", [(0,), (3,), (2, 6)])
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_a_batch_whose_statistics_are_not_finite_is_left_out_of_their_mean(bad, number):
-    """One sample that is not a number would make all evaluations and the export worthless, in silence."""
+def test_batches_with_non_finite_statistics_are_excluded_from_the_mean(bad, number):
+    """One NaN sample would silently spoil all evaluations and the export."""
     model, batches = layers(nn.BatchNorm1d, (6, 3))
     good = [batch for turn, batch in enumerate(batches) if turn not in bad]
     for turn in bad:
@@ -133,7 +133,7 @@ def test_a_batch_whose_statistics_are_not_finite_is_left_out_of_their_mean(bad, 
     assert model[0].momentum == 0.1
 
 
-def test_statistics_of_which_no_batch_is_finite_stay_as_they_were():
+def test_statistics_without_any_finite_batch_are_unchanged():
     model, batches = layers(nn.BatchNorm1d, (6, 3))
     model[0].running_mean.fill_(2.0)
     model[0].running_var.fill_(5.0)
@@ -143,7 +143,7 @@ def test_statistics_of_which_no_batch_is_finite_stay_as_they_were():
 
 
 class Frozen(nn.Sequential):
-    """Some layers are kept in evaluation mode in training, as of a pretrained body."""
+    """Keeps some layers in evaluation mode while training, as for a pretrained body."""
 
     def __init__(self, *layers, frozen):
         super().__init__(*layers)
@@ -157,8 +157,8 @@ class Frozen(nn.Sequential):
 
 
 @pytest.mark.parametrize("frozen", [(0,), (0, 1)])
-def test_statistics_that_training_leaves_alone_are_left_alone(frozen):
-    """A frozen layer normalises by what it came with, in training and so in an evaluation; its neighbour's are estimated behind it."""
+def test_statistics_of_frozen_layers_are_not_estimated(frozen):
+    """A frozen layer uses its stored statistics in training, so in an evaluation too; those of later layers are estimated after it."""
     model = Frozen(nn.BatchNorm1d(3), nn.BatchNorm1d(3), frozen=frozen).train()
     for layer in model:
         layer.running_mean.fill_(3.0)
@@ -176,7 +176,7 @@ def test_statistics_that_training_leaves_alone_are_left_alone(frozen):
 
 
 def test_modules_that_merge_weights_are_switched_between_modes():
-    """As in LoRA libraries: evaluation mode adds the adapter to the base, and training mode takes it out again."""
+    """As in LoRA libraries: evaluation mode adds the adapter to the base, and training mode removes it again."""
 
     class Merging(nn.Linear):
         merged = False
@@ -204,7 +204,7 @@ def test_a_model_without_statistics_costs_no_batch():
     assert list(estimate(Run(), model, batches())) == []
 
 
-def test_comparing_normalises_by_the_batch_without_dropout_and_leaves_no_trace():
+def test_comparing_models_uses_batch_statistics_without_dropout_or_side_effects():
     model, (batch, *_) = layers(nn.BatchNorm1d, (6, 3))
     model.train()
     before = [buffer.clone() for buffer in model.buffers()]

@@ -1,4 +1,4 @@
-"""Files from anywhere: what fits is read, everything else is one line that says why not."""
+"""Image files of any origin: valid ones are read, and others refused in one line with the reason."""
 
 import gzip
 import io
@@ -19,7 +19,7 @@ SMALL = {"height": 4, "width": 4}
 
 @pytest.mark.parametrize("gz", ["", ".gz"])
 def test_a_folder_in_the_format_of_mnist_is_read(tmp_path, gz):
-    """Bytes stay bytes in memory: sixty thousand images are 47 MB as bytes and 188 MB as floats, on every one of a machine's nodes."""
+    """Bytes stay bytes in memory: sixty thousand images take 47 MB as bytes and 188 MB as floats, on every node of a machine."""
     data = Images(path=str(write_mnist(tmp_path, gz=gz)), **SMALL).data(built_in(shards=3, shard=2), "cpu")
     assert (data.samples, data.test_y.numel()) == (20, 20)
     assert data.x.dtype == data.test_x.dtype == torch.uint8
@@ -50,8 +50,8 @@ def test_arrays_of_an_npz_are_read_with_and_without_a_test_split(tmp_path):
     assert torch.isfinite(task.loss(task.model(seeded(0)), split.batch(4, seeded(0))))
 
 
-def test_keys_of_an_npz_cut_by_whose_samples_they_are(tmp_path):
-    """Each sample's value is its speaker: a shard holds whole speakers."""
+def test_keys_of_an_npz_partition_the_samples(tmp_path):
+    """Each sample's value is its speaker: a shard has whole speakers."""
     keys = np.repeat(["ann", "bob", "cy"], 10)
     x = np.repeat(np.arange(3, dtype=np.float32), 10)[:, None, None] * np.ones((1, 4, 4), np.float32)
     path = tmp_path / "speakers.npz"
@@ -60,7 +60,7 @@ def test_keys_of_an_npz_cut_by_whose_samples_they_are(tmp_path):
     assert sorted(tuple(data.x.unique().tolist()) for data in shards) == [(0.0,), (1.0,), (2.0,)]
 
 
-def test_without_any_path_the_next_command_is_said():
+def test_without_any_path_the_next_command_is_named():
     with pytest.raises(ConfigError, match=r"task\.path: .* start with --data PATH"):
         Images().data(built_in(), "cpu")
 
@@ -115,14 +115,14 @@ def test_an_idx_file_that_is_not_what_its_header_says_is_refused(tmp_path, raw, 
         read_idx(path, 3)
 
 
-def test_a_gzip_bomb_is_read_no_further_than_its_header_says(tmp_path):
+def test_a_gzip_bomb_is_read_up_to_its_header_s_size_only(tmp_path):
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(struct.pack(">HBB1I", 0, 8, 1, 10) + bytes(1 << 20)))
     with pytest.raises(ConfigError, match="10 bytes of data, it has more"):
         read_idx(path, 1)
 
 
-def test_an_npz_that_claims_more_than_it_holds_is_refused_before_memory_is_taken(tmp_path):
+def test_an_npz_with_a_false_size_is_refused_before_allocating(tmp_path):
     """The size in the array's header must be the size in the zip's directory."""
     buffer = io.BytesIO()
     np.save(buffer, np.zeros(8))

@@ -1,4 +1,4 @@
-"""Batches of like length waste little, and every sample is as likely as every other."""
+"""Batches of similar lengths waste little, and all samples are equally likely."""
 
 import numpy as np
 import pytest
@@ -17,20 +17,20 @@ DOCUMENTS = torch.from_numpy(np.random.Generator(np.random.PCG64(3)).lognormal(n
 
 
 def wasted(draw):
-    """Of all that 200 batches of 16 hold."""
+    """Return the share of padding in 200 batches of 16."""
     batches = [DOCUMENTS[draw(generator(turn, "batch"))] for turn in range(200)]
     held = sum(len(batch) * int(batch.max()) for batch in batches)
     return 1 - sum(int(batch.sum()) for batch in batches) / held
 
 
 def test_at_most_a_tenth_is_padding_where_random_batches_are_half_padding():
-    """Token counts as of documents: median 52, cut at 256."""
+    """Token counts as in documents: median 52, cut at 256."""
     assert wasted(lambda chance: like_length(DOCUMENTS, 16, chance)) <= 0.10
     assert wasted(lambda chance: torch.randint(len(DOCUMENTS), (16,), generator=chance)) >= 0.45
 
 
 def held_and_real(rows, draw):
-    """(places, tokens) of 200 batches each of three seeds' 512 lengths: lognormal, median 52, cut at 256, as the reference's."""
+    """Return (places, tokens) of 200 batches each of three seeds' 512 lengths: lognormal, median 52, cut at 256, as in the reference."""
     held, real = 0, 0
     for seed in range(3):
         drawn = np.random.default_rng(seed).normal(4.0, 0.8, 512)
@@ -57,15 +57,15 @@ def to_the_context(lengths, rows, chance):
 
 
 @pytest.mark.parametrize(("rows", "draw", "share"), [(24, like, 0.070), (11, at_random, 0.597), (8, to_the_context, 0.723)])
-def test_batches_of_two_thousand_tokens_waste_what_the_reference_says(rows, draw, share):
-    """Its batches have at most 2,048 tokens with their padding; here they have as many rows as make about 1,900."""
+def test_batches_of_two_thousand_tokens_have_the_reference_s_padding(rows, draw, share):
+    """Its batches have at most 2,048 tokens with padding; here as many rows as make about 1,900."""
     held, real = held_and_real(rows, draw)
     assert 1800 <= held / 600 <= 2048
     assert 1.0 - real / held == pytest.approx(share, abs=0.02)
 
 
-def test_as_many_places_hold_twice_the_tokens_of_random_batches_and_three_times_those_of_the_context():
-    """In the reference a processor trains 37.7 thousand of them a second for 19.0 and 12.0."""
+def test_batches_by_length_contain_two_to_three_times_the_tokens():
+    """In the reference a processor trains 37.7 thousand tokens per second, compared with 19.0 and 12.0."""
     useful = [real / held for held, real in (held_and_real(*it) for it in ((24, like), (11, at_random), (8, to_the_context)))]
     assert useful[0] / useful[1] >= 37.7 / 19.0
     assert useful[0] / useful[2] >= 37.7 / 12.0
@@ -87,7 +87,7 @@ def test_an_equal_generator_draws_an_equal_batch():
     assert waste(torch.tensor([4, 2, 2])) == pytest.approx(1 / 3)
 
 
-def test_a_task_with_lengths_draws_such_batches():
+def test_a_task_with_lengths_draws_batches_of_similar_lengths():
     samples = [torch.full((int(length),), number) for number, length in enumerate(DOCUMENTS[:600])]
 
     def padded(found):

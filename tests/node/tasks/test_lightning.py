@@ -1,4 +1,4 @@
-"""Lightning modules as they are written: a node calls their hooks as the real Trainer does, and refuses by name what it would ignore."""
+"""Unmodified Lightning modules: a node calls their hooks as the real Trainer does, and refuses by name what it would ignore."""
 
 import warnings
 
@@ -29,7 +29,7 @@ TEST = torch.randn(22, 4, generator=GENERATOR), torch.arange(22) % 2
 
 
 class Net(lightning.LightningModule):
-    """The module that all others here are variants of."""
+    """The base of all modules here."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ class Net(lightning.LightningModule):
 
 
 def trained(task, steps, *, size=10, parts=1, model=None, first=0):
-    """A model after local steps as a node takes them, by the task's own words."""
+    """Return a model after a node's local steps, through the task's own methods."""
     model = model or task.model(generator(1, "model"))
     data = task.data(built_in(), "cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -77,13 +77,13 @@ def trained(task, steps, *, size=10, parts=1, model=None, first=0):
 
 
 def measured(task, model, size=8):
-    """The figures, as a node measures: the model is as before afterwards."""
+    """Return the figures that a node measures; the model does not change."""
     *_, result = MeasuredModel(model).slices(evaluate(task, model, task.data(built_in(), "cpu"), size))
     return result
 
 
 def real(module, *, validate=False, **settings):
-    """A Trainer of Lightning's own after its run."""
+    """Return Lightning's own Trainer after its run."""
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -95,11 +95,11 @@ def real(module, *, validate=False, **settings):
     return trainer
 
 
-# What is called, and in which order
+# Which hooks are called, and in which order
 
 
 def recording(events, **own):
-    """A module that notes each hook called, with global_step, epoch, index of the batch and phase."""
+    """Return a module that records each hook called, with global_step, epoch, batch index and phase."""
 
     def noting(name, then):
         def hook(self, *given, **named):
@@ -131,7 +131,7 @@ def skipping(self, batch, batch_idx):
 def test_hooks_are_called_in_the_order_of_the_real_trainer(own):
     """With the same global_step, current_epoch, batch_idx and phase.
 
-    Two differences: a node takes no step of the optimiser without a loss, and counts a step that on_train_batch_start leaves out.
+    Two differences: a node takes no optimiser step without a loss, and counts a step that on_train_batch_start skips.
     """
     theirs, ours = [], []
     real(recording(theirs, **own)(), max_epochs=2, limit_val_batches=0)
@@ -179,7 +179,7 @@ def test_a_batch_in_parts_has_the_hooks_of_a_batch_for_each_and_one_step():
 
 
 def test_every_name_that_lightning_gives_a_module_is_called_or_harmless_or_refused():
-    """A hook of a later Lightning that nobody has thought of fails here, and is refused until then."""
+    """A hook of a later Lightning version fails here, and is refused until it is handled."""
     for kind in (lightning.LightningModule, lightning.LightningDataModule):
         for name in hooks.library_names(kind):
             known = [name in each for each in (hooks.CALLED, hooks.HARMLESS, hooks.REFUSED | hooks.OF_DATA_MODULES)]
@@ -193,7 +193,7 @@ def test_a_hook_that_no_node_calls_is_refused_by_name(name):
         starling.adapters.lightning(module)
 
 
-def test_a_hook_of_an_instance_or_of_a_base_class_is_refused_as_well_but_not_an_empty_one():
+def test_hooks_of_instances_and_base_classes_are_refused_unless_empty():
     def assigned():
         module = Net()
         module.optimizer_step = lambda *_: module.zero_grad()
@@ -205,7 +205,7 @@ def test_a_hook_of_an_instance_or_of_a_base_class_is_refused_as_well_but_not_an_
 
     class Empty(Net):
         def teardown(self, stage):
-            """Nothing."""
+            """Do nothing."""
 
         def on_train_end(self):
             pass
@@ -243,7 +243,7 @@ def scheduled(module):
         ({"setup": lambda self, stage: setattr(self, "automatic_optimization", False)}, "manual optimisation"),
     ],
 )
-def test_what_a_node_would_do_otherwise_is_refused(own, said):
+def test_trainer_features_that_a_node_lacks_are_refused(own, said):
     module = type("Own", (Net,), own)
     if "validation_step" in own:
         module = type("Own", (lightning.LightningModule,), {"training_step": Net.training_step})
@@ -251,7 +251,7 @@ def test_what_a_node_would_do_otherwise_is_refused(own, said):
         starling.adapters.lightning(module)
 
 
-def test_attributes_of_a_trainer_that_a_node_has_not_are_refused_where_they_are_used():
+def test_missing_attributes_of_the_trainer_are_refused_where_used():
     model = trained(starling.adapters.lightning(Net), 1)
     with pytest.raises(AttributeError, match=r"trainer\.max_epochs: there is no Trainer on a node"):
         model.trainer.max_epochs  # noqa: B018
@@ -270,7 +270,7 @@ def test_attributes_of_a_trainer_that_a_node_has_not_are_refused_where_they_are_
 # Steps and epochs
 
 
-def test_global_step_climbs_in_training_and_is_known_in_an_evaluation():
+def test_global_step_rises_in_training_and_is_available_in_an_evaluation():
     class Steps(Net):
         def training_step(self, batch):
             self.seen[0] = self.global_step
@@ -288,7 +288,7 @@ def test_global_step_climbs_in_training_and_is_known_in_an_evaluation():
     assert measured(task, model).others["step"] == 7
 
 
-def test_a_node_that_resumes_goes_on_with_global_step_and_epoch():
+def test_a_resumed_node_continues_global_step_and_epoch():
     task = starling.adapters.lightning(Net)
     model = trained(task, 1, first=13)
     assert (model.global_step, model.current_epoch) == (14, 2)
@@ -297,7 +297,7 @@ def test_a_node_that_resumes_goes_on_with_global_step_and_epoch():
 
 
 def test_a_weight_that_follows_the_epoch_is_the_same_in_training_and_evaluation():
-    """Numbers that hooks keep in attributes are those of the moment that is measured."""
+    """Numbers that hooks store in attributes are those at the moment of the evaluation."""
 
     class Annealed(Net):
         weight = 0.0
@@ -320,8 +320,8 @@ def test_a_weight_that_follows_the_epoch_is_the_same_in_training_and_evaluation(
     assert measured(task, model).others == {"weight": 0.25, "scale": 0.25, "val_loss": pytest.approx(measured(task, model).loss)}
 
 
-def test_what_is_measured_outside_of_steps_leaves_no_trace():
-    """Rules compare models by the loss, statistics are estimated by it: neither is a step of the module's."""
+def test_losses_computed_outside_steps_have_no_side_effects():
+    """Robust rules compare losses and statistics are estimated: neither is a step of the module."""
 
     class Counts(Net):
         def __init__(self):
@@ -351,7 +351,7 @@ def test_what_is_measured_outside_of_steps_leaves_no_trace():
     assert float(model.trainer.callback_metrics["train_acc"]) == float(model.acc.compute())
 
 
-# Hooks that change what is learned
+# Hooks that change training
 
 
 def test_an_average_of_weights_after_each_batch_sees_the_weights_after_the_step():
@@ -372,7 +372,7 @@ def test_an_average_of_weights_after_each_batch_sees_the_weights_after_the_step(
     assert torch.equal(model.average, total)
 
 
-def test_a_gradient_that_a_hook_changes_is_the_one_that_is_stepped_along():
+def test_a_gradient_changed_by_a_hook_is_used_for_the_step():
     class Halved(Net):
         def on_after_backward(self):
             self.net.bias.grad.zero_()
@@ -388,7 +388,7 @@ def test_a_gradient_that_a_hook_changes_is_the_one_that_is_stepped_along():
     assert float(model.trainer.callback_metrics["norm"]) == 0.0
 
 
-def test_an_optimiser_that_a_hook_asks_for_is_refused_by_name():
+def test_hooks_that_request_the_optimiser_are_refused_by_name():
     class Curious(Net):
         def on_before_zero_grad(self, optimizer):
             self.lr = optimizer.param_groups[0]["lr"]
@@ -400,7 +400,7 @@ def test_an_optimiser_that_a_hook_asks_for_is_refused_by_name():
 # Batches on their way to the device
 
 
-def test_transfers_are_those_of_the_module_in_training_and_in_evaluation():
+def test_transfer_hooks_are_called_in_training_and_evaluation():
     class Scaled(Net):
         def on_before_batch_transfer(self, batch, dataloader_idx):
             return [batch[0] * 10, batch[1]]
@@ -475,7 +475,7 @@ def test_a_module_moves_batches_of_its_own_kind():
 
 
 class Logs(Net):
-    """Logs in all the ways that Lightning knows."""
+    """Logs in every way that Lightning offers."""
 
     def __init__(self):
         super().__init__()
@@ -524,7 +524,7 @@ class Logs(Net):
 
 @pytest.mark.filterwarnings("ignore:.*needs to be floating:UserWarning")
 def test_figures_of_an_evaluation_are_those_of_the_real_trainer():
-    """Means weighted by batch size, with a last batch that is smaller; metric objects of all samples; figures of the whole epoch."""
+    """Means weighted by batch size, with a smaller last batch; metric objects over all samples; figures of the whole epoch."""
     task = starling.adapters.lightning(Logs, metric="val_acc", higher_is_better=True)
     model = trained(task, 3)
     result = measured(task, model)
@@ -539,7 +539,7 @@ def test_figures_of_an_evaluation_are_those_of_the_real_trainer():
 
 
 def test_training_and_evaluation_do_not_share_metric_objects():
-    """What training_step counts does not enter an evaluation, which training goes on beside, nor is it lost by one."""
+    """Counts of training_step do not enter a concurrent evaluation, nor does an evaluation lose them."""
     task = starling.adapters.lightning(Logs, metric="val_auroc", higher_is_better=True)
     model = trained(task, 1)
     expected = measured(task, model)
@@ -558,8 +558,8 @@ def test_training_and_evaluation_do_not_share_metric_objects():
     assert model.global_step == 4
 
 
-def test_metrics_of_training_begin_anew_with_each_epoch():
-    """Else metrics that keep all outputs would fill the memory, and a figure would be of all the past."""
+def test_training_metrics_are_reset_each_epoch():
+    """Otherwise metrics that store all outputs would fill the memory, and a figure would cover all epochs."""
 
     class Kept(Net):
         def __init__(self):
@@ -634,7 +634,7 @@ def test_steps_without_a_loss_are_counted_and_change_nothing():
 
 
 class Rare(Net):
-    """Leaves two batches of three out."""
+    """Skips two of three batches."""
 
     def training_step(self, batch, batch_idx):
         self.seen[0] += 1
@@ -654,8 +654,8 @@ def engine():
     return opened(manifest(f"{__name__}:rare", nodes=1, mix="dsgd"))
 
 
-def test_an_engine_s_steps_without_a_loss_are_counted_and_keep_what_hooks_have_noted(engine):
-    """A step that failed resets buffers to those of the last round; one that was left out has not failed."""
+def test_an_engine_s_steps_without_a_loss_are_counted_and_keep_state_set_by_hooks(engine):
+    """A failed step resets buffers to those before it; a skipped one has not failed."""
     trained = done(engine, calls.Train(0, 7))
     module = engine.trainer.model.module
     assert trained.undone == 4
@@ -663,7 +663,7 @@ def test_an_engine_s_steps_without_a_loss_are_counted_and_keep_what_hooks_have_n
     assert module.global_step == 7
 
 
-def test_an_engine_s_evaluation_leaves_the_module_that_trains_as_it_is(engine):
+def test_an_engine_s_evaluation_does_not_change_the_training_module(engine):
     done(engine, calls.Train(0, 3))
     module = engine.trainer.model.module
     before = {name: each.clone() for name, each in module.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Parts of a batch add up to it whatever its loss is a mean of; a loss for which no weights are known is refused."""
+"""Parts of a batch add up to the whole, whatever its loss averages over; a loss without known weights is refused."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ LENGTHS = (3, 12, 5, 12, 2, 9, 4, 1)
 
 
 def tokens(padding=0, ignored=-100):
-    """Eight texts of unlike lengths, padded to twelve tokens, the numbers that a model gave, and what is to be predicted."""
+    """Return eight texts of unequal lengths, padded to twelve tokens, with the model's outputs and the targets."""
     chance = seeded(0)
     ids = torch.full((8, 12), padding)
     labels = torch.full((8, 12), ignored)
@@ -61,7 +61,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("size", [1, 3, 4])
 @pytest.mark.parametrize("name", LOSSES)
-def test_weights_are_found_for_what_a_loss_is_a_mean_of(name, size):
+def test_the_numbers_that_a_loss_averages_are_found(name, size):
     batch = tokens(padding=17 if name == "a padding token" else 0)
     loss, means = LOSSES[name], Means()
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_weights_are_found_for_what_a_loss_is_a_mean_of(name, size):
         assert weighted(shares, [float(loss(part)) for part in parts]) == pytest.approx(float(loss(batch)), rel=1e-5)
 
 
-def test_a_text_without_one_target_has_no_weight_although_its_loss_is_no_number():
+def test_a_text_without_targets_has_weight_0_despite_its_nan_loss():
     batch = tokens()
     batch["labels"][2] = -100
     parts, sizes = cut(batch, 1)
@@ -95,8 +95,8 @@ def test_a_loss_for_which_no_weights_are_known_is_refused(loss):
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_task_says_its_loss_is_a_mean_of_is_believed_and_checked():
-    """As that of weighted classes, which is no number of anything in the batch."""
+def test_weights_declared_by_a_task_are_used_and_checked():
+    """For example weighted classes, whose sum is the count of nothing in the batch."""
     of_class, batch = torch.linspace(1, 30, 20), tokens()
 
     def loss(part):
@@ -112,7 +112,7 @@ def test_what_a_task_says_its_loss_is_a_mean_of_is_believed_and_checked():
         Means(lambda part: len(part["ids"])).shares(batch, parts, sizes, loss)
 
 
-def test_once_it_is_known_a_loss_is_measured_seldom():
+def test_known_loss_weights_are_rechecked_rarely():
     batch, calls = tokens(), []
     means = Means()
 
@@ -125,7 +125,7 @@ def test_once_it_is_known_a_loss_is_measured_seldom():
     assert len(calls) <= 3 * 8
 
 
-def test_while_nothing_is_padded_nothing_is_decided_and_the_first_padded_batch_decides():
+def test_the_first_padded_batch_decides_the_loss_weights():
     even = {name: tensor[:2].repeat(4, *[1] * (tensor.ndim - 1)) for name, tensor in tokens().items()}
     even["labels"] = even["labels"].clamp(min=1)
     means, padded = Means(), tokens()
@@ -144,8 +144,8 @@ def test_counts_are_of_every_tensor_and_bytes_have_no_negative_padding():
     assert samples({"x": torch.zeros(4, 3)}) == 4
 
 
-def test_layers_that_draw_do_not_hide_what_a_loss_is_a_mean_of():
-    """Losses are measured in evaluation mode."""
+def test_dropout_does_not_hide_the_numbers_that_a_loss_averages():
+    """The trial losses are computed in evaluation mode."""
     from starling.node.engine.parts import Parts
 
     class Task:

@@ -1,4 +1,4 @@
-"""What is measured is measured over all held-out samples at once: their order and the size of batches change nothing."""
+"""Metrics are computed over all held-out samples at once: their order and the batch size change nothing."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ def f1(output, target):
 
 
 def auc(output, target):
-    """Undefined without both classes: it raises, as that of other libraries."""
+    """Compute a metric that is undefined without both classes and then raises, as in other libraries."""
     score = output[:, 1] - output[:, 0]
     if not 0 < int(target.sum()) < len(target):
         raise ValueError("only one class is present")
@@ -37,7 +37,7 @@ def errors(output, target):
 
 
 class MeanError:
-    """An object as those of torchmetrics."""
+    """A metric object like those of torchmetrics."""
 
     higher_is_better = False
 
@@ -57,7 +57,7 @@ class MeanError:
 
 
 class Two(MeanError):
-    """Gives several figures, as a collection does."""
+    """Returns several figures, as a collection does."""
 
     def compute(self):
         return {"error": super().compute(), "count": self.count}
@@ -78,7 +78,7 @@ def measured(metrics, order=None, size=50, loss=weighted, model=None, **more):
 @pytest.mark.parametrize("size", [7, 64, 1000])
 @pytest.mark.parametrize("order", [None, Y.argsort()], ids=["mixed", "sorted by class"])
 @pytest.mark.parametrize("metric", [f1, auc, MeanError()], ids=["f1", "auc", "object"])
-def test_the_figure_is_that_of_all_samples(metric, order, size):
+def test_a_metric_is_computed_over_all_samples(metric, order, size):
     _, model, result = measured(metric, order, size)
     with torch.no_grad():
         output = model(X)
@@ -96,7 +96,7 @@ def test_the_first_metric_decides_and_the_others_are_reported():
     assert result.others["count"] == 600
 
 
-def test_an_object_says_which_way_is_better_and_begins_anew_with_each_evaluation():
+def test_a_metric_object_declares_its_direction_and_is_reset_each_evaluation():
     shared = MeanError()
     task, model, first = measured(shared)
     assert (task.metric, task.higher_is_better) == ("MeanError", False)
@@ -143,7 +143,7 @@ def token_accuracy(output, batch):
 
 @pytest.mark.parametrize("metrics", ["accuracy", token_accuracy, None])
 def test_padded_batches_of_unlike_lengths_are_measured_token_by_token(metrics):
-    """Labels of joined batches are padded with -100, and a loss over tokens is weighted by them."""
+    """Labels of joined batches are padded with -100, which a token loss ignores."""
     task = starling.task(model=Tagger, train=DataLoader(Texts(), collate_fn=padded), loss=tagging, metrics=metrics)
     model, data = task.model(seeded(0)), task.data(built_in(), "cpu")
     with torch.no_grad():
@@ -180,7 +180,7 @@ def test_a_batch_without_a_loss_is_measured_without_it():
     assert result.samples == 600
 
 
-def test_what_would_take_too_much_memory_is_said_in_one_line_with_the_remedy():
+def test_metrics_that_need_too_much_memory_are_refused_with_a_remedy():
     gathered = Gathered("metrics: f1", most_bytes=5 << 20)
     gathered.add(torch.zeros(1 << 20), torch.zeros(1))
     with pytest.raises(ConfigError, match=r"metrics: f1: is given all outputs .* more than 5 MiB; give an object with update") as caught:
@@ -188,7 +188,7 @@ def test_what_would_take_too_much_memory_is_said_in_one_line_with_the_remedy():
     assert "\n" not in str(caught.value)
 
 
-def test_a_metric_that_is_no_number_is_named():
+def test_a_nan_metric_is_named():
     with pytest.raises(ConfigError, match=r"metrics: wide must give one number, got a Tensor of shape \(600, 2\)"):
         measured({"wide": lambda output, _: output})
 
@@ -210,7 +210,7 @@ def hinge(output, target):
 
 
 def spread(output, target):
-    """A mean and a variance, of two outputs."""
+    """Return a mean and a variance, of two outputs."""
     return nn.functional.gaussian_nll_loss(output[:, 0], target.float(), output[:, 1].exp())
 
 
@@ -233,14 +233,14 @@ def focal(output, target):
         (2, nn.functional.cross_entropy, (40 + 10 * X[:, 0]).long(), "loss"),
     ],
 )
-def test_without_metrics_accuracy_is_measured_where_the_loss_is_surely_one_of_classes(width, loss, labels, metric):
+def test_accuracy_is_the_default_metric_for_classification_losses(width, loss, labels, metric):
     task = starling.task(model=lambda: nn.Linear(4, width), train=(X, labels), loss=loss)
     assert task.metric == metric
     assert task.higher_is_better == (metric == "accuracy")
 
 
 class Pairs(Dataset):
-    """(x, y) without `targets`, in the order of its labels; one sample cannot be read."""
+    """(x, y) without `targets`, sorted by label; one sample cannot be read."""
 
     def __init__(self, labels):
         self.order, self.labels_ = labels.argsort(), labels
@@ -273,13 +273,13 @@ class OwnLoss(nn.Linear):
         (lambda: OwnLoss(4, 2), None, Y, "loss"),
     ],
 )
-def test_a_dataset_that_does_not_tell_its_labels_is_judged_by_a_few_of_them(model, loss, labels, metric, wrapped):
-    """As most Datasets that people write; a model with a loss of its own may have no answers at all."""
+def test_a_dataset_without_a_label_list_is_classified_by_a_few_samples(model, loss, labels, metric, wrapped):
+    """Most users' Datasets are like this; a model with its own loss may have no class labels at all."""
     task = starling.task(model=model, train=wrapped(Pairs(labels)), loss=loss)
     assert (task.metric, task.higher_is_better) == (metric, metric == "accuracy")
 
 
-def test_the_sign_of_one_logit_is_the_answer():
+def test_a_single_logit_predicts_by_its_sign():
     task = starling.task(model=lambda: nn.Linear(4, 1), train=(X, Y), test=(X, Y), loss=logit)
     model = task.model(seeded(0))
     *_, result = evaluate(task, model, task.data(built_in(), "cpu"), 64)
@@ -308,20 +308,20 @@ def test_a_loss_with_trainable_weights_is_refused_in_one_line(loss):
     assert "\n" not in str(caught.value)
 
 
-def test_a_loss_with_frozen_weights_or_buffers_is_taken():
+def test_a_loss_with_frozen_weights_or_buffers_is_accepted():
     frozen = Margin().requires_grad_(False)
     assert starling.task(model=lambda: nn.Linear(4, 4), train=(X, Y), loss=frozen).loss_name == "Margin"
     starling.task(model=lambda: nn.Linear(4, 2), train=(X, Y), loss=nn.CrossEntropyLoss(weight=torch.ones(2)))
 
 
-def test_arrays_of_numpy_are_figures_too():
+def test_numpy_arrays_are_accepted_as_figures():
     _, _, result = measured({"share": lambda output, _: np.float64(output.shape[0])})
     assert result.value == 600.0
 
 
 @pytest.mark.parametrize("size", [2, 7])
 def test_a_model_s_own_loss_over_shifted_labels_is_weighted_by_them(size):
-    """As of transformers: the loss is a mean over labels but the first of each text, and padding is -100."""
+    """As in transformers: the loss averages over all labels but the first of each text, and padding is -100."""
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(vocab_size=9, n_positions=16, n_embd=8, n_layer=1, n_head=2)
     task = starling.task(
@@ -359,7 +359,7 @@ def test_objects_of_torchmetrics_are_updated_and_computed_once(order):
 
 
 class Named(MeanError):
-    """Gives its one figure by name."""
+    """Returns its one figure by name."""
 
     def compute(self):
         return {"error": super().compute()}
@@ -367,7 +367,7 @@ class Named(MeanError):
 
 @pytest.mark.parametrize("kind", [Named, Two])
 def test_a_metric_with_named_values_decides_under_both_names(kind):
-    """The metric's name is agreed on before anything is measured; the name of the figure is told with it."""
+    """The metric's name is agreed on before any evaluation; the figure's name is reported with it."""
     task, _, result = measured(kind())
     assert task.metric == kind.__name__
     assert result.others["error"] == result.value

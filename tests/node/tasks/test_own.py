@@ -1,4 +1,4 @@
-"""`starling.task`: a model, a loss and samples of any form are a task that a node can run."""
+"""`starling.task`: a model, a loss and samples of any form make a task that a node can run."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ HEAD = "import random\nimport numpy as np\nimport starling\nimport torch\nfrom t
 @pytest.mark.slow
 @pytest.mark.parametrize("form", MODULES)
 def test_a_node_runs_a_task_of_ten_lines(form, tmp_path):
-    """Batches, also of a Dataset with chance of its own, and scores are the same for an equal generator: the check compares them."""
+    """Batches and scores are equal for an equal generator, also with a randomly augmented Dataset: the check compares them."""
     (tmp_path / f"own_{form}.py").write_text(HEAD + MODULES[form])
     findings = check(f"own_{form}:made", code=str(tmp_path))
     assert [finding.step for finding in findings][-1] == "reload", findings[-1].text
@@ -92,7 +92,7 @@ def test_every_node_begins_with_the_same_model_and_torch_s_own_generator_is_left
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_the_score_counts_right_answers_and_sums_the_loss():
+def test_the_score_counts_correct_predictions_and_sums_the_loss():
     task, model = made(), nn.Identity()
     output = torch.tensor([[5.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 5.0]])
     labels = torch.tensor([0, 1, 0])
@@ -109,17 +109,17 @@ def test_shards_share_the_training_samples_and_the_test_split():
     assert [len(y) for _, y in first.held_out(8)] == [4]
 
 
-def test_shards_of_a_dataset_hold_every_sample_once_and_the_test_tenth_in_none():
+def test_shards_contain_every_training_sample_once_and_no_test_sample():
     task = made(train=Subset(TensorDataset(torch.arange(900.0)[:, None], torch.arange(900) % 4), range(400)))
     parts = [task.data(built_in("dirichlet", shards=3, shard=shard), "cpu") for shard in range(3)]
     trained = [int(i) for part in parts for i in part.take(torch.arange(part.samples))[0]]
     tested = [int(i) for x, _ in parts[0].held_out(8) for i in x]
     assert sorted(trained + tested) == list(range(400))
     assert len(tested) == 40
-    assert len({part.samples for part in parts}) > 1  # labels were found: the cut is not even
+    assert len({part.samples for part in parts}) > 1  # labels exist, so shards are uneven
 
 
-def test_what_the_owner_of_a_sample_is_can_cut_them():
+def test_samples_can_be_partitioned_by_their_owner():
     task = made(keys=np.arange(20) // 5, test=(np.ones((2, 2)), np.zeros(2, int)))
     held = [task.data(built_in("by_key", shards=4, shard=shard), "cpu").samples for shard in range(4)]
     assert held == [5, 5, 5, 5]
@@ -127,7 +127,7 @@ def test_what_the_owner_of_a_sample_is_can_cut_them():
         made(keys=[1, 2, 3]).data(built_in("by_key"), "cpu")
 
 
-def test_a_function_of_a_path_reads_what_a_node_gives(tmp_path):
+def test_a_data_function_reads_the_node_s_path(tmp_path):
     def read(path):
         n = 30 if path is None else len(path.read_text())
         return torch.ones(n, 2), torch.zeros(n, 1)
@@ -141,7 +141,7 @@ def test_a_function_of_a_path_reads_what_a_node_gives(tmp_path):
         made().data(own(tmp_path / "mine.txt"), "cpu")
 
 
-def test_a_batch_of_a_dataset_that_draws_itself_comes_from_the_generator_alone():
+def test_random_augmentation_follows_the_given_generator():
     class Drawing(Ragged):
         def __getitem__(self, i):
             return torch.randn(2), i
@@ -179,6 +179,6 @@ def test_unusable_data_are_refused_in_one_line(changed, said):
     assert "\n" not in str(caught.value)
 
 
-def test_samples_that_do_not_fit_together_are_named():
+def test_samples_of_different_shapes_are_named():
     with pytest.raises(ConfigError, match=r"train: samples .* cannot be put into a batch"):
         made(train=Ragged()).data(built_in(), "cpu").batch(64, generator(1, "batch"))

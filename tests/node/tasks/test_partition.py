@@ -1,4 +1,4 @@
-"""Cuts: no sample is lost, doubled or left to chance."""
+"""Partitions into shards: no sample is lost or duplicated, and the result is deterministic."""
 
 import numpy as np
 import pytest
@@ -29,8 +29,8 @@ def cases(draw):
 @pytest.mark.parametrize("kind", CUTS)
 @examples(40)
 @given(case=cases())
-def test_every_sample_lies_in_exactly_one_shard_and_no_shard_is_starved(kind, case):
-    """Doubled samples would leak between nodes; an empty shard has nothing to train on."""
+def test_every_sample_is_in_exactly_one_shard_and_no_shard_is_empty(kind, case):
+    """Duplicates would leak between nodes; an empty shard has nothing to train on."""
     labels, shards, seed = case
     parts = CUTS[kind](labels, shards, seed)
     assert len(parts) == shards
@@ -39,8 +39,8 @@ def test_every_sample_lies_in_exactly_one_shard_and_no_shard_is_starved(kind, ca
 
 
 @pytest.mark.parametrize("kind", CUTS)
-def test_the_same_arguments_give_the_same_cut_as_the_manifest_says(kind):
-    """Every node cuts for itself and takes one part: they must agree without a word."""
+def test_a_partition_is_deterministic(kind):
+    """Every node computes the partition and takes one shard, without communication."""
     labels = np.arange(500) % 7
     parts = [part.tolist() for part in CUTS[kind](labels, 5, 3)]
     section = taken(PartitionSection, kind=kind, shards=5, alpha=0.1)
@@ -49,14 +49,14 @@ def test_the_same_arguments_give_the_same_cut_as_the_manifest_says(kind):
 
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "by_label"])
-def test_another_seed_gives_another_cut(kind):
+def test_another_seed_gives_another_partition(kind):
     labels = np.arange(3000) % 3
     parts, others = CUTS[kind](labels, 8, 1), CUTS[kind](labels, 8, 2)
     assert any(one.tolist() != two.tolist() for one, two in zip(parts, others, strict=True))
 
 
-def test_a_cut_does_not_depend_on_the_machine():
-    """Pinned: nodes of another version that cut otherwise would train on each other's samples."""
+def test_a_partition_does_not_depend_on_the_machine():
+    """Golden values: versions with different partitions would train on each other's samples."""
     assert [part.tolist() for part in iid(7, 3, 0)] == [[2, 3, 5], [4, 6], [0, 1]]
     assert sorted(len(part) for part in iid(1437, 8, 0)) == [179] * 3 + [180] * 5
 
@@ -72,7 +72,7 @@ def test_by_label_gives_whole_labels_or_even_shares_when_shards_outnumber_them()
 
 
 def test_by_file_splits_a_lone_file_into_contiguous_ranges():
-    """Text of one file stays readable: a shard is a stretch of it."""
+    """A shard of one text file is a contiguous, readable part of it."""
     parts = by_file(np.zeros(1000, np.int64), 4)
     assert [part.tolist() for part in parts] == [list(range(start, start + 250)) for start in range(0, 1000, 250)]
 
@@ -85,7 +85,7 @@ def test_by_key_keeps_a_key_together_and_balances():
     assert max(map(len, parts)) - min(map(len, parts)) <= 100
 
 
-def test_smaller_alpha_is_more_different():
+def test_a_smaller_alpha_makes_shards_more_different():
     labels = np.repeat(np.arange(10), 200)
 
     def skew(alpha: float) -> float:
@@ -96,7 +96,7 @@ def test_smaller_alpha_is_more_different():
 
 
 @pytest.mark.parametrize("alpha", [1e-12, 1e-3, 0.01, 1e6])
-def test_extreme_concentrations_still_cut_fairly(alpha):
+def test_extreme_concentrations_leave_no_empty_shard(alpha):
     """Surplus moves from the largest shard: empty ones are filled to one batch without touching small ones."""
     parts = dirichlet(np.zeros(1000, np.int64), 8, alpha, 0)
     assert sorted(np.concatenate(parts).tolist()) == list(range(1000))

@@ -1,4 +1,4 @@
-"""Samples from files: what is written comes back, and what is wrong is named with file and line."""
+"""Samples from files: data survive writing and reading, and errors name file and line."""
 
 import gzip
 
@@ -28,7 +28,7 @@ def test_a_csv_s_target_is_the_column_of_that_name(name, tmp_path):
     assert test is None
 
 
-def test_without_a_header_it_is_the_last_and_a_point_makes_it_a_float(tmp_path):
+def test_without_a_header_the_last_column_is_the_target(tmp_path):
     (x, y), _ = read(put(tmp_path, "t.csv", "1,2,3.0\n4,5,6\n"))
     assert (x.tolist(), y.tolist(), y.dtype) == ([[1, 2], [4, 5]], [3, 6], np.float32)
 
@@ -104,7 +104,7 @@ def test_errors_name_file_and_line(name, text, said, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_gzip_and_a_missing_file_are_one_line(tmp_path):
+def test_a_damaged_gzip_and_a_missing_file_give_one_line(tmp_path):
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"1,2\n" * 9999)[:-12])
     with pytest.raises(ConfigError, match=r"t.csv.gz: cannot be read"):
         read(tmp_path / "t.csv.gz")
@@ -112,7 +112,7 @@ def test_a_damaged_gzip_and_a_missing_file_are_one_line(tmp_path):
         read(tmp_path / "gone.csv")
 
 
-def test_a_task_of_a_path_takes_a_node_s_own_file_before_it(tmp_path):
+def test_a_node_s_own_file_overrides_the_task_s_path(tmp_path):
     ours = put(tmp_path, "ours.csv", "".join(f"{i},{i % 2}\n" for i in range(40)))
     mine = put(tmp_path, "mine.csv", "".join(f"{i},{i % 2}\n" for i in range(20)))
     task = starling.task(model=lambda: nn.Linear(1, 2), train=str(ours), metrics="accuracy")

@@ -1,4 +1,4 @@
-"""The task of a swarm of scripts: whatever would compute with a model says in one line who has it."""
+"""The task of a swarm of scripts: every computation with a model is refused in one line that says who has it."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from starling.node.tasks.api import Source
     ],
     ids=["model", "data", "loss", "score"],
 )
-def test_it_has_no_model_no_data_and_no_loss(use):
+def test_the_script_task_has_no_model_data_or_loss(use):
     made = task("script", {"metric": "accuracy", "higher_is_better": True})
     assert all(hasattr(made, member) for member in TASKS.members)
     assert (made.metric, made.higher_is_better) == ("accuracy", True)

@@ -1,4 +1,4 @@
-"""The synthetic task: samples that anybody can draw again, a split that is the nodes' own, and models that learn it."""
+"""The synthetic task: reproducible samples, a partition by node, and models that learn it."""
 
 import hashlib
 
@@ -22,8 +22,8 @@ def source(shard=0, shards=16, seed=0, kind="dirichlet", alpha=0.5):
     return Source(None, taken(PartitionSection, kind=kind, shards=shards, alpha=alpha), shard, seed)
 
 
-def test_the_samples_never_change_between_versions_and_are_drawn_in_the_order_that_is_written_down():
-    """Tables of other programs are measured on the same ones: labels exactly, features but for the last bits of a matrix product."""
+def test_the_synthetic_samples_are_golden():
+    """Other programs' tables use the same samples: labels exactly, features except for the last bits of a matrix product."""
     labels = np.concatenate([examples.y for examples in drawn()]).astype(np.uint8)
     assert hashlib.blake2b(labels.tobytes(), digest_size=8).hexdigest() == LABELS
     assert drawn()[0].x[0, :4].tolist() == pytest.approx(FIRST, abs=1e-6)
@@ -45,11 +45,11 @@ def test_a_split_covers_all_samples_and_fills_small_shards(seed, shards, alpha):
     assert sorted(set(np.concatenate(parts).tolist())) == list(range(TRAINING))
     assert min(map(len, parts)) >= 20
     shares = np.array([np.bincount(train.y[part], minlength=CLASSES) / len(part) for part in parts])
-    assert shares.max(axis=1).mean() > 0.23  # a tenth if all were alike
+    assert shares.max(axis=1).mean() > 0.23  # it would be a tenth with equal shares
     assert any(a.tolist() != b.tolist() for a, b in zip(parts, others, strict=True))
 
 
-def test_nodes_have_different_samples_and_the_same_test_split():
+def test_nodes_have_different_training_samples_and_the_same_test_split():
     one, other = (Synthetic().data(source(shard), "cpu") for shard in (0, 1))
     assert torch.equal(one.test_x, other.test_x)
     assert one.samples != other.samples
@@ -57,7 +57,7 @@ def test_nodes_have_different_samples_and_the_same_test_split():
     assert whole.samples == TRAINING
 
 
-def test_models_begin_alike_softmax_at_zero():
+def test_initial_models_are_equal_and_softmax_starts_at_zero():
     flat, _ = bind(model := Synthetic().model(generator(0, "model")), layout(model))
     assert flat.numel() == 650
     assert not bool(flat.any())
@@ -66,8 +66,8 @@ def test_models_begin_alike_softmax_at_zero():
 
 
 @pytest.mark.slow
-def test_all_samples_together_teach_what_those_of_one_node_do_not():
-    """A node that learns alone knows the labels it has; the ceiling of all together is .96."""
+def test_training_on_all_samples_beats_training_on_one_node_s():
+    """A lone node learns the labels it has; all samples together reach at most .96."""
 
     def learned(data):
         task = Synthetic()

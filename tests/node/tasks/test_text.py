@@ -1,4 +1,4 @@
-"""Windows of text: none spans two places, none is both learned and tested."""
+"""Windows of text: none spans two separate parts, and none is both trained and tested."""
 
 import math
 
@@ -17,13 +17,13 @@ BLOCK = BLOCK_WINDOWS * (CONTEXT + 1)
 
 
 def numbered(path, size: int = 4000):
-    """A text in which position i reads i mod 251, so that a window shows where it comes from."""
+    """Return a text in which byte i is i mod 251, so that a window shows its position."""
     path.write_bytes((np.arange(size) % 251).astype(np.uint8).tobytes())
     return path
 
 
 @pytest.mark.parametrize(("kind", "count"), [("by_file", 3), ("iid", 5)])
-def test_shards_are_whole_files_or_blocks_dealt_at_random_and_lose_no_byte(tmp_path, kind, count):
+def test_shards_are_whole_files_or_random_blocks_without_loss(tmp_path, kind, count):
     folder = write_texts(tmp_path, files=3)
     shards = [Text(path=str(folder), **TINY).data(built_in(kind, count, shard), "cpu") for shard in range(count)]
     assert torch.bincount(torch.cat([data.text for data in shards]), minlength=256)[97:100].tolist() == [3600] * 3
@@ -38,7 +38,7 @@ def test_one_file_is_cut_into_contiguous_ranges(tmp_path):
     assert torch.cat([data.text for data in shards]).numpy().tobytes() == path.read_bytes()[:3600]
 
 
-def test_no_window_spans_two_stretches(tmp_path):
+def test_no_window_spans_two_parts_of_a_shard(tmp_path):
     folder = write_texts(tmp_path, files=4, size=1000)
     data = Text(path=str(folder), **TINY).data(built_in("iid", 2, 0), "cpu")
     assert data.begins.numel() > 2
@@ -46,7 +46,7 @@ def test_no_window_spans_two_stretches(tmp_path):
     assert (batch == batch[:, :1]).all()
 
 
-def test_windows_begin_anywhere_in_a_stretch_and_nowhere_else(tmp_path):
+def test_windows_begin_at_any_position_within_a_part(tmp_path):
     path = numbered(tmp_path / "a.txt", 200)
     data = Text(path=str(path), **TINY).data(own(path), "cpu")
     batch = data.batch(5000, seeded(0))
@@ -64,7 +64,7 @@ def test_the_last_tenth_of_each_file_is_tested_and_not_trained(tmp_path):
     assert int(windows.min()) >= 216
 
 
-def test_held_out_windows_are_side_by_side_and_bounded(tmp_path):
+def test_held_out_windows_are_adjacent_and_bounded(tmp_path):
     numbered(tmp_path / "a.txt", 100_000)
     numbered(tmp_path / "b.txt", 300_000)
     data = Text(path=str(tmp_path), **TINY).data(built_in("by_file", 2, 0), "cpu")
@@ -73,7 +73,7 @@ def test_held_out_windows_are_side_by_side_and_bounded(tmp_path):
     assert few.test[:, 0].tolist() == [(90_000 + 255 * i) % 251 for i in range(9999 // 255)]
 
 
-def test_files_too_short_to_learn_from_are_left_out(tmp_path):
+def test_files_too_short_for_training_are_skipped(tmp_path):
     write_texts(tmp_path, files=2)
     (tmp_path / "short.txt").write_bytes(b"z" * CONTEXT)
     (tmp_path / "empty.txt").touch()
@@ -102,8 +102,8 @@ def test_text_that_is_missing_or_too_short_is_refused(tmp_path, content, message
         Text(path=str(write_texts(tmp_path)), **TINY).data(built_in("dirichlet", 2, 0), "cpu")
 
 
-def test_a_fresh_model_knows_nothing():
-    """Its guess is near uniform: 8 bits a byte, which shows that bits are bits and bytes are counted right."""
+def test_a_fresh_model_predicts_almost_uniformly():
+    """Its prediction is near uniform: 8 bits per byte, which checks the unit and the count of bytes."""
     task = Text(**TINY)
     batch = torch.randint(256, (32, CONTEXT + 1), generator=seeded(0))
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_the_default_model_has_842_496_parameters_with_tied_embeddings():
 @needs_real_data
 @pytest.mark.slow
 def test_a_tiny_model_learns_shakespeare_in_150_steps():
-    """Far below the 4.8 bits that letter counts alone give."""
+    """Far below the 4.8 bits that letter frequencies alone give."""
     task = Text(path=str(REAL_DATA / "text" / "tinyshakespeare.txt"), context=32, width=32, layers=1, heads=2)
     data, model, chance = task.data(built_in("by_file", 4, 1), "cpu"), task.model(seeded(0)), seeded(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -144,7 +144,7 @@ def test_a_tiny_model_learns_shakespeare_in_150_steps():
 
 @needs_real_data
 @pytest.mark.slow
-def test_a_folder_of_authors_is_one_author_a_shard():
+def test_a_folder_of_authors_gives_one_shard_per_author():
     folder = REAL_DATA / "text" / "authors"
     files = sorted(folder.glob("*.txt"))
     data = Text(path=str(folder)).data(built_in("by_file", len(files), 2), "cpu")

@@ -1,4 +1,4 @@
-"""Figures of a node reach a file or a tracker once each, from a record or from a running node, and a tracker that cannot is one line."""
+"""A node's figures reach a file or a tracker once each, from a record or a running node; a failing tracker gives one line."""
 
 import csv
 import itertools
@@ -19,7 +19,7 @@ RUN = run_of(at_second(1))
 
 @pytest.fixture
 def recorded(tmp_path):
-    """The directory of a node that is gone, and what its record says."""
+    """The directory of a node that has ended, and the content of its record."""
     run = [at_second(second, metric="accuracy") for second in (0, 1, 2, 5)]
     (tmp_path / "n").mkdir()
     write(tmp_path / "n" / "record.jsonl", run)
@@ -31,7 +31,7 @@ def rows(path):
         return [Scalar(tag, int(at), float(time), float(value)) for tag, at, time, value in itertools.islice(csv.reader(file), 1, None)]
 
 
-def test_a_record_becomes_a_file_with_every_point(recorded, tmp_path, capsys):
+def test_every_point_of_a_record_is_exported(recorded, tmp_path, capsys):
     folder, points = recorded
     target = tmp_path / "figures.csv"
     assert main(["track", "csv", str(target), "--dir", str(folder)]) == 0
@@ -43,7 +43,7 @@ def test_a_record_becomes_a_file_with_every_point(recorded, tmp_path, capsys):
 
 
 def test_a_running_node_is_followed_until_its_rounds_are_done(tmp_path, monkeypatch):
-    """Or until Ctrl-C, which is no failure; what came before is written."""
+    """Or until Ctrl-C, which is no failure; earlier points are written."""
     told = [at_second(1), at_second(3), structs.replace(at_second(4), state="finished"), at_second(9)]
     monkeypatch.setattr(Attached, "running", property(lambda _self: True))
     monkeypatch.setattr(control, "watch", lambda _run_dir: iter(told))
@@ -96,7 +96,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(kind, recorded, tmp_p
     assert capsys.readouterr().err == f"starling: tracker: {kind} is not installed; `pip install 'starling-swarm[{kind}]'`\n"
 
 
-def test_points_are_an_iterator_in_python_too(recorded):
+def test_points_can_be_iterated_in_python(recorded):
     folder, points = recorded
     assert list(scalars(Attached(folder).snapshots())) == points
 
@@ -105,7 +105,7 @@ def test_points_are_an_iterator_in_python_too(recorded):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_mlflow_has_the_points_of_a_run(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install 'starling-swarm[mlflow]'")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # skinny has no database
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # mlflow-skinny has no database
     uri, points = (tmp_path / "runs").as_uri(), list(scalars([at_second(1), at_second(3)]))
     tracker = TRACKERS.build("tracker", "mlflow", {"target": uri, "run": RUN})
     for point in points:

@@ -1,4 +1,4 @@
-"""`starling bench`: what it prints, what it refuses, and that its figures are what they are called."""
+"""`starling bench`: its output, its refusals, and that its figures measure what their names say."""
 
 import contextlib
 import importlib.util
@@ -44,7 +44,7 @@ KEYS = {
 
 @pytest.fixture
 def child(monkeypatch):
-    """Stands in for the measuring process; the arguments that it was started with."""
+    """Stand in for the measuring process; return the arguments that it was started with."""
     started = []
 
     def run(command, **_):
@@ -75,7 +75,7 @@ def child(monkeypatch):
 
 @pytest.mark.slow
 def test_a_codec_is_measured_in_a_process_of_its_own(capsys):
-    """The whole way once: figures that fit each other, progress apart from data."""
+    """End to end, once: the figures are consistent, and progress does not go to standard output."""
     assert main(["bench", "codec", "--d", "200000", "--codec", "top_k:0.01+int4", "--repeat", "2", "--json"]) == 0
     out, err = capsys.readouterr()
     (case,) = valid("bench-codec", out)["cases"]
@@ -83,7 +83,9 @@ def test_a_codec_is_measured_in_a_process_of_its_own(capsys):
     assert (case["codec"], case["d"]) == ("top_k:0.01+int4", 200_000)
     times = 1 / case["encode_gb_s"] + 1 / case["decode_gb_s"]
     assert times == pytest.approx(1 / case["round_trip_gb_s"], rel=1e-6)
-    assert case["bytes_per_parameter"] == pytest.approx(0.0153, abs=0.0005)  # 8.1 bits of index and 4.25 of value, for 1 %
+    assert case["bytes_per_parameter"] == pytest.approx(
+        0.0153, abs=0.0005
+    )  # 8.1 bits for the index and 4.25 for the value, of 1 % of the coordinates
     assert 1.0 <= case["index_bits_over_entropy"] < 1.15
     assert case["memcpy_gb_s"] > 0
     assert err == ""
@@ -144,7 +146,7 @@ def test_a_link_that_cannot_be_measured_is_refused_in_one_line(arguments, words,
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_messages_are_measured_between_two_processes(transport, capsys):
-    """Each transport once, whole: a message may be longer than a record, and than what a node shares with strangers."""
+    """Each transport once: a message may be longer than a record, and longer than what a node accepts from strangers."""
     options = ["--transport", transport, "--message-bytes", "9000000", "--seconds", "0.1", "--repeat", "1", "--json"]
     assert main(["bench", "link", *options]) == 0
     out, err = capsys.readouterr()
@@ -176,7 +178,7 @@ def test_an_overlap_that_cannot_be_measured_is_refused_in_one_line(arguments, wo
 
 
 def test_every_model_pace_driver_and_link_is_a_case_of_the_overlap(monkeypatch, capsys):
-    """As a table, and as JSON of its schema, in one order."""
+    """The table and the JSON list the cases in the same order."""
 
     def measured(what, kind, module, model, d, mbit, pace, driver, *_):
         return kind(
@@ -213,7 +215,7 @@ def test_every_model_pace_driver_and_link_is_a_case_of_the_overlap(monkeypatch, 
 
 @pytest.mark.parametrize("model", ["cnn", "gpt"])
 def test_the_models_of_an_overlap_have_about_the_parameters_asked_for(model, tmp_path):
-    """And their data are there; the manifest is one that nodes accept."""
+    """Their data exist too, and nodes accept the manifest."""
     for d in (100_000, 1_000_000, 10_000_000):
         chosen = assignments(overlap.task_of(model, d, tmp_path))
         agreed = toml.apply_set(Manifest(), chosen)
@@ -225,7 +227,7 @@ def test_the_models_of_an_overlap_have_about_the_parameters_asked_for(model, tmp
 @pytest.mark.acceptance
 @pytest.mark.parametrize(("pace", "driver"), [("steps", "task"), ("steps", "script"), ("clock", "script")])
 def test_two_nodes_are_measured_alone_and_together(pace, driver, capsys):
-    """The whole way once; what the ratio is says nothing where others use the cores."""
+    """End to end, once; the ratio itself is not checked, since other processes use the cores."""
     options = f"--model cnn --d 20000 --mbit 20 --pace {pace} --driver {driver} --seconds 1 --json"
     assert main(["bench", "overlap", *options.split()]) == 0
     (case,) = valid("bench-overlap", capsys.readouterr().out)["cases"]
@@ -286,8 +288,8 @@ def test_all_rules_at_every_length_unless_options_say_otherwise(child, capsys):
         ("rules --rule median", "median 16 1,000,000 0.5000 4.0000 8.0 2.0e-07"),
     ],
 )
-def test_a_table_has_a_row_for_each_case_and_a_dash_for_what_is_not_known(arguments, row, child, capsys):
-    """Memory is a share of the vector."""
+def test_a_table_has_a_row_for_each_case_and_a_dash_for_missing_figures(arguments, row, child, capsys):
+    """Memory is given as a share of the vector."""
     assert main(["bench", *arguments.split()]) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == row.split()
 
@@ -305,8 +307,8 @@ def test_the_command_line_does_not_import_torch():
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_every_codec_measured_gives_back_what_it_took(name):
-    """A fast codec that loses the vector measures nothing."""
+def test_every_measured_codec_decodes_its_input(name):
+    """The speed of a codec that loses the vector would mean nothing."""
     timed, x = codec.coder(name, 6400, "cpu"), torch.randn(6400, generator=torch.Generator().manual_seed(1))
     where, values = timed.decode(timed.encode(x, 3))
     taken = x[where] if isinstance(where, torch.Tensor) else where.take(x)
@@ -324,7 +326,7 @@ def test_speed_with_busy_processes_is_relative_to_the_quiet_speed_of_the_same_ru
 
 
 def test_busy_processes_spin_and_end_with_what_is_measured_beside_them():
-    """Ctrl-C included; no zombie is left either."""
+    """They end on Ctrl-C too, and leave no zombie."""
     with contextlib.suppress(KeyboardInterrupt), company.busy(2) as pids:
         assert all(psutil.Process(pid).is_running() for pid in pids)
         assert {psutil.Process(pid).nice() for pid in pids} == {psutil.Process().nice()}
@@ -334,8 +336,8 @@ def test_busy_processes_spin_and_end_with_what_is_measured_beside_them():
 
 
 @pytest.mark.slow
-def test_busy_processes_end_though_the_one_that_measures_is_killed():
-    """By kill -9 it can end nothing itself."""
+def test_busy_processes_end_when_the_measuring_process_is_killed():
+    """After `kill -9` the measuring process cannot end its children itself."""
     program = (
         "import os, signal\nfrom starling.kernels import company\n"
         "with company.busy(1) as pids: print(*pids, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
@@ -346,13 +348,13 @@ def test_busy_processes_end_though_the_one_that_measures_is_killed():
     assert done.returncode == -9
 
 
-def test_entropy_is_that_of_choosing_k_of_d():
+def test_index_entropy_is_that_of_choosing_k_of_d():
     assert codec.entropy_bits(10, 3) == pytest.approx(math.log2(math.comb(10, 3)))
     assert codec.entropy_bits(10**8, 10**6) / 10**6 == pytest.approx(8.079, abs=0.001)
 
 
-def test_the_peak_is_what_was_taken_and_freed_in_between():
-    """Neither what was there before, nor what is left in the end."""
+def test_the_peak_counts_memory_allocated_and_freed_in_between():
+    """Memory that was allocated before, or is still allocated at the end, does not count."""
     kept = np.ones(20_000_000, np.uint8)
     extra, left = codec.peak_extra("cpu", lambda: int(np.ones(50_000_000, np.uint8).sum()) + int(kept[0]))
     assert left == 50_000_001
@@ -389,7 +391,7 @@ PEERS = {
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_rule_is_measured_beside_its_definition_and_gives_the_same(name):
-    """Coordinates beyond the longest warm-up, and results of one or of all vectors."""
+    """For dimensions above the longest warm-up, and rules that return one vector or all of them."""
     case = combining.measure(name, 20_000, 10, 2, PEERS)
     assert (case.rule, case.n, case.d) == (name, 10, 20_000)
     assert case.ratio == pytest.approx(case.peer_cpu_s / case.ours_cpu_s)
@@ -397,7 +399,7 @@ def test_a_rule_is_measured_beside_its_definition_and_gives_the_same(name):
 
 
 def test_the_geometric_median_is_compared_with_one_in_double_precision():
-    """The other library's float32 is too coarse at ten million coordinates to tell whose fault a difference is."""
+    """In float32 the other library is too imprecise at ten million coordinates to say which of the two is wrong."""
     asked = []
 
     def peer(b):
@@ -415,7 +417,7 @@ def test_the_geometric_median_is_compared_with_one_in_double_precision():
     assert str(asked[-1]) == "float64"
 
 
-def test_a_fifth_of_the_vectors_is_bad_and_apart():
+def test_a_fifth_of_the_benchmarked_vectors_are_distant_outliers():
     x = combining.vectors(16, 5000)
     assert combining.bad(16) == 3
     assert x[13:].mean() == pytest.approx(3, abs=0.1)

@@ -1,4 +1,4 @@
-"""`starling bench loop`: both loops do the same, and what is printed is what was measured."""
+"""`starling bench loop`: the plain loop and the engine do the same work, and the printed figures are the measured ones."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ def test_every_case_is_a_manifest_that_nodes_accept(model, tmp_path):
 @pytest.mark.parametrize("optimizer", LOOP_OPTIMIZERS)
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_the_plain_loop_and_the_engine_do_the_same_steps(model, optimizer, tmp_path):
-    """From the same model and on the same batches they reach the same one: neither does less than the other."""
+    """From the same model and the same batches they arrive at the same parameters, so neither does less work."""
     manifest = agreed(model, optimizer, "dsgd", tmp_path)
     hub, ours = engine_steps.Called(manifest, 0, "hub"), plain.Loop(manifest)
     started = hub.engine.vector
@@ -58,7 +58,7 @@ def test_the_plain_loop_and_the_engine_do_the_same_steps(model, optimizer, tmp_p
 
 @pytest.mark.slow
 def test_a_loop_that_is_a_member_leaves_no_folder(tmp_path, monkeypatch):
-    """Its process is killed where it has done enough steps."""
+    """Its process is killed once it has done enough steps."""
     keys = loop.keys("mlp", "sgd", "pet", tmp_path)
     place = tmp_path / "temporary"
     place.mkdir()
@@ -70,7 +70,7 @@ def test_a_loop_that_is_a_member_leaves_no_folder(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_plain_text_loop_predicts_the_byte_that_follows_each(tmp_path):
-    """And learns; a batch has windows of the node's own shard alone."""
+    """The loss falls, and a batch has windows of the node's own shard only."""
     ours = plain.Loop(agreed("gpt_800k", "adamw", "dsgd", tmp_path))
     losses = [ours.step() for _ in range(10)]
     assert losses[0] > 5.0
@@ -80,7 +80,7 @@ def test_a_plain_text_loop_predicts_the_byte_that_follows_each(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("mix", "corrects"), [("dsgd", False), ("default", True)])
 def test_exchanges_before_the_first_slice_leave_a_correction_that_is_applied(mix, corrects, tmp_path):
-    """A peer's flow is deleted where it is revoked: a step differs by the correction, and without one it does not."""
+    """Revoking a peer deletes its flow: steps with and without the correction differ by exactly the correction."""
     manifest, models = agreed("mlp", "sgd", mix, tmp_path), []
     for revoked in (False, True):
         hub = engine_steps.exchanged(manifest)
@@ -94,7 +94,7 @@ def test_exchanges_before_the_first_slice_leave_a_correction_that_is_applied(mix
 @pytest.mark.slow
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_case_is_measured_in_two_alternating_processes(driver, capsys):
-    """The whole way once: figures that fit each other, progress apart from data."""
+    """End to end, once: the figures are consistent, and progress does not go to standard output."""
     assert main(["bench", "loop", "--cases", f"mlp/sgd/default/{driver}", *FAST, "--json"]) == 0
     out, err = capsys.readouterr()
     (case,) = valid("bench-loop", out)["cases"]
@@ -106,7 +106,7 @@ def test_a_case_is_measured_in_two_alternating_processes(driver, capsys):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Stands in for the measurement; what it was asked for."""
+    """Stand in for the measurement; return what was requested of it."""
     asked = []
 
     def measure(model, optimizer, mix, driver, repeat, seconds):
@@ -151,7 +151,7 @@ def test_unmeasurable_cases_are_refused_in_one_line(arguments, words, measured, 
 
 
 @pytest.mark.acceptance
-def test_a_process_that_cannot_do_it_says_why_and_leaves_nothing(tmp_path):
+def test_a_failing_process_gives_its_reason_and_leaves_nothing(tmp_path):
     with pytest.raises(ConfigError, match=r"task.kind: 'nothing' is unknown"), slices.children("plain", keys={"task": "nothing"}):
         pytest.fail("it is not ready")
     with slices.children("plain", keys=loop.keys("mlp", "sgd", "dsgd", tmp_path)) as (child,):
@@ -179,7 +179,7 @@ def test_ctrl_c_ends_the_command_and_both_processes():
                 os.killpg(run.pid, signal.SIGKILL)
     assert run.returncode == 130
     assert "Traceback" not in said
-    for child in children:  # one that was only just made may have been told by the signal alone
+    for child in children:  # a process that has just started may have received only the signal
         with contextlib.suppress(psutil.NoSuchProcess):
             while child.status() != psutil.STATUS_ZOMBIE:
                 time.sleep(0.01)

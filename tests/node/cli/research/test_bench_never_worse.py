@@ -1,4 +1,4 @@
-"""`starling bench never-worse`: what is compared differs in the mix alone, differences are what they are called, and nothing is lost."""
+"""`starling bench never-worse`: compared runs differ in the mix alone, differences are computed as documented, and no result is lost."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def outcome(*means, **over):
 
 
 class Canned(Executor):
-    """Computes nothing: the metric is told by the seed and the mix, unless something else is to happen to a run."""
+    """Runs no simulation: the metric is a function of seed and mix, unless the test makes a run fail."""
 
     def __init__(self, then=None):
         self.then, self.ran = then or {}, []
@@ -84,7 +84,7 @@ def test_every_combination_is_a_cell_and_patterns_choose():
 
 @pytest.mark.parametrize("rounds", [4, 40])
 def test_both_runs_of_every_cell_can_be_simulated_and_differ_in_the_mix_alone(rounds, tmp_path):
-    """Anything else that differed would be compared as well."""
+    """Any other difference would be measured as well."""
     for cell in cells():
         path = tmp_path if cell.split in ("by_language", "by_author") else None
         default, plain = scenarios(cell, rounds, path)
@@ -96,7 +96,7 @@ def test_both_runs_of_every_cell_can_be_simulated_and_differ_in_the_mix_alone(ro
             rules.check_one(each)
 
 
-def test_rates_and_faults_of_a_cell_are_what_it_is_called():
+def test_a_cell_has_the_rate_and_faults_of_its_name():
     normal, faster = (keys(DIGITS._replace(rate=rate), 40, None) for rate in ("normal", "twentyfold"))
     assert faster["optimizer.lr"] == pytest.approx(20 * normal["optimizer.lr"])
     harsh, _ = scenarios(DIGITS._replace(faults="faults"), 40, None)
@@ -106,8 +106,8 @@ def test_rates_and_faults_of_a_cell_are_what_it_is_called():
 
 
 @pytest.mark.slow
-def test_a_mix_that_is_given_is_that_of_the_default_alone():
-    """Without a correction both runs are one: partners, batches and faults are equal."""
+def test_a_given_mix_replaces_the_default_only():
+    """Without a correction both runs are identical: partners, batches and faults are equal."""
     harsh = DIGITS._replace(faults="faults")
     same = [run_here(each, lambda _round, _line: None) for each in scenarios(harsh, 4, None, ["mix.kappa=0"])]
     assert same[0].rows == same[1].rows
@@ -132,8 +132,8 @@ def test_a_difference_is_a_mean_over_seeds_with_its_standard_error():
     assert standard_error([0.1]) is None
 
 
-def test_pairs_are_of_one_seed():
-    """Seeds differ by far more than mixes: the error is that of the differences."""
+def test_runs_are_compared_in_pairs_with_equal_seeds():
+    """Results differ far more between seeds than between mixes, so the error is computed from paired differences."""
     case = compare("a", "digits", [of_seed(1, (0.9,), (0.8,)), of_seed(2, (0.3,), (0.2,))])
     assert case.error == pytest.approx((0.0,), abs=1e-12)
     assert case.above == 1
@@ -145,8 +145,8 @@ def test_lower_is_better_flips_the_sign():
     assert (case.default_end, case.plain_end) == (3.0, 3.5)
 
 
-def test_a_cell_is_worse_where_one_evaluation_is_by_more_than_three_errors():
-    """−.04 ± .01 is, −.02 ± .01 is not; how it ends does not matter."""
+def test_a_cell_is_worse_if_any_evaluation_is_worse_by_three_standard_errors():
+    """−.04 ± .01 is worse, −.02 ± .01 is not; the final evaluation has no special role."""
 
     def with_first(mean):
         values = ((mean - 0.01, 0.2), (mean + 0.01, 0.2))
@@ -155,10 +155,10 @@ def test_a_cell_is_worse_where_one_evaluation_is_by_more_than_three_errors():
     lost, noisy = with_first(-0.04), with_first(-0.02)
     assert (lost.worse, lost.below, lost.above, lost.worst, lost.worst_round) == (True, 1, 1, -0.04, 2)
     assert (noisy.worse, noisy.below, noisy.worst) == (False, 0, -0.02)
-    assert compare("a", "digits", [of_seed(default=(0.1,), plain=(0.2,))]).worse  # of one seed no noise is known
+    assert compare("a", "digits", [of_seed(default=(0.1,), plain=(0.2,))]).worse  # one seed has no standard error
 
 
-def test_evaluations_end_where_a_run_diverged_and_to_diverge_is_worse():
+def test_evaluations_end_where_a_run_diverges_which_counts_as_worse():
     finite = of_seed(1, (0.5, 0.6, 0.7), (0.5, 0.6, 0.7))
     for diverged, worse in (((True, False), True), ((False, True), False), ((True, True), False)):
         one = of_seed(2, (0.5,) if diverged[0] else (0.5, 0.6, 0.7), (0.5, 0.6), diverged=diverged)
@@ -169,7 +169,7 @@ def test_evaluations_end_where_a_run_diverged_and_to_diverge_is_worse():
     assert (nothing.worst, nothing.end, nothing.worst_round, nothing.default_end, nothing.worse) == (None, None, None, None, True)
 
 
-def test_of_two_runs_the_beginning_is_left_out_and_exchanges_with_the_dead_are_not_counted():
+def test_comparisons_skip_the_beginning_and_exchanges_with_dead_peers():
     one = pair(7, outcome(0.1, 0.5, diverged=3), outcome(0.1, 0.4, 0.6))
     assert (one.seed, one.rounds, one.default, one.plain, one.diverged) == (7, (2, 4), (0.5,), (0.4, 0.6), (True, False))
     assert one.committed == (0.75, 0.75)
@@ -178,7 +178,7 @@ def test_of_two_runs_the_beginning_is_left_out_and_exchanges_with_the_dead_are_n
 # --- results ------------------------------------------------------------------------------------------------
 
 
-def test_results_are_read_as_they_were_and_only_with_equal_settings(tmp_path):
+def test_results_survive_storage_and_are_reused_only_with_equal_settings(tmp_path):
     results, asked = Results(tmp_path / "new"), {"pace.rounds": "4", "--set": ""}
     assert results.read("cell", asked) == {}
     results.write("cell", asked, {2: of_seed(2), 1: of_seed(1)})
@@ -195,7 +195,7 @@ def test_results_are_read_as_they_were_and_only_with_equal_settings(tmp_path):
         Results(tmp_path / "file").write("cell", asked, {})
 
 
-def test_what_is_there_is_not_measured_again_and_seeds_are_added(tmp_path):
+def test_stored_seeds_are_not_measured_again_and_new_ones_are_added(tmp_path):
     first = Canned()
     code, out, _ = invoke(first, *SEVERAL, "--keep", tmp_path, "--json")
     assert code == 0
@@ -211,7 +211,7 @@ def test_what_is_there_is_not_measured_again_and_seeds_are_added(tmp_path):
 
 
 def test_ctrl_c_keeps_pairs_that_are_finished_and_the_same_command_goes_on(tmp_path):
-    """Half a pair is measured again."""
+    """A pair of which one run is missing is measured again."""
     stopped = Canned({("adamw", 2, "dsgd"): KeyboardInterrupt()})
     code, out, err = invoke(stopped, *SEVERAL, "--keep", tmp_path, "--json")
     assert code == command.INTERRUPTED == simulate.INTERRUPTED == 130
@@ -223,7 +223,7 @@ def test_ctrl_c_keeps_pairs_that_are_finished_and_the_same_command_goes_on(tmp_p
 
 
 @pytest.mark.parametrize(("config", "code"), [(False, 1), (True, 2)])
-def test_a_cell_that_fails_is_said_and_the_others_go_on(config, code, tmp_path):
+def test_a_failed_cell_is_reported_and_the_others_continue(config, code, tmp_path):
     failing = Canned({("adamw", 1, "dsgd"): Failure("no memory", config)})
     got, out, err = invoke(failing, *SEVERAL, "--keep", tmp_path, "--json")
     assert got == code
@@ -237,7 +237,7 @@ def _asked(name):
     return Bench(4, (1, 2), (), {}, Results(None)).asked(cell)
 
 
-def test_a_table_has_a_row_for_each_cell_and_counts_the_worse(tmp_path):
+def test_a_table_has_a_row_for_each_cell_and_counts_worse_cells(tmp_path):
     worse = {("sgd", seed, "pet"): outcome(0.1, 0.3, 0.9) for seed in (1, 2)}
     code, out, err = invoke(Canned(worse), *SEVERAL, "--keep", tmp_path)
     heading, first, *others, last = out.splitlines()
@@ -278,7 +278,7 @@ def test_a_doubtful_key_is_noted(tmp_path):
 # --- texts --------------------------------------------------------------------------------------------------
 
 
-def test_texts_are_the_first_of_a_folder_or_made_up_a_file_for_each_node(tmp_path):
+def test_texts_are_the_first_files_of_a_folder_or_generated_one_per_node(tmp_path):
     source = tmp_path / "data" / "text" / "languages"
     source.mkdir(parents=True)
     for number in range(5):
@@ -299,7 +299,7 @@ def test_texts_are_the_first_of_a_folder_or_made_up_a_file_for_each_node(tmp_pat
     assert len(spoken[0] & spoken[1]) > 0.9 * len(spoken[0])
 
 
-def test_data_are_looked_for_where_they_are_said_to_be(tmp_path, monkeypatch):
+def test_data_are_read_from_the_given_folder(tmp_path, monkeypatch):
     (tmp_path / "shared" / "data" / "text").mkdir(parents=True)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -316,8 +316,8 @@ def test_data_are_looked_for_where_they_are_said_to_be(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_a_tiny_run_measures_and_is_the_same_again(tmp_path, monkeypatch, capsys):
-    """Digits and made-up texts, in a worker process."""
+def test_a_tiny_run_is_reproducible(tmp_path, monkeypatch, capsys):
+    """Digits and generated texts, in a worker process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STARLING_DATA", raising=False)
     arguments = ["--cells", DIGITS.name, "--cells", "by_language/adamw/cosine/normal/calm", "--seeds", "1", "--rounds", "4"]
@@ -328,7 +328,7 @@ def test_a_tiny_run_measures_and_is_the_same_again(tmp_path, monkeypatch, capsys
     assert (digits["metric"], text["metric"]) == ("accuracy", "bits_per_byte")
     assert text["data"].startswith("made-up languages ")
     assert digits["error"] == [None] * 4
-    assert digits["difference"][0] == 0.0  # nothing is corrected before the first exchange
+    assert digits["difference"][0] == 0.0  # no correction exists before the first exchange
     assert any(digits["difference"])
     assert main(["bench", "never-worse", *arguments, "--json"]) == 0
     assert valid("bench-never-worse", capsys.readouterr().out)["cases"] == [digits, text]
@@ -355,7 +355,7 @@ def test_a_bench_that_is_terminated_leaves_nothing_in_the_temporary_folder(numbe
     assert not [*tmp_path.glob("starling-texts-*")]
 
 
-def test_signals_that_are_ignored_stay_so():
+def test_ignored_signals_stay_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with ended_by_signals():

@@ -1,4 +1,4 @@
-"""`starling overlay`: what is measured and drawn, the exact JSON of a comparison, and one line for what cannot be had."""
+"""`starling overlay`: its measurements and drawings, the exact JSON of a comparison, and one line for what cannot be computed."""
 
 import json
 import math
@@ -68,7 +68,7 @@ def test_show_measures_and_draws(capsys):
     assert any("⠀" < character <= "⣿" for character in out)
 
 
-def test_show_gives_programs_the_same_facts(capsys):
+def test_show_as_json_has_the_same_facts(capsys):
     out = json.loads(said(capsys, "show", "one_peer_exponential", "-n", "16", "--round", "2", "--json"))
     assert out["symmetric"] is False
     assert out["period"] == out["finite_time_rounds"] == 4
@@ -91,15 +91,15 @@ def test_show_takes_the_parameters_of_a_kind(capsys):
     assert both["finite_time_rounds"] == 5
 
 
-def test_show_says_what_an_overlay_drawn_anew_each_round_can_be_expected_to_do(capsys):
+def test_show_gives_expected_figures_of_an_overlay_redrawn_each_round(capsys):
     out = said(capsys, "show", "random_matching", "-n", "16")
     assert "none, every round is drawn anew" in out
     (line,) = (line for line in out.splitlines() if line.startswith("expected"))
     assert float(line.split()[1]) == pytest.approx(0.53, abs=0.08)
 
 
-def test_show_gives_the_two_times_that_a2cid2_wants_to_know(capsys):
-    """Of a ring: 1/λ_2 of its Laplacian, and half the resistance between two neighbors; each pair meets 2/3 times a round."""
+def test_show_gives_the_two_time_constants_of_a2cid2(capsys):
+    """For a ring: 1/λ_2 of its Laplacian, and half the resistance between two neighbors; each pair meets 2/3 times a round."""
     out = json.loads(said(capsys, "show", "ring", "-n", "16", "--json"))
     slowest = 2 / 3 * (2 - 2 * math.cos(2 * math.pi / 16))
     assert out["chi_rounds"] == pytest.approx([1 / slowest, 0.5 * 3 / 2 * 15 / 16])
@@ -211,5 +211,5 @@ def test_sampling_counts_the_byzantine_peers_met(capsys):
 
 
 @pytest.mark.parametrize(("option", "value"), [("--bad", "16"), ("--k", "16")])
-def test_no_more_than_all_members_are_sampled(capsys, option, value):
+def test_sample_sizes_above_the_number_of_members_are_refused(capsys, option, value):
     refused(capsys, ["overlay", "sampling", "-n", 16, "--bad", 3, option, value], f"{option}: must be < n = 16, got 16; try")

@@ -1,4 +1,4 @@
-"""An engine that dies is replaced, one that refuses its task is not, and the reason of the last death is never lost."""
+"""An engine that dies is replaced, one that refuses its task is not, and the reason of the last death is always reported."""
 
 from contextlib import asynccontextmanager, suppress
 
@@ -18,7 +18,7 @@ OPENING = calls.Open(Manifest(), "", 0, "cpu", 1, "", "me")
 
 
 class Engine:
-    """Answers Open with `reply`, or raises it; every other call raises EngineError("out of memory") of a place."""
+    """Answers Open with `reply` or raises it; every other call raises EngineError("out of memory") with a place in the code."""
 
     def __init__(self, reply, place="", refuses=False):
         self.reply, self.place, self.refuses = reply, place, refuses
@@ -35,7 +35,7 @@ class Engine:
 
 
 def supervised(*replies, places=("",), refuses=False):
-    """A supervisor whose engines answer Open with these, one after the other; the last one again and again. `places`: where they die."""
+    """Run a supervisor whose engines answer Open with these replies in order, repeating the last one. `places`: where the engines die."""
     notes, started = Reports(), []
 
     @asynccontextmanager
@@ -62,7 +62,7 @@ async def test_a_task_that_the_engine_refuses_is_a_config_error_at_the_first_sta
     ids=["killed", "silent"],
 )
 @virtual
-async def test_an_engine_that_never_opens_is_given_up_with_the_last_reason(reply, why):
+async def test_an_engine_that_never_opens_ends_the_node_with_the_last_reason(reply, why):
     supervisor, notes, started = supervised(reply)
     with pytest.raises(EngineError, match=why):
         await supervisor.serve()
@@ -92,7 +92,7 @@ async def test_an_engine_lost_on_a_call_is_replaced_and_the_event_says_why():
 
 
 async def served_until_given_up(supervisor):
-    """Serve, and have each engine die on a call."""
+    """Serve until the supervisor gives up; each engine dies on a call."""
 
     async def deaths():
         while True:
@@ -116,7 +116,7 @@ async def served_until_given_up(supervisor):
 )
 @virtual
 async def test_an_engine_that_dies_twice_in_a_row_at_one_line_of_one_step_is_not_started_again(places, engines):
-    """It would draw the same batch and die anew; what kills it from outside may be over."""
+    """It would draw the same batch and die again; causes outside the engine may be over by then."""
     supervisor, _, started = supervised(OPENED, places=places)
     with pytest.raises(EngineError, match="out of memory") as caught:
         await served_until_given_up(supervisor)
@@ -126,7 +126,7 @@ async def test_an_engine_that_dies_twice_in_a_row_at_one_line_of_one_step_is_not
 
 @virtual
 async def test_an_engine_error_in_a_step_ends_the_node_in_one_line():
-    """The owner has to mend it: it would be refused again, whatever the checkpoint."""
+    """The owner must fix it: the step would fail again from any checkpoint."""
     supervisor, _, started = supervised(OPENED, places=("",), refuses=True)
     with pytest.raises(ConfigError, match=r"^out of memory$"):
         await served_until_given_up(supervisor)

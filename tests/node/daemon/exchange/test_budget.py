@@ -1,4 +1,4 @@
-"""How many bytes an exchange may take."""
+"""The number of bytes that an exchange may take."""
 
 import math
 
@@ -20,14 +20,14 @@ def measured(limits=NO_CAP, select="budget"):
     return budget_of(Manifest(pace=SLOT, compress=CompressSection(select=select)), limits)
 
 
-def test_a_manifest_that_gives_the_bytes_has_them_whatever_the_line():
+def test_bytes_set_by_the_manifest_do_not_depend_on_the_connection():
     budget = budget_of(Manifest(compress=CompressSection(select="budget").changed(budget_bytes=12345)), NO_CAP)
     budget.observe(sent_request("a", MB, 0.001))
     budget.forget("a")
     assert budget.bytes_for("a") == budget.bytes_for("b") == 12345
 
 
-def test_an_edge_gets_what_it_carries_in_a_slot_and_a_new_one_what_others_carry():
+def test_an_edge_s_budget_is_its_capacity_in_a_slot_or_that_of_other_edges():
     budget = measured()
     assert budget.bytes_for("a") == FIRST_BYTES
     budget.observe(sent_request("a", MIN_MEASURED_BYTES - 1, 0.001))
@@ -40,7 +40,7 @@ def test_an_edge_gets_what_it_carries_in_a_slot_and_a_new_one_what_others_carry(
     assert budget.bytes_for("a") == FIRST_BYTES
 
 
-def test_a_line_without_end_has_no_limit_but_the_owner_s_cap():
+def test_an_unlimited_connection_is_limited_by_the_owner_s_cap_only():
     for limits, some in ((NO_CAP, False), (Limits(MB, 0, 1), True)):
         budget = measured(limits)
         budget.observe(sent_request("a", MB, 0.0))

@@ -1,4 +1,4 @@
-"""What is learned from how long payloads and calls take."""
+"""Estimates from the durations of payloads and calls."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def durations():
     return Durations(Reports(), Patience(Deadline(0.1, MOST_S)))
 
 
-def test_only_payloads_say_how_long_one_takes():
+def test_only_payloads_update_the_estimate_of_payload_durations():
     it = durations()
     it.observe(sent_request("a", 130, 0.1))
     for _ in range(5):
@@ -25,7 +25,7 @@ def test_only_payloads_say_how_long_one_takes():
     assert it.patience.transfers.usual_s() == pytest.approx(0.1)
 
 
-def test_calls_say_how_long_the_engine_takes():
+def test_calls_update_the_estimate_of_engine_durations():
     it = durations()
     it.observe(Called("a", 1, 0.3, None))
     assert it.patience.calls.usual_s() == 0.3

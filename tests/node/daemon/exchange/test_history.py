@@ -1,4 +1,4 @@
-"""What is kept of exchanges that ended, for a person to look at: who, how, how much, how long, and never more than so many."""
+"""The bounded history of finished exchanges for display: peer, outcome, bytes and duration."""
 
 import trio
 
@@ -14,7 +14,7 @@ from tests.harness.virtual import virtual
 
 
 @virtual
-async def test_both_ends_of_an_exchange_keep_the_same_from_their_own_side():
+async def test_both_ends_record_the_same_exchange_from_their_own_side():
     swarm = PairwiseSwarm(2)
     async with swarm.serving():
         await swarm.all(lambda member: member.rounds(2, lambda _: {"ab".replace(member.name, ""): 0.5}, lambda: 0.0))
@@ -28,7 +28,7 @@ async def test_both_ends_of_an_exchange_keep_the_same_from_their_own_side():
 
 
 @virtual
-async def test_a_link_on_which_nothing_comes_back_ends_as_a_timeout_that_has_no_number():
+async def test_an_unanswered_exchange_is_recorded_as_a_timeout_without_a_number():
     swarm = PairwiseSwarm(2, rules=[loss(1.0, seed=1)])
     async with swarm.serving():
         await swarm["a"].rounds(1, lambda _: {"b": 0.5}, lambda: 0.0)
@@ -39,7 +39,7 @@ async def test_a_link_on_which_nothing_comes_back_ends_as_a_timeout_that_has_no_
 
 
 @virtual
-async def test_questions_and_answers_are_kept_where_models_are_pulled():
+async def test_requests_and_responses_are_recorded_for_pulled_models():
     swarm = PullSwarm("abc")
 
     async with swarm.serving() as nursery:
@@ -84,7 +84,7 @@ async def test_time_is_counted_from_the_first_frame_however_often_it_is_repeated
 
 
 @virtual
-async def test_a_peer_that_begins_and_never_ends_fills_no_memory():
+async def test_a_peer_s_unfinished_exchanges_are_bounded():
     kept = Transactions(lambda: 0.0)
     for number in range(3 * MAX_UNDER_WAY):
         kept.observe(received_request("liar", number, 12))
@@ -101,9 +101,9 @@ async def test_a_peer_that_begins_and_never_ends_fills_no_memory():
 
 
 @virtual
-async def test_an_exchange_that_lasts_is_under_way_with_its_bytes_until_it_ends():
+async def test_a_running_exchange_is_shown_with_its_bytes_until_it_ends():
     kept = Transactions(lambda: 0.0)
-    kept.observe(received_request("stranger", 7, 12))  # begun by a peer and not answered
+    kept.observe(received_request("stranger", 7, 12))  # a peer's request that is not answered yet
     kept.observe(queued_request("a", 1, 10))
     kept.observe(sent_ack("a", 5, 0.1))
     assert kept.under_way == ()

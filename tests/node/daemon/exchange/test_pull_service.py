@@ -1,4 +1,4 @@
-"""The service of pulled exchanges over a memory network in virtual time, with an engine that tells words instead of vectors."""
+"""The service of pulled exchanges over a memory network in virtual time, with an engine whose vectors are words."""
 
 import time
 
@@ -19,7 +19,7 @@ from tests.harness.virtual import virtual
 
 
 def forged(sender: str, nonce: int, number: int, payload: bytes) -> bytes:
-    """A frame with an answer that `sender` signed."""
+    """Return a frame with an answer signed by `sender`."""
     told = digest(payload)
     return encode(Pulled(nonce, number, INCARNATION, told, sign(sender, body("swarm", sender, INCARNATION, number, told)), payload))
 
@@ -55,7 +55,7 @@ async def test_thousands_of_requests_cost_two_vectors_and_one_signature():
         for nonce in range(3_000):
             await swarm["b"].network.send("a", "exchange", encode(Pull(nonce, 0)))
             if nonce % 32 == 0:
-                await trio.sleep(0.01)  # else the inbox is full, which costs nothing at all
+                await trio.sleep(0.01)  # otherwise the inbox is full, and frames are dropped at no cost
         spent_s = time.process_time() - began
         await swarm["c"].round(0, "a")
         assert swarm["c"].engine.mixed == [(0, {"a": b"a 0"})]
@@ -64,7 +64,7 @@ async def test_thousands_of_requests_cost_two_vectors_and_one_signature():
         assert {reason for _, reason in a.facts.faults} == {"asked_too_often"}
         assert len(a.facts.faults) == 3_000 - MAX_QUESTIONS
         assert not a.exchange.under_way
-        assert spent_s < 6.0  # 2 ms each, though the sender and the network are counted as well
+        assert spent_s < 6.0  # 2 ms each, including the sender's and the network's work
 
 
 LIES = {
@@ -81,13 +81,13 @@ LIES = {
 
 @pytest.mark.parametrize("reason", LIES)
 @virtual
-async def test_a_lie_is_a_fault_with_a_name_and_costs_its_teller_alone(reason):
+async def test_a_proven_lie_is_a_fault_of_its_sender_only(reason):
     swarm = PullSwarm("abz")
     a, z = swarm["a"], swarm["z"]
     async with swarm.serving() as nursery:
         nursery.start_soon(swarm["b"].round, 0, "")
         nursery.start_soon(a.round, 0, "bz")
-        await trio.sleep(0.1)  # z is at work and has parked the question
+        await trio.sleep(0.1)  # z is still training and has queued the request
         await z.network.send("a", "exchange", LIES[reason](FIRST_NUMBER + 2))
         await trio.sleep(5.0)
         assert a.facts.faults == [("z", reason)]
@@ -115,7 +115,7 @@ async def test_an_engine_crash_during_a_comparison_costs_the_round_and_blames_no
 
 
 @virtual
-async def test_a_round_that_is_done_again_is_not_published_again():
+async def test_a_repeated_round_is_not_published_again():
     swarm = PullSwarm("ab")
     a, b = swarm["a"], swarm["b"]
     async with swarm.serving():
@@ -125,7 +125,7 @@ async def test_a_round_that_is_done_again_is_not_published_again():
         await b.round(4, "a")
         assert b.engine.mixed == [(4, {"a": b"a 4"})]
         await a.round(5, "")
-        b.engine.padding = b" once more"  # or the answer would be longer than any it knows
+        b.engine.padding = b" once more"  # otherwise the answer would take longer than any the node has measured
         await b.round(5, "a")
         assert b.engine.mixed[-1] == (5, {"a": b"a 5 once more"})
         assert not b.facts.faults
@@ -205,7 +205,7 @@ async def test_peers_clipped_by_the_rule_are_reported_with_the_outcomes_of_reque
     assert a.noted == [({"b": "committed"}, ("b",)), ({"b": "committed"}, None)]
 
 
-def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():
+def test_partners_are_drawn_from_a_secret_anew_in_every_round_and_run():
     members = tuple(f"peer{i:02}" for i in range(20))
 
     def drawn(secret=b"s" * 32, incarnation=1, caps=None, allowed=lambda _peer: True):
@@ -226,7 +226,7 @@ def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():
 
 
 @virtual
-async def test_a_cap_that_is_changed_holds_for_the_next_response():
+async def test_a_changed_cap_applies_to_the_next_response():
     swarm = PullSwarm("ab")
     a, b = swarm["a"], swarm["b"]
     a.engine.padding = b.engine.padding = bytes(100_000)

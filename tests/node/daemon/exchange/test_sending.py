@@ -1,4 +1,4 @@
-"""What an exchange service sends when."""
+"""The order and times at which an exchange service sends messages."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ LONG = bytes(LONG_BYTES)
 
 
 class Line:
-    """A network that takes so many seconds for a long frame to a peer, and notes who sends when; and who is told how long it took."""
+    """A network that takes the given seconds for a long frame to a peer, and records who sends when and which durations are reported."""
 
     def __init__(self, **seconds: float) -> None:
         self.seconds, self.began, self.measured = seconds, {}, {}
@@ -39,7 +39,7 @@ def request(payload=LONG):
 
 
 async def sent(line, messages, usual_s):
-    """-> when each peer's message began to be sent"""
+    """Return when each peer's message began to be sent."""
     context = SimpleNamespace(network=line, engine=None, report=None)
     core = SimpleNamespace(unreachable=lambda _peer, _now: ())
     service = ExchangeService(context, core, (line.observe,), send_s=5.0, usual_s=lambda: usual_s)
@@ -55,7 +55,7 @@ async def sent(line, messages, usual_s):
 
 
 @virtual
-async def test_long_requests_go_out_one_after_the_other_and_all_else_at_once():
+async def test_long_requests_are_sent_one_after_another_and_other_frames_at_once():
     line = Line(a=1.0, b=1.0, c=1.0, d=1.0)
     messages = {"a": request(), "b": request(), "c": Response(1, 1, LONG), "d": request(b"short")}
     assert await sent(line, messages, usual_s=2.0) == {"a": 0.0, "b": 1.0, "c": 0.0, "d": 0.0}
@@ -69,6 +69,6 @@ async def test_no_node_waits_for_a_slow_peer_longer_than_a_usual_transfer():
 
 
 @virtual
-async def test_a_request_that_cannot_be_sent_lets_the_next_go():
+async def test_a_failed_request_does_not_block_the_next():
     line = Line(dead=100.0, b=1.0)
     assert await sent(line, dict.fromkeys(("dead", "b"), request()), usual_s=50.0) == {"dead": 0.0, "b": 5.0}

@@ -36,7 +36,7 @@ async def test_a_round_of_two_averages_them_exactly():
 
 
 @virtual
-async def test_the_engine_is_told_how_many_the_members_are_that_links_are_computed_from():
+async def test_the_engine_receives_the_number_of_members_that_links_are_computed_from():
     swarm = PairwiseSwarm(2)
     async with swarm.serving():
         for member in swarm.members.values():
@@ -48,7 +48,7 @@ async def test_the_engine_is_told_how_many_the_members_are_that_links_are_comput
 
 @pytest.mark.parametrize(("theirs", "exchanged"), [(0.5, 1), (0.25, 0)])
 @virtual
-async def test_two_that_know_other_members_exchange_where_both_give_their_link_the_same_weight(theirs, exchanged):
+async def test_nodes_with_different_rosters_exchange_if_both_compute_the_same_weight(theirs, exchanged):
     swarm = PairwiseSwarm(2)
     async with swarm.serving():
         weights = {"a": {"b": 0.5}, "b": {"a": theirs}}
@@ -59,7 +59,7 @@ async def test_two_that_know_other_members_exchange_where_both_give_their_link_t
 
 
 def knowing(silent=(), lately_gone=()):
-    """Of members, what a pace asks of them."""
+    """Return what a pace asks about these members."""
     return SimpleNamespace(silent=silent.__contains__, lately_gone=lately_gone.__contains__)
 
 
@@ -67,11 +67,11 @@ def knowing(silent=(), lately_gone=()):
     ("overlay", "same_roster"),
     [
         (OverlaySection(kind="base_k"), False),
-        (OverlaySection(kind="one_peer_exponential"), True),  # weights are not the same both ways
-        (OverlaySection(kind="base_k", average_every=4), True),  # the number of members says what a round is for
+        (OverlaySection(kind="one_peer_exponential"), True),  # the two directions have different weights
+        (OverlaySection(kind="base_k", average_every=4), True),  # the kind of a round depends on the number of members
     ],
 )
-def test_rosters_must_be_the_same_where_a_link_is_not_all_that_ends_have_in_common(overlay, same_roster):
+def test_rosters_must_be_equal_where_the_overlay_s_weights_depend_on_all_members(overlay, same_roster):
     assert rounds_of(Manifest(overlay=overlay), knowing()).same_roster == same_roster
 
 
@@ -134,7 +134,7 @@ async def test_a_commit_the_engine_cannot_do_resets_the_edge_at_both_ends():
 
 
 @virtual
-async def test_a_revoked_peer_leaves_no_flow_and_may_come_back():
+async def test_a_revoked_peer_s_flow_is_deleted_and_it_may_return():
     swarm = PairwiseSwarm(2)
     async with swarm.serving():
         links = {"a": {"b": 0.5}, "b": {"a": 0.5}}
@@ -151,7 +151,7 @@ async def test_a_revoked_peer_leaves_no_flow_and_may_come_back():
 
 @pytest.mark.parametrize("closer", ["a", "b"])
 @virtual
-async def test_closing_in_order_settles_both_ends_in_spite_of_loss(closer):
+async def test_an_orderly_close_settles_both_ends_despite_losses(closer):
     swarm = PairwiseSwarm(2, pace="clock")
     async with swarm.serving():
         assert await swarm["a"].exchange.contact("b", 0) == "committed"

@@ -1,4 +1,4 @@
-"""What became slow is told once, in words; another cap is no news."""
+"""A slowdown is reported once, in words; a cap that the owner changed is not reported."""
 
 import trio
 
@@ -25,7 +25,7 @@ def sends(watched, times, seconds):
 
 
 async def exchanges(watched, times, seconds):
-    """Each peer answers after its seconds."""
+    """Record exchanges in which each peer answers after its number of seconds."""
     for seq in range(1, times + 1):
         for peer in PEERS:
             watched.observe(sent_request(peer, 10, 0.0, seq))
@@ -34,7 +34,7 @@ async def exchanges(watched, times, seconds):
 
 
 @virtual
-async def test_the_owner_is_told_once_of_a_line_that_became_slow():
+async def test_a_connection_that_became_slow_is_reported_once():
     watched = watch()
     sends(watched, OLD, 1.0)
     assert watched.words == ()
@@ -46,7 +46,7 @@ async def test_the_owner_is_told_once_of_a_line_that_became_slow():
 
 
 @virtual
-async def test_a_cap_that_the_owner_changed_is_no_news():
+async def test_a_cap_changed_by_the_owner_is_not_reported():
     watched = watch()
     sends(watched, OLD, 1.0)
     watched.limits.up_bytes_per_s = 1000
@@ -56,7 +56,7 @@ async def test_a_cap_that_the_owner_changed_is_no_news():
 
 
 @virtual
-async def test_one_peer_that_answers_late_is_named_until_it_is_gone():
+async def test_a_single_late_peer_is_named_until_it_leaves():
     watched = watch()
     await exchanges(watched, OLD, lambda _peer: 1.0)
     await exchanges(watched, 4 * NEW, lambda peer: 4.0 if peer == PEERS[1] else 1.0)
@@ -70,5 +70,5 @@ async def test_unrequested_responses_count_for_nothing():
     watched = watch()
     for seq in range(10 * OLD):
         watched.observe(received_response(PEERS[0], seq))
-        watched.observe(sent_response(PEERS[0], 10, 0.5))  # too short to measure a line
+        watched.observe(sent_response(PEERS[0], 10, 0.5))  # too short to measure the connection's speed
     assert watched.measured == 0

@@ -1,4 +1,4 @@
-"""Admission over a network in memory, in virtual time: who gets in, what strangers are told, and what forgeries cost."""
+"""Admission over a network in memory, in virtual time: who is admitted, what strangers receive, and what forgeries cost."""
 
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ WORK = AdmissionSection(bits=4, memory_kib=8, epoch_s=60.0)
 
 
 class Stranger:
-    """Somebody on the network who says what it likes and keeps what it hears."""
+    """A peer outside the swarm that sends arbitrary frames and records what it receives."""
 
     def __init__(self, swarm, identity=PEOPLE[11]):
         self.swarm, self.identity, self.peer, self.heard = swarm, identity, identity.peer_id, []
@@ -91,7 +91,7 @@ async def test_an_intercepted_chain_admits_no_other_peer(autojump_clock):
         assert (stranger.peer, "chain_of_another") in swarm.nodes[0].told.faults
 
 
-async def test_a_revocation_reaches_all_puts_out_the_subtree_and_tells_it_why(autojump_clock):
+async def test_a_revocation_reaches_all_and_removes_the_subtree_with_a_reason(autojump_clock):
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1), swarm.invited(1, 2), swarm.invited(3)):
         await until(lambda: agreed(swarm.nodes), 10.0)
@@ -167,10 +167,10 @@ async def test_signing_one_invitation_twice_is_blamed(autojump_clock):
             await swarm.start(at, given)
         await until(lambda: swarm.nodes[0].told.faults, 20.0)
         assert swarm.nodes[0].told.faults == [(PEOPLE[1].peer_id, "invitation_signed_twice")]
-        assert "invitation_signed_twice" not in WEIGHTS  # so it weighs HARD
+        assert "invitation_signed_twice" not in WEIGHTS  # so the fault counts as HARD
 
 
-async def test_an_invitation_that_ends_ends_the_membership(autojump_clock):
+async def test_membership_ends_when_the_invitation_expires(autojump_clock):
     swarm = Swarm(INVITE)
     swarm.lasts_s = 40.0
     async with swarm.running(swarm.invited(1)):
@@ -215,7 +215,7 @@ async def test_members_with_proof_of_work_find_each_other_and_renew_in_time(auto
 
 
 @pytest.mark.slow
-async def test_forged_work_costs_its_teller_a_fault_and_the_node_a_bounded_number_of_evaluations(autojump_clock):
+async def test_forged_work_is_its_sender_s_fault_and_costs_a_bounded_number_of_evaluations(autojump_clock):
     swarm = Swarm(WORK)
     async with swarm.running(()):
         victim, stranger = swarm.nodes[0], Stranger(swarm)
@@ -233,7 +233,7 @@ async def test_forged_work_costs_its_teller_a_fault_and_the_node_a_bounded_numbe
 
 
 @pytest.mark.slow
-async def test_a_prefix_that_forges_does_not_use_up_what_others_need(autojump_clock):
+async def test_forgeries_from_one_prefix_do_not_use_up_others_budget(autojump_clock):
     swarm = Swarm(WORK)
     async with swarm.running(()):
         victim, stranger = swarm.nodes[0], Stranger(swarm)
@@ -257,7 +257,7 @@ async def test_work_in_a_thread_yields_to_a_cancellation_at_once():
 
 
 @pytest.mark.parametrize("kept", ["good", "wrong", "old"])
-async def test_the_work_of_an_earlier_run_is_not_done_again_while_it_counts(autojump_clock, kept):
+async def test_valid_work_of_an_earlier_run_is_reused(autojump_clock, kept):
     swarm = Swarm(AdmissionSection(bits=8, memory_kib=8, epoch_s=60.0))
     first = Node(swarm, PEOPLE[1])
     await first.admission.obtain()
@@ -273,7 +273,7 @@ async def test_the_work_of_an_earlier_run_is_not_done_again_while_it_counts(auto
     assert again.admission.gate.standing(again.admission._record()).state == "good"
 
 
-async def test_work_that_takes_long_says_how_it_goes(autojump_clock):
+async def test_long_work_reports_its_progress(autojump_clock):
     swarm = Swarm(AdmissionSection(bits=9, memory_kib=8, epoch_s=600.0))
     node = Node(swarm, PEOPLE[1])
     node.cost.each_s = 0.4  # a slow machine: batches stay short
@@ -306,7 +306,7 @@ async def test_one_prefix_cannot_fill_the_list_of_members(autojump_clock):
         assert take_in(10, lambda n: f"/ip4/8.8.{n}.1/tcp/1", 300_000) == taken + 10
 
 
-async def test_a_peer_counts_where_it_is_seen_and_with_its_operator(autojump_clock):
+async def test_a_peer_counts_for_its_observed_prefix_and_its_operator(autojump_clock):
     swarm = Swarm(AdmissionSection())
     async with swarm.running():
         peer = (await swarm.start(1, operator="acme")).peer

@@ -1,4 +1,4 @@
-"""The beacon service of one node among peers that a test plays: who is told what, who is asked, and what is not looked at."""
+"""The beacon service of one node among simulated peers: to whom beacons are sent, who is asked, and what is ignored."""
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ SYNC_S = 5.0
 
 @dataclass
 class Wire:
-    """A network that keeps what is sent, and a reporter that keeps what is said."""
+    """A network that records what is sent, and a reporter that records events."""
 
     peer_id: str
     sent: list = field(default_factory=list)
@@ -38,7 +38,7 @@ class Wire:
         self.said.append(name)
 
     def taken(self):
-        """What was sent since the last look, in order of peer."""
+        """Return what was sent since the last call, sorted by peer."""
         sent, self.sent = sorted(self.sent, key=lambda it: it[0]), []
         return sent
 
@@ -65,19 +65,19 @@ def beacon(epoch, identity=CREATOR):
     return signed(SWARM, epoch, identity.sign)
 
 
-async def test_the_creator_tells_everybody_the_next_epoch_when_one_begins_and_no_later_one(autojump_clock):
+async def test_the_creator_sends_each_beacon_one_epoch_ahead_and_no_earlier(autojump_clock):
     others = [peer for peer in PEERS if peer != CREATOR.peer_id]
     async with serving(CREATOR) as (service, wire):
         for now, told in ((0, 1), (1, None), (3, None), (4, 2), (7, None), (8, 3)):
             service.salt(now)
             await trio.sleep(0.01)
             assert wire.taken() == ([(peer, beacon(told)) for peer in others] if told else [])
-        service.receive(OTHER.peer_id, BeaconQuery(4))  # whoever asks for more gets no more
+        service.receive(OTHER.peer_id, BeaconQuery(4))  # a peer that asks more often gets no answer
         await trio.sleep(10 * SYNC_S)
         assert wire.taken() == []
 
 
-async def test_a_creator_that_comes_back_signs_the_same_for_the_epoch_it_comes_to(autojump_clock):
+async def test_a_restarted_creator_signs_the_same_beacon_for_the_current_epoch(autojump_clock):
     async with serving(CREATOR) as (service, wire):
         service.salt(4 * EVERY + 1)
         await trio.sleep(0.01)
@@ -121,7 +121,7 @@ async def test_a_new_node_requests_the_beacon_without_a_warning(autojump_clock):
         assert wire.said == []
 
 
-async def test_the_next_beacon_is_asked_for_now_and_then_until_it_is_there(autojump_clock):
+async def test_the_next_beacon_is_requested_repeatedly_until_it_arrives(autojump_clock):
     async with serving() as (service, wire):
         service.salt(0)
         await trio.sleep(SYNC_S + 0.1)
@@ -133,7 +133,7 @@ async def test_the_next_beacon_is_asked_for_now_and_then_until_it_is_there(autoj
         assert wire.taken() == []
 
 
-async def test_a_question_is_answered_with_what_is_known_from_that_epoch_on(autojump_clock):
+async def test_a_request_is_answered_with_all_known_beacons_from_that_epoch_on(autojump_clock):
     async with serving() as (service, wire):
         for epoch in (1, 2):
             service.receive(CREATOR.peer_id, beacon(epoch))
@@ -146,7 +146,7 @@ async def test_a_question_is_answered_with_what_is_known_from_that_epoch_on(auto
         assert {peer for peer, _ in wire.taken()} == {THIRD.peer_id}
 
 
-async def test_members_have_a_ration(autojump_clock):
+async def test_requests_per_member_are_limited(autojump_clock):
     async with serving() as (service, wire):
         service.receive(CREATOR.peer_id, beacon(1))
         for _ in range(100):
@@ -155,7 +155,7 @@ async def test_members_have_a_ration(autojump_clock):
             with pytest.raises(RemoteProtocolError, match="beacon_forged"):
                 service.receive(OTHER.peer_id, Beacon(2, bytes(64)))
         service.receive(OTHER.peer_id, Beacon(2, bytes(64)))
-        service.receive(THIRD.peer_id, beacon(2))  # another's ration is another's
+        service.receive(THIRD.peer_id, beacon(2))  # every peer has a quota of its own
         await trio.sleep(0.01)
         wire.taken()
         service.receive(OTHER.peer_id, BeaconQuery(1))

@@ -1,4 +1,4 @@
-"""Ways into a swarm: the manifest from whoever answers first, and which addresses an invite hands on."""
+"""Joining a swarm: the manifest comes from the first peer that answers, and an invite passes on selected addresses."""
 
 from contextlib import asynccontextmanager
 
@@ -24,7 +24,7 @@ SWARM = manifests.swarm_id(MANIFEST)
 
 @asynccontextmanager
 async def joining(hub):
-    """A newcomer that has an invite only, and a way to let a peer that knows the manifest appear."""
+    """Return a newcomer that has only an invite, and a function that makes a peer with the manifest appear."""
     async with trio.open_nursery() as nursery:
 
         async def appear(identity, raw=b""):
@@ -73,7 +73,7 @@ async def test_dead_bootstrap_peers_are_reported_once_and_used_when_they_return(
 
 @pytest.mark.trio
 async def test_a_member_discovered_meanwhile_is_requested_at_once(autojump_clock):
-    """All that the invite names are gone, and somebody on the local network is a member."""
+    """All peers named in the invite are gone, and a member is found on the local network."""
     hub = MemoryHub()
     async with joining(hub) as appear, trio.open_nursery() as nursery:
         await appear(MEMBER, manifests.to_bytes(MANIFEST))
@@ -100,8 +100,8 @@ async def test_a_member_discovered_meanwhile_is_requested_at_once(autojump_clock
         nursery.cancel_scope.cancel()
 
 
-def test_addresses_that_lead_nowhere_make_room_and_those_of_members_do_not():
-    """Thirty-two announcements denied others the local network until a restart."""
+def test_unreachable_addresses_are_evicted_and_those_of_members_are_not():
+    """Otherwise thirty-two false announcements would block local discovery until a restart."""
     bootstrap = invited(Reports(), CREATOR)
     flood, honest, late = ([address_of(f"flood {number}") for number in range(MAX_ADDED - 1)], address_of("honest"), address_of("late"))
     for address in (*flood, honest):
@@ -125,7 +125,7 @@ def test_addresses_that_lead_nowhere_make_room_and_those_of_members_do_not():
 
 @pytest.mark.trio
 async def test_a_found_member_is_dialled_before_silent_invited_ones(autojump_clock):
-    """The creator's machine is off: nothing says so but a deadline, and somebody on the local network is a member."""
+    """The creator's machine is off, which only a timeout shows, and a member is on the local network."""
     hub = MemoryHub()
     async with joining(hub) as appear, trio.open_nursery() as nursery:
         hub.join(CREATOR.peer_id)  # takes connections and says nothing
@@ -144,7 +144,7 @@ async def test_a_found_member_is_dialled_before_silent_invited_ones(autojump_clo
 
 
 @pytest.mark.trio
-async def test_a_liar_among_the_bootstrap_peers_is_a_fault_and_no_obstacle(autojump_clock):
+async def test_a_lying_bootstrap_peer_is_at_fault_and_does_not_prevent_joining(autojump_clock):
     hub, report = MemoryHub(), Reports()
     async with joining(hub) as appear:
         await appear(CREATOR, b"nonsense")

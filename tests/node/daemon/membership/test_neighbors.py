@@ -1,4 +1,4 @@
-"""Whom a node draws itself as meeting is whom it meets, and of others it draws what it can know."""
+"""The drawn neighbors of a node are those it exchanges with; links between other nodes are drawn where they are known."""
 
 import pytest
 
@@ -20,14 +20,14 @@ def drawn(everybody, me):
 
 
 def met(picture, me):
-    """Those linked with `me`."""
+    """Return the members linked with `me`."""
     pairs = [{picture.ranks[a], picture.ranks[b]} for a, b in picture.links]
     return {peer for pair in pairs if me in pair for peer in pair - {me}}
 
 
 @pytest.mark.parametrize("kind", ["base_k", "ring", "one_peer_exponential", "sticky", "static_exponential", "ou_equi_dyn", "complete"])
 @pytest.mark.parametrize("n", [1, 6, 13])
-def test_every_link_of_the_round_is_drawn_and_nothing_else(kind, n):
+def test_exactly_the_links_of_the_round_are_drawn(kind, n):
     overlay, everybody = catalogue.overlay(kind, 2, 5), members(n)
     for turn in range(4):
         pictures = {me: neighbors(overlay, everybody, me).link_map(turn) for me in everybody}
@@ -39,7 +39,7 @@ def test_every_link_of_the_round_is_drawn_and_nothing_else(kind, n):
             assert met(picture, me) == set(neighbors(overlay, everybody, me).links(turn))
 
 
-def test_a_picture_is_made_once_for_a_round_and_a_member_list():
+def test_a_drawing_is_made_once_per_round_and_member_list():
     class Counting:
         symmetric, rows = True, 0
 
@@ -72,7 +72,7 @@ def test_in_a_large_swarm_a_node_draws_its_peers():
         assert len(met(complete, me)) == MAX_DRAWN - 1
 
 
-def test_draws_of_other_nodes_with_private_chance_are_unknown():
+def test_links_of_other_nodes_are_unknown_where_draws_are_private():
     everybody = members(9)
     own = drawn(everybody, everybody[2])
     assert met(own.link_map(4), everybody[2]) == set(own.weights(4))
@@ -81,7 +81,7 @@ def test_draws_of_other_nodes_with_private_chance_are_unknown():
     assert own.link_map(4) != drawn(everybody, everybody[3]).link_map(4)
 
 
-def test_sticky_edges_are_those_that_are_held_and_a_node_that_is_out_draws_none():
+def test_sticky_edges_are_the_current_ones_and_a_removed_node_draws_none():
     everybody = members(7)
     edges = StickyEdges(2, b"salt")
     edges.update(everybody[1], everybody)
@@ -90,7 +90,7 @@ def test_sticky_edges_are_those_that_are_held_and_a_node_that_is_out_draws_none(
     assert own_links((), "alone", ()) == LinkMap()
 
 
-def test_an_overlay_that_so_many_members_cannot_have_is_no_error():
+def test_an_overlay_impossible_for_the_number_of_members_draws_no_links():
     near = neighbors(catalogue.overlay("hypercube", 2, 5), members(5), members(5)[0])
     with pytest.raises(ValueError, match="power of two"):
         near.links(0)

@@ -1,4 +1,4 @@
-"""The dial-back service: whom it asks, whom it dials for, and what it tells the network."""
+"""The dial-back service: which members it asks, for whom it dials, and what it reports to the network."""
 
 from contextlib import asynccontextmanager
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trio
 
 
 class Ports:
-    """A network with ports, of which a test decides what others see."""
+    """A network with ports; the test decides which addresses others see."""
 
     def __init__(self):
         self.addresses = self.announced = ("/ip4/10.0.0.1/tcp/4001/p2p/me",)
@@ -65,7 +65,7 @@ async def test_reachability_is_the_agreement_of_members_in_other_networks(autoju
         assert {peer for peer, _ in network.sent} == {"p1", "p2", "p3"}, "not who is in our own network"
         for peer, asked in network.sent[:2]:
             assert asked == DialMe(asked.nonce, 4001)
-            service.receive(peer, Dialed(asked.nonce + 1, "6.6.6.6", not reached))  # not what was asked
+            service.receive(peer, Dialed(asked.nonce + 1, "6.6.6.6", not reached))  # the answer to another request
             service.receive("home", Dialed(asked.nonce, "6.6.6.6", not reached))
             service.receive(peer, Dialed(asked.nonce, "8.8.8.8", reached))
         await until(lambda: service.state != "unknown", 5.0)
@@ -77,7 +77,7 @@ async def test_reachability_is_the_agreement_of_members_in_other_networks(autoju
 
 
 async def test_a_relayed_peer_is_a_neighbor_if_the_relay_carries_exchanges_or_an_end_can_be_dialled(autojump_clock):
-    """What both ends see alike, so that neither waits for the other."""
+    """Both ends decide alike, so that neither waits for the other."""
     network = Ports()
     at_a_relay = ("/ip4/9.9.9.9/tcp/1/p2p/R/p2p-circuit/p2p/P",)
     service = ReachabilityService(context(network=network, report=Reports()), Everybody())
@@ -100,7 +100,7 @@ async def test_an_inbound_connection_proves_reachability(autojump_clock):
         await until(lambda: service.state == "reachable", 5.0)
 
 
-async def test_a_member_has_few_dials_made_for_it_and_never_chooses_the_host(autojump_clock):
+async def test_dial_backs_per_member_are_limited(autojump_clock):
     network = Ports()
     async with serving(network) as (service, _):
         await trio.sleep(0.5)
@@ -116,7 +116,7 @@ async def test_a_member_has_few_dials_made_for_it_and_never_chooses_the_host(aut
 
 
 async def test_simultaneous_requests_are_all_answered(autojump_clock):
-    """As where a whole swarm behind routers starts: who got no answer would ask again a minute later, and be met by few until then."""
+    """A whole swarm behind routers starts at once: a node without an answer would ask again only a minute later, and be hard to reach."""
     network, askers = Ports(), [f"n{number}" for number in range(20)]
     async with serving(network) as (service, _):
         await trio.sleep(0.5)
@@ -128,7 +128,7 @@ async def test_simultaneous_requests_are_all_answered(autojump_clock):
         assert sorted(answered) == sorted(askers)
 
 
-async def test_a_node_that_moves_asks_anew(autojump_clock):
+async def test_a_node_with_a_new_address_asks_again(autojump_clock):
     network = Ports()
     network.callers = ("p1", "p2")
     async with serving(network) as (service, _):

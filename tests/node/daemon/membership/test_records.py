@@ -1,5 +1,6 @@
-"""What frames full of fresh records cost: signatures by budget, off the event loop, each once; in virtual time, in which a signature takes
-as long as on a processor."""
+"""The cost of frames full of fresh records: signatures are verified within a budget, off the event loop, once each. In virtual time, a
+signature takes as long as on a processor.
+"""
 
 from contextlib import asynccontextmanager
 from itertools import count
@@ -20,11 +21,11 @@ from tests.harness.members import SWARM, Node
 
 pytestmark = pytest.mark.trio
 SIGNATURE_S = 0.0002
-FLOOD_PER_S = 190.0  # frames: below the rate at which a peer is cut off
+FLOOD_PER_S = 190.0  # frames a second, below the rate at which a peer is disconnected
 
 
 class Processor:
-    """One processor for all: a signature verified on the event loop keeps everybody waiting, in a thread nobody."""
+    """One processor shared by all: a signature verified on the event loop blocks everybody, one verified in a thread nobody."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -49,7 +50,7 @@ class Processor:
 
 @pytest.fixture
 def processor(autojump_clock, monkeypatch):
-    """Tests name `autojump_clock` as well: pytest-trio runs by the clocks among a test's own arguments."""
+    """Tests request `autojump_clock` too, since pytest-trio only uses clocks among a test's own arguments."""
     processor = Processor(autojump_clock)
     monkeypatch.setattr(service, "verify_record", processor.verify)
     monkeypatch.setattr(records.RecordVerifier, "offload", property(lambda _self: processor.offload, lambda *_: None))
@@ -69,11 +70,11 @@ class ClosedGate(OpenGate):
         return not record.peer.isupper()
 
     def learn(self, record, credential):
-        """Nothing."""
+        """Ignore the reports."""
 
 
 class Voice:
-    """A peer that says what it is told to, and notes when its probes are answered."""
+    """A peer that sends what the test asks for and records when its probes are answered."""
 
     def __init__(self, hub, name):
         self.name, self.network = name, hub.join(name)
@@ -106,7 +107,7 @@ class Voice:
 
 
 async def answered_within(asker, victim, seconds, limit_s=1.0):
-    """The share of probes, ten a second, that are answered in time."""
+    """Return the share of ten probes a second that are answered in time."""
     sent = {}
     for nonce in range(int(seconds * 10)):
         sent[nonce] = trio.current_time()
@@ -118,7 +119,7 @@ async def answered_within(asker, victim, seconds, limit_s=1.0):
 
 @asynccontextmanager
 async def victim_and(hub, *names):
-    """A node, and voices that listen and are members; those named in capitals only connect."""
+    """Start a node and peers that are its members; those with names in capitals only connect."""
     victim, voices = Node(hub, 0), [Voice(hub, name) for name in names]
     async with trio.open_nursery() as nursery:
         await nursery.start(victim.live)
@@ -131,7 +132,7 @@ async def victim_and(hub, *names):
 
 @pytest.mark.parametrize("name", ["MALLORY", "mallory"])
 async def test_honest_probes_are_answered_while_frames_of_fresh_records_pour_in(autojump_clock, processor, name):
-    """The signatures of this flood are twice as much as a processor can verify."""
+    """The flood has twice as many signatures as a processor can verify."""
     async with victim_and(MemoryHub(), "asker", name) as (victim, asker, noisy), trio.open_nursery() as nursery:
         nursery.start_soon(noisy.flood, victim, 4.0)
         assert await answered_within(asker, victim, 4.0) >= 0.95
@@ -141,7 +142,7 @@ async def test_honest_probes_are_answered_while_frames_of_fresh_records_pour_in(
 
 
 async def test_a_member_that_raises_the_versions_of_others_costs_no_more_than_its_budget(autojump_clock, processor):
-    """Fresh records of members that are there: no tokens of introductions, but signatures."""
+    """Fresh records of existing members cost no introduction tokens, but signature checks."""
     async with victim_and(MemoryHub(), "asker", "mallory", *(f"m{each}" for each in range(20))) as (victim, asker, noisy, *many):
         before, began = (processor.on_loop, processor.in_thread), trio.current_time()
 
@@ -160,7 +161,7 @@ async def test_a_member_that_raises_the_versions_of_others_costs_no_more_than_it
             nursery.cancel_scope.cancel()
 
 
-async def test_while_a_flood_waits_the_next_member_s_records_are_read_in_its_turn(autojump_clock, processor, monkeypatch):
+async def test_another_member_s_records_are_read_while_a_flood_waits(autojump_clock, processor, monkeypatch):
     monkeypatch.setattr(records, "THREAD_PER_S", 20.0)
     async with victim_and(MemoryHub(), "asker", "mallory", *(f"m{each}" for each in range(12))) as (victim, asker, noisy, *many):
         for version in range(1, 40):
@@ -183,7 +184,7 @@ async def test_a_record_is_verified_once_however_often_it_is_sent_also_a_forged_
 
 
 async def test_records_that_wait_for_the_thread_are_verified_once_however_often_they_are_sent(autojump_clock, processor):
-    """The search found it: a frame sent forty times before its records had their turn cost forty times as much."""
+    """Found by the adversarial search: a frame sent forty times before its records were verified cost forty times as much."""
     many = [f"m{each}" for each in range(2 * records.FEW)]
     async with victim_and(MemoryHub(), "asker", *many) as (victim, asker, *_):
         before = processor.in_thread
@@ -194,7 +195,7 @@ async def test_records_that_wait_for_the_thread_are_verified_once_however_often_
         assert processor.in_thread - before == len(many)
 
 
-async def test_a_stranger_speaks_for_itself_only(autojump_clock, processor):
+async def test_a_stranger_may_send_only_its_own_record(autojump_clock, processor):
     async with victim_and(MemoryHub(), "STRANGER") as (victim, stranger):
         await stranger.say(victim, Spread((record_of("a"), record_of("STRANGER"), record_of("b"))))
         await trio.sleep(1.0)
@@ -204,7 +205,7 @@ async def test_a_stranger_speaks_for_itself_only(autojump_clock, processor):
 
 
 async def test_strangers_together_have_one_budget_and_members_keep_theirs(autojump_clock, processor):
-    """Each a Hello with a new version a tenth of a second: what is read of this is the strangers' share."""
+    """Each stranger sends a Hello with a new version every tenth of a second; only the strangers' share is verified."""
     names = [f"S{each}" for each in range(60)]
     async with victim_and(MemoryHub(), "asker", *names) as (victim, asker, *strangers):
         victim.membership._view.gate = ClosedGate()
@@ -240,7 +241,7 @@ async def test_a_member_may_name_few_unmet_peers_and_more_as_they_are_met(autoju
 
 
 async def test_a_peer_named_by_the_owner_may_name_all_others(autojump_clock, processor):
-    """A joiner learns of all members from the one it knows, without a look at any of them."""
+    """A joiner learns all members from the one it was given, without meeting them."""
     async with victim_and(MemoryHub(), "KNOWN") as (victim, known):
         victim.membership.greet("KNOWN", given=True)
         for half in "pq":

@@ -1,4 +1,4 @@
-"""Membership over a network in memory, in virtual time: who is known, what is told, and what an absent bootstrap peer costs."""
+"""Membership over a network in memory, in virtual time: known members, forwarded records, and the cost of an absent bootstrap peer."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -71,7 +71,7 @@ async def test_only_an_address_that_the_owner_gave_lets_its_peer_name_any_number
 
 
 async def told_of_nobody(teller, told):
-    """`told` hears from `teller` of a peer that is not there -> its id."""
+    """Let `teller` report a peer that does not exist to `told`; return its id."""
     nobody, place = SILENT_ONE.peer_id, (address_of(SILENT_ONE.peer_id),)
     record = SILENT_ONE.sign_record(Record(nobody, SWARM, 1, 0, "alive", place, b"", b""))
     await teller.network.send(told.peer, "control", encode(Spread((record,))))
@@ -133,7 +133,7 @@ async def test_an_absent_bootstrap_peer_is_one_line_and_never_a_crash(autojump_c
 
 
 @pytest.mark.parametrize("address", ["", "nonsense", "/ip4/127.0.0.1/tcp/1", "/memory/x/p2p/x"])
-async def test_a_bootstrap_address_that_leads_nowhere_is_one_line(autojump_clock, address):
+async def test_an_unreachable_bootstrap_address_gives_one_line(autojump_clock, address):
     hub = MemoryHub()
     async with trio.open_nursery() as nursery:
         node = Node(hub, 0)
@@ -143,7 +143,7 @@ async def test_a_bootstrap_address_that_leads_nowhere_is_one_line(autojump_clock
         nursery.cancel_scope.cancel()
 
 
-async def test_rubbish_and_foreign_swarms_are_faults_of_the_sender(autojump_clock):
+async def test_invalid_frames_and_foreign_swarms_are_faults_of_the_sender(autojump_clock):
     async with swarm(2) as (hub, nodes, nursery):
         await until(lambda: agreed(nodes), 1.0)
         stranger = hub.join("stranger")
@@ -158,7 +158,7 @@ async def test_rubbish_and_foreign_swarms_are_faults_of_the_sender(autojump_cloc
         assert foreign.membership.members == (foreign.peer,)
 
 
-async def test_a_flood_of_frames_costs_no_tasks_without_end(autojump_clock):
+async def test_a_flood_of_frames_starts_a_bounded_number_of_tasks(autojump_clock):
     hub = MemoryHub()
     async with swarm(2, hub) as (_, nodes, _):
         await until(lambda: agreed(nodes), 1.0)
@@ -175,7 +175,7 @@ async def test_a_flood_of_frames_costs_no_tasks_without_end(autojump_clock):
         assert agreed(nodes)
 
 
-async def test_a_peer_whose_probes_are_lost_but_that_speaks_on_another_lane_never_dies(autojump_clock):
+async def test_frames_on_another_lane_keep_a_peer_alive_whose_probes_are_lost(autojump_clock):
     hub = MemoryHub()
     async with swarm(3, hub) as (_, nodes, _):
         await until(lambda: agreed(nodes), 1.0)
@@ -186,10 +186,10 @@ async def test_a_peer_whose_probes_are_lost_but_that_speaks_on_another_lane_neve
             assert here.membership.admits(there.peer)
             await trio.sleep(0.2)
         assert here.take_events() == []
-        assert Died(there.peer) in other.take_events()  # to whom it did not speak
+        assert Died(there.peer) in other.take_events()  # its first frame goes to another peer
 
 
-async def test_a_peer_believed_dead_may_speak_and_returns(autojump_clock):
+async def test_a_peer_declared_dead_returns_with_its_next_frame(autojump_clock):
     hub = MemoryHub()
     async with swarm(3, hub) as (_, nodes, _):
         await until(lambda: agreed(nodes), 1.0)
@@ -209,7 +209,7 @@ async def test_a_stranger_on_another_lane_is_at_fault(autojump_clock):
             nodes[0].membership.admits(stranger)
 
 
-async def test_a_node_that_hears_nothing_any_more_does_not_go_on(autojump_clock):
+async def test_a_node_whose_receiver_failed_ends(autojump_clock):
     hub = MemoryHub()
     node = Node(hub, 0)
     with pytest.RaisesGroup(pytest.RaisesExc(GossipError, match="no .* any more"), flatten_subgroups=True):
@@ -223,13 +223,13 @@ def own_record(node):
 
 
 async def told(sender, receiver, *records):
-    """A peer hands on records, as gossip does."""
+    """Let a peer forward records, as in the membership protocol."""
     await sender.network.send(receiver.peer, "control", encode(Spread(records)))
     await trio.sleep(0.1)
 
 
-async def test_one_identity_at_two_places_is_said_at_both(autojump_clock):
-    """Each outranks the other's record; peers keep the one that they heard of last, and one of the two never exchanges."""
+async def test_one_identity_in_two_processes_is_reported_at_both(autojump_clock):
+    """Each process outranks the other's record; peers keep the newest, and one of the two never exchanges."""
     async with swarm(2) as (_, (first, one), _), swarm(2, incarnation=5_000) as (_, (second, other), _):
         await trio.sleep(1.0)
         assert first.peer == second.peer
@@ -243,8 +243,8 @@ async def test_one_identity_at_two_places_is_said_at_both(autojump_clock):
         assert one.told.names == other.told.names == []
 
 
-async def test_records_of_a_life_before_are_no_second_node(autojump_clock):
-    """A clock that was set back leaves some from the future, and a message that was late leaves some from the past."""
+async def test_records_of_an_earlier_run_are_not_taken_for_a_second_node(autojump_clock):
+    """A clock that was set back leaves records from the future, and a delayed message leaves some from the past."""
     async with swarm(2, incarnation=5_000) as (_, (me, peer), _):
         await trio.sleep(1.0)
         own = own_record(me)
@@ -257,8 +257,8 @@ async def test_records_of_a_life_before_are_no_second_node(autojump_clock):
         assert me.told.names == []
 
 
-async def test_a_bootstrap_peer_that_takes_connections_and_says_nothing_is_said_once(autojump_clock):
-    """As one does that has a connection of another node with our identity, and answers there."""
+async def test_a_silent_bootstrap_peer_is_reported_once(autojump_clock):
+    """This happens when it has a connection of another node with our identity, and answers there."""
     hub = MemoryHub()
     hub.join(SILENT_ONE.peer_id)
     node = Node(hub, 0)
@@ -274,8 +274,8 @@ async def test_a_bootstrap_peer_that_takes_connections_and_says_nothing_is_said_
         nursery.cancel_scope.cancel()
 
 
-async def test_a_bootstrap_peer_whose_engine_still_opens_is_accused_of_nothing(autojump_clock):
-    """It is on the network and answers for the manifest, and is no member before it has opened the task."""
+async def test_a_bootstrap_peer_whose_engine_still_opens_is_not_blamed(autojump_clock):
+    """It serves the manifest, but is no member before it has opened the task."""
     hub = MemoryHub()
     hub.join(SILENT_ONE.peer_id)
     node, opening = Node(hub, 0), True
@@ -297,7 +297,7 @@ async def test_a_bootstrap_peer_whose_engine_still_opens_is_accused_of_nothing(a
 
 
 async def test_peers_with_host_names_are_limited_by_the_address_they_are_connected_from(autojump_clock):
-    """All names are one prefix only until it is known where they lead: six peers of a compose file are six."""
+    """All names share one prefix until they are resolved: six peers of a compose file count as six."""
     async with swarm(7) as (hub, nodes, _):
         await until(lambda: agreed(nodes), 5.0)
         me, *others = nodes

@@ -1,4 +1,4 @@
-"""The control socket answers its owner, and nobody who watches can hold the node up."""
+"""The control socket answers its owner, and no observer can block the node."""
 
 import json
 import os
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real, pytest.mark.trio]
 
 
 class Node:
-    """Something to publish: counts rounds, records commands."""
+    """Has a status to publish: counts rounds, records commands."""
 
     def __init__(self, padding=0):
         self.snapshot = StatusSnapshot(
@@ -57,12 +57,12 @@ async def published(run_dir, node):
 
 
 def ask(function, *args, **kwargs):
-    """A blocking question, asked beside the loop that answers it."""
+    """Send a blocking request in a thread, beside the event loop that answers it."""
     return trio.to_thread.run_sync(lambda: function(*args, **kwargs))
 
 
 def raw(run_dir, data, *, timeout_s=3.0):
-    """What the node says to these bytes, until it hangs up or is silent."""
+    """Send these bytes; return what the node answers until it closes or is silent."""
     connection = control.connect(run_dir)
     connection.settimeout(timeout_s)
     with connection:
@@ -126,7 +126,7 @@ async def test_a_watcher_gets_a_change_soon_and_otherwise_one_snapshot_a_second(
         with watch:
             assert (await ask(watch.poll, 2.0)).round == 0
             began = time.monotonic()
-            for _ in range(50):  # a burst of changes is one line
+            for _ in range(50):  # a burst of changes gives one line
                 node.advance()
                 changes.notify()
             assert (await ask(watch.poll, 2.0)).round == 50
@@ -183,7 +183,7 @@ async def test_a_failed_command_is_an_answer_and_not_the_end_of_the_node(tmp_pat
         (b"x" * (control.MAX_REQUEST_BYTES + 10), "at most"),
     ],
 )
-async def test_nonsense_is_answered_in_one_line_and_harms_nobody(tmp_path, line, error):
+async def test_invalid_commands_are_answered_in_one_line_and_have_no_effect(tmp_path, line, error):
     node = Node()
     async with published(tmp_path, node):
         answer = await ask(raw, tmp_path, line)

@@ -1,4 +1,4 @@
-"""A directory says how its last run ended, and never claims that for a run that was killed."""
+"""A run directory records how its last run ended, and never does so for a run that was killed."""
 
 import pytest
 import trio
@@ -14,7 +14,7 @@ from tests.harness.virtual import virtual
 
 
 def written(path):
-    """(run directory, progress, writer) of a node whose status has the state of its progress."""
+    """Return (run directory, progress, writer) of a node whose status has the state of its progress."""
     changes = Changes()
     place, progress = RunDir.create(path / "n"), Progress(changes.notify)
     writer = FinalWriter(
@@ -34,7 +34,7 @@ async def test_a_finished_run_is_recorded_at_once_and_stays_finished_after_leavi
         assert load(place.path) is None
         progress.enter("finished")
         await trio.sleep(1.0)
-        now = load(place.path)  # whatever happens while it lingers
+        now = load(place.path)  # even if an error follows while the node lingers
     with writer:
         progress.enter("leaving")
     after = load(place.path)
@@ -73,7 +73,7 @@ async def test_a_node_that_left_before_the_end_has_left(tmp_path, cancelled):
     assert (load(place.path).ended, load(place.path).model) == ("left", "")
 
 
-def test_refused_input_leaves_no_file(tmp_path):
+def test_refused_input_writes_no_final_status(tmp_path):
     place, _, writer = written(tmp_path)
     with pytest.raises(ConfigError), writer:
         raise ConfigError("task.kind: no such task")

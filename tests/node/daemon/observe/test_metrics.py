@@ -1,4 +1,4 @@
-"""The metrics endpoint answers scrapers, outlives hostile ones, and is never a reason to stop."""
+"""The metrics endpoint answers scrapers, survives hostile ones, and never stops the node."""
 
 import socket
 from contextlib import asynccontextmanager, suppress
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.trio
 
 
 class Node:
-    """Something to look at: counts how often it was asked."""
+    """Has metrics to show, and counts how often they are read."""
 
     def __init__(self, **changes):
         self.asked = 0
@@ -38,7 +38,7 @@ def service(listen="127.0.0.1:0", node=None):
 
 @asynccontextmanager
 async def line(served):
-    """A connection to the service, in virtual time and without a socket."""
+    """Open a connection to the service in virtual time, without a socket."""
     here, there = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(served.answer, there)
@@ -47,7 +47,7 @@ async def line(served):
 
 
 async def answer(stream):
-    """(status, headers, body) of the one answer, and that nothing follows it."""
+    """Return (status, headers, body) of the only answer."""
     parser = h11.Connection(h11.CLIENT)
     parser.send(h11.Request(method="GET", target="/", headers=[("Host", "a"), ("Connection", "close")]))
     parser.send(h11.EndOfMessage())
@@ -93,7 +93,7 @@ async def test_health_is_503_with_the_problem(autojump_clock):
     ("method", "target", "status"),
     [("GET", "/", 404), ("GET", "/../etc/passwd", 404), ("DELETE", "/metrics", 405), ("POST", "/healthz", 405), ("GET", "*", 404)],
 )
-async def test_anything_else_is_refused_in_a_line(autojump_clock, method, target, status):
+async def test_other_requests_are_refused_in_one_line(autojump_clock, method, target, status):
     told = await ask(service()[0], target, method)
     assert told[0] == status
     assert told[2].count(b"\n") == 1
@@ -153,7 +153,7 @@ async def trickle(stream):
             await trio.sleep(0.5)
 
 
-async def test_idle_lines_cannot_keep_a_scraper_out(autojump_clock, monkeypatch):
+async def test_idle_connections_cannot_block_a_scraper(autojump_clock, monkeypatch):
     monkeypatch.setattr(metrics, "MAX_CONNECTIONS", 4)
     served, _ = service()
     async with trio.open_nursery() as nursery:
@@ -164,13 +164,13 @@ async def test_idle_lines_cannot_keep_a_scraper_out(autojump_clock, monkeypatch)
             await trio.testing.wait_all_tasks_blocked()
             idle.append(here)
         assert (await ask(served))[0] == 200
-        assert await idle[0].receive_some() == b""  # the oldest made room
+        assert await idle[0].receive_some() == b""  # the oldest connection was closed
         assert served.connections == 3
         nursery.cancel_scope.cancel()
 
 
-async def test_a_flood_from_one_address_does_not_keep_a_scraper_at_another_out(autojump_clock, monkeypatch):
-    """Neither its connections nor its requests a second."""
+async def test_a_flood_from_one_address_does_not_block_a_scraper_at_another(autojump_clock, monkeypatch):
+    """Both its connections and its requests per second are limited."""
     served, _ = service()
     hosts = iter(["10.0.0.1"] * 200 + ["10.0.0.2"])
     monkeypatch.setattr(metrics, "_client", lambda _stream: next(hosts))
@@ -221,7 +221,7 @@ async def test_a_new_scrape_sees_new_figures(autojump_clock):
         ("0.0.0.0:65535", ("0.0.0.0", 65535)),
     ],
 )
-async def test_an_address_is_host_and_port(text, address):
+async def test_the_metrics_address_is_host_and_port(text, address):
     assert parse_address(text) == address
 
 
@@ -239,7 +239,7 @@ async def test_an_invalid_address_is_reported_once_and_the_node_goes_on(text):
 
 
 @pytest.mark.real
-async def test_a_port_in_use_is_said_once_and_taken_when_it_is_free(monkeypatch):
+async def test_a_port_in_use_is_reported_once_and_taken_when_free(monkeypatch):
     monkeypatch.setattr(metrics, "RETRY_S", 0.0)
     tries, again = [], trio.Event()
     listen = trio.open_tcp_listeners
@@ -275,7 +275,7 @@ async def test_a_port_in_use_is_said_once_and_taken_when_it_is_free(monkeypatch)
 
 @pytest.mark.real
 @pytest.mark.parametrize("listen", ["192.0.2.1:9464", f"{'x' * 70}.example:1"])
-async def test_an_address_of_another_machine_is_said_and_the_node_goes_on(listen):
+async def test_an_address_of_another_machine_is_reported_and_the_node_continues(listen):
     served, told = service(listen)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(served.serve)
@@ -285,7 +285,7 @@ async def test_an_address_of_another_machine_is_said_and_the_node_goes_on(listen
 
 
 async def test_the_last_exchange_of_each_outcome_is_an_exemplar_where_the_format_has_them():
-    """What is too long for one, or has no seconds, is left out, and the scrape is whole."""
+    """An exemplar that is too long or has no duration is left out, and the scrape is still valid."""
     ended = [
         Transaction(time_s=5.0, peer="12D3KooWa", round=7, number=3, asked=True, outcome="committed", seconds=0.5),
         Transaction(time_s=6.0, peer="12D3KooWb", round=8, number=4, asked=True, outcome="committed", seconds=0.25),

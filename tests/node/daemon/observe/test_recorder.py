@@ -1,4 +1,4 @@
-"""The record's file is bounded, survives what happens to disks and processes, and never ends the run."""
+"""The record's file is bounded, survives disk errors and restarts, and never ends the run."""
 
 import json
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.trio
 
 
 class Node:
-    """Something to look at: its rounds are the seconds since the test began."""
+    """Has a status to record: its rounds are the seconds since the test began."""
 
     def __init__(self, **changes):
         self.began, self.changes = trio.current_time(), changes
@@ -33,7 +33,7 @@ class Node:
 
 
 async def record(path, *, seconds, told=None, node=None, **section):
-    """Record for so long. -> what was told"""
+    """Record for the given seconds and return what was reported."""
     told = told or Reports()
     recorder = Recorder(RecordSection(**{"every_s": 1.0, **section}), path, node or Node(), told)
     with trio.move_on_after(seconds):
@@ -47,7 +47,7 @@ async def test_a_line_a_second_and_one_at_the_end(tmp_path, autojump_clock):
     assert load(path) == [at_second(second) for second in (0, 1, 2, 3, 4)]
 
 
-async def test_it_is_off_by_default(tmp_path, autojump_clock):
+async def test_recording_is_off_by_default(tmp_path, autojump_clock):
     assert RecordSection().every_s == 0
     assert await record(tmp_path / RECORD_NAME, seconds=3, every_s=0.0) == []
     assert list(tmp_path.iterdir()) == []
@@ -59,7 +59,7 @@ async def test_a_pause_is_never_shorter_than_a_tenth_of_a_second(tmp_path, autoj
     assert len(load(path)) <= 12
 
 
-async def test_the_file_is_bounded_and_what_is_left_reads_as_a_record(tmp_path, autojump_clock, monkeypatch):
+async def test_the_file_is_bounded_and_remains_a_valid_record(tmp_path, autojump_clock, monkeypatch):
     monkeypatch.setattr(shell, "RECORD_LINES", 0)
     path = tmp_path / RECORD_NAME
     most = 1 << 16
@@ -69,7 +69,7 @@ async def test_the_file_is_bounded_and_what_is_left_reads_as_a_record(tmp_path, 
     read = load(path)
     assert read[-1] == at_second(150)
     assert read[0].round > 0
-    assert all(each == at_second(each.round) for each in read)  # whole from its first line on
+    assert all(each == at_second(each.round) for each in read)  # starts with a whole line
 
 
 async def test_a_node_that_is_started_again_goes_on_with_its_record(tmp_path, autojump_clock):
@@ -89,14 +89,14 @@ async def test_half_a_line_longer_than_a_block_is_cut_off(tmp_path, autojump_clo
     assert [each.round for each in load(path)] == [0, 0]
 
 
-async def test_a_disk_that_is_full_is_said_once_and_nothing_is_lost(tmp_path, autojump_clock, monkeypatch):
+async def test_a_full_disk_is_reported_once_and_no_line_is_lost(tmp_path, autojump_clock, monkeypatch):
     path = tmp_path / RECORD_NAME
     told = Reports()
     write, full = os.write, False
 
     def refusing(file, data):
         if full:
-            write(file, bytes(data)[:7])  # what a disk does: a part of it
+            write(file, bytes(data)[:7])  # a full disk writes only a part of it
             raise OSError(28, "No space left on device")
         return write(file, data)
 
@@ -112,13 +112,13 @@ async def test_a_disk_that_is_full_is_said_once_and_nothing_is_lost(tmp_path, au
     assert load(path) == [at_second(second) for second in (0, 1, 2, 7, 8, 9, 10)]
 
 
-async def test_a_place_that_cannot_be_written_is_said_once(tmp_path, autojump_clock):
+async def test_an_unwritable_path_is_reported_once(tmp_path, autojump_clock):
     (tmp_path / RECORD_NAME).mkdir()
     assert await record(tmp_path / RECORD_NAME, seconds=5.5) == ["cannot_record"]
     assert await record(tmp_path / "missing" / RECORD_NAME, seconds=5.5) == ["cannot_record"]
 
 
-async def test_long_lines_come_more_rarely(tmp_path, autojump_clock):
+async def test_longer_lines_are_written_less_often(tmp_path, autojump_clock):
     path = tmp_path / RECORD_NAME
     crowd = tuple(PeerStatus(f"12D3{n:040}", "alive") for n in range(500))
     await record(path, seconds=100, max_bytes=10 << 20, node=Node(peers=crowd))
@@ -137,7 +137,7 @@ async def test_pandas_reads_a_record(tmp_path, autojump_clock):
 
 
 def seen(at_s, rounds, steps=0, seconds=0.0, **changes):
-    """A node that began at round 100, from a checkpoint."""
+    """A node that started at round 100, from a checkpoint."""
     return Totals(at_s=at_s, round=100 + rounds, computed=Computed(rounds, steps, seconds), **changes)
 
 
@@ -170,7 +170,7 @@ async def test_a_line_sums_up_what_was_done_since_the_line_before():
 
 
 @pytest.mark.parametrize(("rounds_per_s", "lines"), [(50.0, 10), (1.0, 10), (0.25, 2), (0.0, 0)])
-async def test_however_fast_rounds_are_there_is_a_line_a_second_and_no_round_is_left_out(autojump_clock, rounds_per_s, lines):
+async def test_fast_rounds_give_one_line_a_second_that_covers_every_round(autojump_clock, rounds_per_s, lines):
     told = []
     began = trio.current_time()
     look = RoundLog(lambda: seen(trio.current_time(), int((trio.current_time() - began) * rounds_per_s)), told.append)
@@ -180,7 +180,7 @@ async def test_however_fast_rounds_are_there_is_a_line_a_second_and_no_round_is_
     assert sum(each["rounds"] for each in told) == int(10.01 * rounds_per_s)
 
 
-async def test_the_last_round_is_told_when_the_node_ends(autojump_clock):
+async def test_the_last_round_is_recorded_when_the_node_ends(autojump_clock):
     told, done = [], 0
     look = RoundLog(lambda: seen(trio.current_time(), done), told.append)
     with trio.CancelScope() as scope:

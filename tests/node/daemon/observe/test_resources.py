@@ -1,4 +1,4 @@
-"""What a node says it takes of its machine: two processes and a folder, looked at rarely, whatever happens to them."""
+"""The node's own use of the machine: two processes and a folder, sampled rarely, whatever happens to them."""
 
 import os
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ ENGINE = 4_000_000
 
 
 class Machine:
-    """Two processes: seconds and bytes by process id; without an entry one is gone."""
+    """Two processes: seconds and bytes by process id; a process without an entry has ended."""
 
     def __init__(self):
         self.now = 100.0
@@ -41,7 +41,7 @@ def machine(monkeypatch):
     return machine
 
 
-def test_cores_are_the_seconds_of_both_processes_by_those_that_passed(machine, tmp_path):
+def test_cores_are_processor_seconds_of_both_processes_per_elapsed_second(machine, tmp_path):
     usage = ResourceMonitor(tmp_path, lambda: machine.now)
     machine.now, machine.seconds = 104.0, {os.getpid(): 6.0, ENGINE: 3.0}
     first = usage.sample(ENGINE)
@@ -58,7 +58,7 @@ def test_resources_are_sampled_at_most_once_per_interval(machine, tmp_path):
     assert machine.looks == looks
 
 
-def test_an_engine_that_dies_or_comes_again_is_no_error(machine, tmp_path):
+def test_a_restarted_engine_causes_no_error(machine, tmp_path):
     usage = ResourceMonitor(tmp_path, lambda: machine.now)
     machine.now, machine.seconds[ENGINE] = machine.now + 2.0, 2.0
     usage.sample(ENGINE)
@@ -70,7 +70,7 @@ def test_an_engine_that_dies_or_comes_again_is_no_error(machine, tmp_path):
     assert usage.sample(ENGINE).cpu == 0.5
 
 
-def test_the_folder_is_measured_now_and_then_with_what_is_below_and_without_where_links_lead(machine, tmp_path):
+def test_the_folder_s_size_includes_subfolders_and_excludes_link_targets(machine, tmp_path):
     inside = tmp_path / "run"
     (inside / "deep").mkdir(parents=True)
     (tmp_path / "elsewhere").write_bytes(b"x" * 10_000)
@@ -85,7 +85,7 @@ def test_the_folder_is_measured_now_and_then_with_what_is_below_and_without_wher
     assert usage.sample(None).disk_bytes == 120 + link
 
 
-def test_a_folder_of_too_many_files_or_none_has_no_size(machine, tmp_path, monkeypatch):
+def test_a_missing_folder_or_one_with_too_many_files_has_no_size(machine, tmp_path, monkeypatch):
     monkeypatch.setattr(resources, "MAX_FILES", 3)
     for number in range(4):
         (tmp_path / str(number)).touch()
@@ -93,7 +93,7 @@ def test_a_folder_of_too_many_files_or_none_has_no_size(machine, tmp_path, monke
     assert ResourceMonitor(tmp_path / "none", lambda: machine.now).sample(None).disk_bytes is None
 
 
-def test_this_very_process_keeps_a_processor_busy_and_takes_memory(tmp_path):
+def test_the_current_process_is_measured(tmp_path):
     now = SimpleNamespace(s=0.0)
     usage = ResourceMonitor(tmp_path, lambda: now.s)
     before = os.times()

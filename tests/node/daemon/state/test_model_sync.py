@@ -1,4 +1,4 @@
-"""Whom a late joiner asks, and whom it believes: with peers and an engine that say what they are told to say."""
+"""Which peers a late joiner asks and which models it accepts, with simulated peers and engine."""
 
 from collections import Counter
 from functools import partial
@@ -24,10 +24,7 @@ FAILS_S, FAILS_LATE_S = 1.5, 30.5  # what a download takes that gives nothing
 
 
 class Peers:
-    """A transfer whose peers offer (round, digest) and give their model, a chunk, after so many seconds; None: nobody answers.
-
-    `paces`: peers whose models come in many chunks, of which there are some already -> what the whole takes at that pace.
-    """
+    """A transfer whose peers offer (round, digest) and deliver their model after the given seconds; None: nobody answers."""
 
     def __init__(self, offers, seconds=None, paces=None):
         self.offered, self.seconds, self.paces = offers, seconds or {}, paces or {}
@@ -66,7 +63,7 @@ class Peers:
 
 
 class Engine:
-    """Believes everybody who is not in `liars`, if two are left, or one of one."""
+    """Accepts all models whose peers are not in `liars`, if at least two remain or only one was offered."""
 
     def __init__(self, liars=(), refused=None):
         self.liars, self.refused, self.held, self.turn = set(liars), refused or {}, {}, 0
@@ -94,7 +91,7 @@ def at(round: int, digest: str = "", size: int = 9):
 
 
 def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg", live=False, abreast=()):
-    """-> the round taken over, what was reported, virtual seconds, and whether models contradicted each other."""
+    """Return the round taken over, the reports, the virtual seconds, and whether models contradicted each other."""
     report = Reports()
 
     async def story():
@@ -305,13 +302,13 @@ def test_a_single_model_is_taken_with_a_warning(offers, level):
         ({"a": at(30), "b": NONE, "c": NONE, "d": at(31)}, True, 30),
     ],
 )
-def test_a_live_node_gives_its_model_up_only_for_more_voices_than_contradict(offers, live, taken):
-    """Ties go to the node that trains; a newcomer takes what there is."""
+def test_a_training_node_replaces_its_model_only_if_more_peers_agree_than_disagree(offers, live, taken):
+    """A tie keeps the model of a training node; a newcomer accepts it."""
     assert fetched(Peers(offers), Engine(), 20, live=live)[0] == taken
 
 
 def test_an_old_snapshot_of_a_peer_in_our_round_does_not_count():
-    """A snapshot serves all who ask within a second, which may be many rounds: it is old, and its peer is not behind."""
+    """A snapshot is shared by all requests within a second, which may be many rounds; an old one does not mean that its peer is behind."""
     offers = {"a": at(30, "same"), "b": at(30, "same"), "c": at(9)}
     assert fetched(Peers(offers), Engine(), 20, live=True, abreast="abc")[0] == 30
     assert fetched(Peers(offers), Engine(), 20, live=True, abreast="ab")[0] is None
@@ -323,7 +320,7 @@ peer_lists = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=
 
 @given(places=peer_lists)
 @examples(60)
-def test_the_order_is_of_the_same_peers_and_its_first_three_share_as_little_as_a_choice_one_by_one_can(places):
+def test_candidates_are_permuted_so_that_the_first_three_share_few_networks(places):
     traits = {f"p{i}": {f"net {net}", f"who {who}"} for i, (net, who) in enumerate(places)}
     peers = list(traits)
     order = disjoint(peers, traits.__getitem__)
@@ -335,7 +332,7 @@ def test_the_order_is_of_the_same_peers_and_its_first_three_share_as_little_as_a
         shared.update(traits[peer])
 
 
-def test_three_networks_are_three_voices():
+def test_candidates_from_three_networks_come_first():
     nets = {"a": {"1"}, "b": {"1"}, "c": {"1"}, "d": {"2"}, "e": {"3"}}
     assert disjoint(list("abcde"), nets.__getitem__)[:ASKED] == ["a", "d", "e"]
 
@@ -348,7 +345,7 @@ def test_in_a_large_swarm_only_some_are_compared():
     assert len(looked) == COMPARED
 
 
-def test_an_engine_that_is_lost_is_an_error_for_the_caller():
+def test_a_lost_engine_is_an_error_for_the_caller():
     class Lost:
         async def call(self, request):
             raise EngineError("died")

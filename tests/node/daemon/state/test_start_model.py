@@ -1,4 +1,4 @@
-"""The model that a swarm of scripts begins with comes from whoever has it, and is what the manifest says, whoever lies."""
+"""The initial model of a swarm of scripts comes from any peer that has it, and always equals the manifest's digest."""
 
 import itertools
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ async def inline(work):
 
 
 class Peer:
-    """A node on the network, with a state lane and perhaps the file."""
+    """A node on the network with a state lane, and optionally the file."""
 
     def __init__(self, hub, name, folder, data=None):
         self.network, self.report, self.name = hub.join(name), Reports(), name
@@ -43,7 +43,7 @@ class Peer:
         self.start = StartModel(StartFile(self.path, WANTED, inline), SWARM, self.network, self.transfer, self.report)
 
     async def obtain(self, *peers, given=""):
-        """Begin with the addresses of these peers."""
+        """Start with the addresses of these peers."""
         await self.start.obtain(given, Ways(lambda: tuple(map(address_of, peers)), self.network.dial))
 
     @property
@@ -56,7 +56,7 @@ class Peer:
 
 
 class Liar:
-    """Answers queries of the start as `answer(query)` says; None: not at all."""
+    """Answers queries for the initial model with `answer(query)`; None: not at all."""
 
     def __init__(self, hub, name, answer):
         self.network, self._answer = hub.join(name), answer
@@ -72,7 +72,7 @@ class Liar:
 
 
 def right(query):
-    """What an honest peer says."""
+    """Return what an honest peer answers."""
     if isinstance(query, DigestsQuery):
         return Digests(query.snapshot, query.offset, LISTED[query.offset :])
     return Chunk(query.snapshot, query.offset, DATA[query.offset : query.offset + MAX_CHUNK_BYTES])
@@ -80,7 +80,7 @@ def right(query):
 
 @asynccontextmanager
 async def swarm(tmp_path):
-    """-> (a function that makes a peer with its lane served, one that makes a liar)"""
+    """Return a function that makes a peer which serves its lane, and one that makes a liar."""
     hub = MemoryHub()
     async with trio.open_nursery() as nursery:
 
@@ -116,7 +116,7 @@ async def test_a_newcomer_has_the_file_and_gives_it_to_the_next(tmp_path):
 
 
 @virtual
-async def test_the_status_shows_how_far_it_is(tmp_path):
+async def test_the_status_shows_the_progress_of_the_download(tmp_path):
     async with swarm(tmp_path) as (peer, liar, nursery):
         slow = await liar("slow", lambda query: right(query) if query.offset < MAX_CHUNK_BYTES else None)
         newcomer = await peer("newcomer")
@@ -138,7 +138,7 @@ async def test_the_status_shows_how_far_it_is(tmp_path):
 )
 @virtual
 async def test_a_start_comes_from_the_honest_peer_where_another_lies(tmp_path, lie):
-    """The liar gives the right digests, so that it is asked for chunks."""
+    """The liar gives the right digests, so that chunks are requested from it."""
     async with swarm(tmp_path) as (peer, liar, _):
         await liar("liar", lambda query: right(query) if isinstance(query, DigestsQuery) else lie(query))
         honest, newcomer = await peer("honest", DATA), await peer("newcomer")
@@ -205,7 +205,7 @@ async def test_an_unavailable_start_is_reported_once_and_requested_until_availab
 
 
 @virtual
-async def test_several_peers_give_it_at_once_and_several_addresses_of_one_are_asked_once(tmp_path):
+async def test_chunks_come_from_several_peers_and_each_peer_is_asked_at_one_address(tmp_path):
     async with swarm(tmp_path) as (peer, liar, _):
         givers = [await liar(name, right) for name in "abc"]
         newcomer = await peer("newcomer")
@@ -219,7 +219,7 @@ async def test_several_peers_give_it_at_once_and_several_addresses_of_one_are_as
 
 @pytest.mark.parametrize("damaged", [b"x" + DATA[1:], DATA[:-1], DATA + b"more", b"x" * 99, b""])
 @virtual
-async def test_a_damaged_file_is_fetched_anew_but_for_the_chunks_that_are_right(tmp_path, damaged):
+async def test_only_damaged_chunks_of_a_file_are_fetched_again(tmp_path, damaged):
     async with swarm(tmp_path) as (peer, liar, _):
         giver, newcomer = await liar("giver", right), await peer("newcomer", damaged)
         await newcomer.obtain("giver")
@@ -245,7 +245,7 @@ async def test_what_was_received_before_a_restart_is_not_fetched_again(tmp_path)
 
 
 @virtual
-async def test_a_file_of_the_owner_s_is_copied_and_another_one_is_refused(tmp_path):
+async def test_the_owner_s_file_is_copied_if_it_has_the_right_digest(tmp_path):
     async with swarm(tmp_path) as (peer, _, _):
         newcomer = await peer("newcomer")
         (tmp_path / "mine").write_bytes(DATA)
@@ -258,7 +258,7 @@ async def test_a_file_of_the_owner_s_is_copied_and_another_one_is_refused(tmp_pa
 
 
 @virtual
-async def test_a_disk_that_does_not_take_it_ends_the_node_in_one_line(tmp_path):
+async def test_a_full_disk_ends_the_node_in_one_line(tmp_path):
     async with swarm(tmp_path) as (peer, liar, _):
         await liar("giver", right)
         newcomer = await peer("newcomer")
@@ -269,7 +269,7 @@ async def test_a_disk_that_does_not_take_it_ends_the_node_in_one_line(tmp_path):
 
 
 @virtual
-async def test_strangers_have_it_and_members_alone_the_model(tmp_path):
+async def test_strangers_may_fetch_the_initial_model_and_only_members_the_current_one(tmp_path):
     """A newcomer needs the file before it is a member."""
 
     class Engine:
@@ -300,7 +300,7 @@ async def test_without_the_swarm_id_a_peer_gets_no_byte(tmp_path):
 
 
 @virtual
-async def test_a_chunk_that_is_damaged_on_the_disk_is_not_sent(tmp_path):
+async def test_a_chunk_damaged_on_disk_is_not_sent(tmp_path):
     async with swarm(tmp_path) as (peer, _, _):
         member, newcomer = await peer("member", DATA), await peer("newcomer")
         await member.obtain()
@@ -314,7 +314,7 @@ async def test_a_chunk_that_is_damaged_on_the_disk_is_not_sent(tmp_path):
 
 @virtual
 async def test_all_start_downloads_together_have_a_bounded_number_of_chunks_in_flight(tmp_path):
-    """Readers that take nothing: a reply is on its way to each until its time is over."""
+    """The readers take nothing: every reply stays in flight until its deadline."""
     async with swarm(tmp_path) as (peer, _, _):
         member = await peer("member", DATA)
         await member.obtain()

@@ -1,4 +1,4 @@
-"""What a late joiner waits for, how often it asks, and what a long download says."""
+"""How long a late joiner waits, how often it asks, and how it reports a long download."""
 
 import itertools
 
@@ -24,7 +24,7 @@ from tests.harness.daemons import Reports
 
 
 class SlowLine:
-    """A peer that gives a chunk in six seconds."""
+    """A peer that takes six seconds for a chunk."""
 
     peer_id = "me"
 
@@ -48,7 +48,7 @@ class SlowLine:
         await self._send.send(Inbound(peer, "state", encode(Chunk(query.snapshot, query.offset, part))))
 
 
-def test_a_long_download_says_how_far_it_is_now_and_then():
+def test_a_long_download_reports_its_progress():
     state, report = bytes(5 * MAX_CHUNK_BYTES + 7), Reports()
 
     async def story():
@@ -76,10 +76,10 @@ def test_a_long_download_says_how_far_it_is_now_and_then():
 
 
 class Lane:
-    """A state lane whose other ends answer when a test says so.
+    """A state lane whose peers answer as the test says.
 
     Args:
-        answers: (peer, how often it was asked before, query) -> seconds until its answer and the answer, or None: it is lost.
+        answers: (peer, how often it was asked before, query) -> seconds until its answer and the answer; None: the answer is lost.
     """
 
     peer_id = "me"
@@ -109,7 +109,7 @@ class Lane:
 
 
 def told(answers, story, partial=None):
-    """Run a story with a transfer whose peers answer like this -> what it returns, and the lane."""
+    """Run a story with a transfer whose peers answer like this; return its result and the lane."""
 
     async def bounded():
         async with trio.open_nursery() as nursery:
@@ -145,7 +145,7 @@ def test_lost_requests_are_repeated_soon_and_busy_peers_are_not_flooded():
 
 
 @pytest.mark.parametrize("took_s", [0.0, 2.0])
-def test_two_offers_wait_for_a_third_as_long_as_they_took_and_a_little(took_s):
+def test_after_two_offers_the_third_is_awaited_for_about_the_same_time_again(took_s):
     async def story(transfer, _lane):
         began = trio.current_time()
         found = await transfer.offers(["a", "b", "silent"])
@@ -168,7 +168,7 @@ def test_a_node_without_a_model_does_not_shorten_others_deadlines():
 
 
 @pytest.mark.parametrize("changes", [{"size": 2**62}, {"schema": b"other"}])
-def test_an_offer_of_another_model_is_a_fault(changes):
+def test_an_offer_of_a_different_model_layout_is_a_fault(changes):
     async def story(transfer, lane):
         return await transfer.offers(["liar"]), lane.report.faults
 
@@ -177,7 +177,7 @@ def test_an_offer_of_another_model_is_a_fault(changes):
 
 
 @pytest.mark.parametrize(("sent", "faults"), [(b"x" * 40, [("liar", "state_digest_mismatch")]), (b"", []), (b"short", [])])
-def test_a_model_with_another_digest_is_a_fault_and_one_that_does_not_come_is_none(sent, faults):
+def test_a_wrong_digest_is_a_fault_and_a_missing_model_is_not(sent, faults):
     async def story(transfer, lane):
         return await transfer.downloads.download(Offered("liar", offer(StateQuery(1)))), lane.report.faults
 
@@ -217,7 +217,7 @@ def test_requests_during_a_snapshot_share_it():
 
 
 def test_a_large_model_is_waited_for_as_long_as_a_busy_engine_may_take_to_pack_it():
-    """100 million parameters: 40 s for a snapshot behind a local step. It is made once, and not begun anew for each query."""
+    """100 million parameters: 40 s for a snapshot after a local step. It is made once, and not restarted for each query."""
     made = []
     large = replace(OPENED, parameters=10**8)
 
@@ -263,7 +263,7 @@ def test_a_new_offer_does_not_interrupt_readers_of_the_snapshot():
         transfer.give(Engine(), lambda _peer: True)
         for number in range(24):
             await lane.send_in.send(Inbound("curious", "state", encode(StateQuery(number))))
-            await trio.sleep(0.1)  # who reads has an offer
+            await trio.sleep(0.1)  # a peer that reads has received an offer
             if number % 6 == 0:
                 offset = number // 6 % 2 * MAX_CHUNK_BYTES // 2
                 await lane.send_in.send(Inbound("reader", "state", encode(ChunkQuery(1, offset))))
@@ -274,11 +274,11 @@ def test_a_new_offer_does_not_interrupt_readers_of_the_snapshot():
     chunks = [message for peer, message in lane.said if peer == "reader"]
     assert [bool(chunk.data) for chunk in chunks] == [True, True, True, False]
     assert made[1] - made[0] == pytest.approx(slow_s + SNAPSHOT_FRESH_S, abs=1.5)
-    assert all(later - earlier <= 2.0 for earlier, later in itertools.pairwise(made[2:]))  # nothing of these is read
+    assert all(later - earlier <= 2.0 for earlier, later in itertools.pairwise(made[2:]))  # these replies are never read
 
 
 def test_impatient_requests_get_few_answers_at_once_and_delay_no_other_peer():
-    """A reply may be a chunk of 1 MiB on its way to a peer that reads none, for ten seconds."""
+    """A reply may be a chunk of 1 MiB to a peer that reads nothing for ten seconds."""
     asked = 0
 
     class Engine:
@@ -320,7 +320,7 @@ def giving(query, state=STATE):
 
 
 def fetch(answers, *peers, partial=None):
-    """Download STATE from these -> it, the faults, the texts reported, how long it took, and the chunks asked of each peer."""
+    """Download STATE from these peers; return it, the faults, the reported texts, the duration, and the chunks asked of each peer."""
 
     async def story(transfer, lane):
         first, *others = holders(*peers)
@@ -335,7 +335,7 @@ def fetch(answers, *peers, partial=None):
     return told(answers, story, partial)[0]
 
 
-def test_a_model_that_several_hold_comes_from_all_of_them_at_once():
+def test_a_model_is_downloaded_from_several_peers_at_once():
     def answers(_peer, _n, query):
         return (1.0, giving(query)) if isinstance(query, ChunkQuery) else (0.0, giving(query))
 
@@ -348,7 +348,7 @@ def test_a_model_that_several_hold_comes_from_all_of_them_at_once():
     assert sorted(index for _, index in asked) == list(range(CHUNKS)), "each once"
 
 
-def test_a_wrong_chunk_names_its_peer_and_the_others_go_on():
+def test_a_wrong_chunk_blames_its_peer_and_the_download_continues():
     def answers(peer, _n, query):
         bad = peer == "liar" and isinstance(query, ChunkQuery)
         return 0.1, giving(query, bytes(len(STATE)) if bad else STATE)
@@ -367,7 +367,7 @@ def test_wrong_digests_are_a_fault_of_their_sender():
     assert fetch(lambda *_: None, "a")[:2] == (None, []), "nobody answers"
 
 
-def test_a_download_that_was_cut_off_goes_on_with_the_rest_and_trusts_no_byte_of_the_file(tmp_path):
+def test_an_interrupted_download_resumes_and_verifies_the_stored_chunks(tmp_path):
     path = tmp_path / "state.part"
 
     def the_first_seven(_peer, _n, query):
@@ -411,7 +411,7 @@ def test_slow_links_get_one_chunk_request_at_a_time():
 
 
 def test_the_only_chunk_of_a_small_model_is_asked_for_again_as_soon_as_it_is_late():
-    """It waits behind no other. Where rounds are quick a node would fall behind again in the four seconds that several chunks have."""
+    """It waits behind no other chunk. With short rounds the node would fall behind during the four seconds that several chunks have."""
     model = bytes(4000)
 
     def answers(_peer, n, query):
@@ -427,7 +427,7 @@ def test_the_only_chunk_of_a_small_model_is_asked_for_again_as_soon_as_it_is_lat
     assert took_s < 1.0
 
 
-def test_digests_are_given_of_the_current_snapshot_only():
+def test_digests_are_served_for_the_current_snapshot_only():
     class Engine:
         async def call(self, call):
             await trio.lowlevel.checkpoint()

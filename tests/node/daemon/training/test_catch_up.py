@@ -1,4 +1,4 @@
-"""What a node makes of claims about how far the swarm is."""
+"""How a node treats claims that the swarm is at a later round."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ ROUND, FAR = 5, 500
 
 
 class Peers:
-    """Peers that show these models, by round, one after the other; `asked`: when for what."""
+    """Peers that return these models, by round, in order; `asked`: when and for which round."""
 
     def __init__(self, *models: int | None, last=1000):
         self.asked, self.first, self.resets, self.forgot, self._models = [], [], 0, 0, iter(models)
@@ -42,14 +42,14 @@ class Peers:
         return ROUND + reach
 
     async def after(self, behind, current=ROUND, parted=()):
-        """-> the round after `current`, whose exchanges said that peers are at `behind`"""
+        """Return the round after `current`, given that exchanges reported peers at `behind`."""
         outcome = RoundOutcome(current, {}, behind, parted=parted)
         self.jumps.ended(outcome, 1.0)
         return await self.jumps.following(outcome)
 
 
 @virtual
-async def test_claims_without_a_model_are_checked_ever_more_rarely():
+async def test_claims_without_a_model_are_checked_less_and_less_often():
     peers = Peers(*[None] * 12)
     while trio.current_time() < 4 * LONGEST_FETCH_PAUSE_S:
         assert await peers.after(FAR) == ROUND + 1
@@ -61,7 +61,7 @@ async def test_claims_without_a_model_are_checked_ever_more_rarely():
 
 
 @virtual
-async def test_after_a_model_that_was_shown_the_next_claim_is_looked_into_at_once():
+async def test_after_a_confirmed_claim_the_next_one_is_checked_at_once():
     peers = Peers(None, FAR, None)
     await peers.after(FAR)
     await trio.sleep(FETCH_PAUSE_S)
@@ -87,7 +87,7 @@ async def test_a_short_jump_needs_no_model():
 
 
 @virtual
-async def test_no_node_goes_beyond_the_last_round():
+async def test_a_node_never_jumps_beyond_the_last_round():
     peers = Peers(FAR, last=ROUND + 2)
     assert await peers.after(ROUND + 1 + PATIENCE) == ROUND + 2
     assert await peers.after(FAR) == ROUND + 2
@@ -95,8 +95,8 @@ async def test_no_node_goes_beyond_the_last_round():
 
 
 @virtual
-async def test_a_node_that_was_held_up_goes_with_its_own_model_as_far_as_it_can_have_missed_rounds():
-    """Of many that slept at once too few have a newer model; a claim beyond that stays a claim."""
+async def test_a_suspended_node_jumps_with_its_own_model_by_the_rounds_it_can_have_missed():
+    """Of many nodes that slept at once too few have a newer model; a claim beyond that is not believed."""
     peers = Peers(None, None)
     for _ in range(5):
         await peers.after(ROUND)

@@ -1,4 +1,4 @@
-"""Evaluations as they are told, and what ends the rounds early."""
+"""How evaluations are reported, and early stopping."""
 
 import math
 from types import SimpleNamespace
@@ -27,8 +27,8 @@ def evaluation(reply, every=5):
 
 @virtual
 @pytest.mark.parametrize(("loss", "level"), [(0.7, "info"), (math.nan, "warning"), (math.inf, "warning")])
-async def test_an_evaluation_whose_loss_is_no_number_is_a_warning(loss, level):
-    """The accuracy of outputs that are no numbers is that of the first class: it alone does not show that the model is broken."""
+async def test_an_evaluation_with_a_nan_loss_gives_a_warning(loss, level):
+    """Outputs that are NaN still give the accuracy of the first class, so the accuracy alone does not show that the model is broken."""
     made, _ = evaluation(Evaluated(0.5, loss, 80))
     await made.evaluate()
     [(name, text, told, _)] = made.report.events
@@ -38,7 +38,7 @@ async def test_an_evaluation_whose_loss_is_no_number_is_a_warning(loss, level):
 
 
 @virtual
-async def test_every_value_is_a_vote_on_stopping():
+async def test_every_evaluation_is_a_vote_on_stopping():
     made, votes = evaluation(Evaluated(0.5, 0.7, 80))
     await made.evaluate()
     assert (votes, made.stopped_early) == ([(3, 0.5)], False)
@@ -50,12 +50,12 @@ async def test_every_value_is_a_vote_on_stopping():
 @pytest.mark.parametrize(
     ("reply", "round", "events"),
     [
-        (None, 3, []),  # a crew was about something else
+        (None, 3, []),  # the crew was busy
         (Refused("config", "no held-out data"), 3, ["not_evaluated"]),
-        (Refused("state", "another evaluation is in progress"), None, []),  # to be tried again
+        (Refused("state", "another evaluation is in progress"), None, []),  # this evaluation will be retried
     ],
 )
-async def test_where_there_is_no_value_the_round_counts_as_evaluated_unless_it_may_be_tried_again(reply, round, events):
+async def test_an_evaluation_without_a_value_is_repeated_only_if_it_can_be(reply, round, events):
     made, votes = evaluation(reply)
     await made.evaluate()
     assert (made.progress.evaluated.round, made.progress.evaluated.value, made.report.names, votes) == (round, None, events, [])

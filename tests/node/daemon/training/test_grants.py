@@ -1,4 +1,4 @@
-"""How many local steps a round gets."""
+"""The number of local steps in a round."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ STEPS = PACE.local_steps
 
 
 def grants(over=None, members=4):
-    """With an engine that does every step in a tenth of a second."""
+    """Return grants for an engine that takes a tenth of a second per step."""
 
     async def train(grant):
         await trio.sleep(0.1 * grant.steps)
@@ -60,7 +60,7 @@ async def test_rounds_that_pass_while_the_owner_wants_no_steps_are_not_due():
 
 
 @virtual
-async def test_a_paused_node_rests_as_long_as_the_steps_of_a_round_take_and_does_the_first_in_any_case():
+async def test_a_paused_node_waits_as_long_as_a_round_s_steps_take_and_still_does_the_first():
     made = grants()
     made.pause(True)
     assert (await made.train(made.grant(0))).steps == STEPS, "it is not known how long that takes"
@@ -75,7 +75,7 @@ async def test_a_paused_node_rests_as_long_as_the_steps_of_a_round_take_and_does
 
 
 @virtual
-async def test_a_node_that_is_left_behind_by_its_own_slowness_does_fewer():
+async def test_a_node_that_falls_behind_does_fewer_local_steps():
     made = grants()
     made.passed(4, elapsed_s=4.0, waited_s=0.0)
     assert made.grant(0).steps == STEPS // 4

@@ -1,4 +1,4 @@
-"""What the engine says of local steps, and its loss."""
+"""Events about local steps and checkpoints, and the loss of the engine."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from tests.harness.virtual import virtual
 
 
 class Engine:
-    """Gives the reply that is next, or raises it; `readied`: how often somebody waited for another engine."""
+    """Gives or raises the next reply; `readied`: how often the node waited for another engine."""
 
     def __init__(self, *replies):
         self._replies, self.readied = iter(replies), 0
@@ -36,7 +36,7 @@ def housekeeping(*replies):
 
 
 @virtual
-async def test_what_the_engine_changed_by_itself_is_an_event():
+async def test_changes_made_by_the_engine_are_events():
     house, report = housekeeping()
     house.trained(calls.Trained(0, EngineFigures(), 1.0, notes=("out of memory: …",)), 0)
     house.trained(calls.Trained(1, EngineFigures(), 1.0), 1)
@@ -45,7 +45,7 @@ async def test_what_the_engine_changed_by_itself_is_an_event():
 
 
 @virtual
-async def test_rounds_whose_steps_were_all_undone_are_an_event_once_they_are_several():
+async def test_several_rounds_without_a_kept_step_give_one_event():
     house, report = housekeeping()
     for number in range(1, UNDONE_ROUNDS + 3):
         house.trained(calls.Trained(number, EngineFigures(4 * number), 1.0, undone=4), number)
@@ -70,7 +70,7 @@ async def test_a_checkpoint_that_cannot_be_written_is_reported_once_and_so_is_th
 
 
 @virtual
-async def test_the_loss_of_an_engine_ends_what_was_under_way_and_no_more():
+async def test_the_loss_of_an_engine_ends_only_running_exchanges():
     house, report = housekeeping()
     lost = []
     async with house.surviving(lambda: lost.append(1)):

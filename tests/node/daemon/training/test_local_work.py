@@ -1,4 +1,4 @@
-"""Who does local steps."""
+"""Local work: an engine with a whole model, and a stage of a crew."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from tests.harness.virtual import virtual
 
 
 class Engine:
-    """Does what it is told, in no time."""
+    """Carries out calls in no time."""
 
     def __init__(self):
         self.calls = []

@@ -1,4 +1,4 @@
-"""What is chosen when a node opens."""
+"""Parts of the round loop that are chosen when a node opens."""
 
 import pytest
 from msgspec import structs
@@ -32,7 +32,7 @@ ALL = {"overlay": OverlaySection(kind="complete"), "robust": RobustSection(rule=
     ],
 )
 @virtual
-async def test_a_manifest_names_the_parts_once(pace, sections, alone, names):
+async def test_a_manifest_selects_each_part_once(pace, sections, alone, names):
     config = NodeConfig(linger_s=1e6, threads=1, trust=True, evaluate_alone=alone)
     swarm = story(structs.replace(digits(2, **pace), **sections), 1, config=config)
     async with swarm.running(2):
@@ -52,7 +52,7 @@ def test_the_last_round_is_evaluated_whatever_its_number():
     assert last_round(PaceSection(rounds=0)) > 10**18
 
 
-def test_a_node_with_sticky_edges_weighs_its_own_edges_only():
+def test_with_sticky_edges_weights_depend_on_a_node_s_own_edges_only():
     edges = StickyEdges(2, b"salt")
     edges.update("a", ("a", "b", "c"))
     own = LastingNeighbors(lambda: ("a", "b", "c"), "a", edges, 0.5)

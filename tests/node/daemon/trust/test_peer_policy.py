@@ -1,4 +1,4 @@
-"""Verdicts carried out: who is shut out stays out, over restarts too, and the owner's word is done to the peer that was meant."""
+"""Verdicts on peers are carried out: bans survive restarts, and the owner's decision applies to the peer that was named."""
 
 import math
 
@@ -22,7 +22,7 @@ UNIX_S = 1_700_000_000.0
 
 
 class Told:
-    """What a judge asked for."""
+    """Records what a judge requested."""
 
     def __init__(self, inviters=None, keep_error=None, enforced=True):
         self.refused: dict[str, float] = {}
@@ -94,7 +94,7 @@ async def test_a_quarantine_is_not_stored_and_soft_faults_have_no_effect():
 
 
 @judged
-async def test_a_ban_holds_over_a_restart_for_as_long_as_was_left():
+async def test_a_ban_continues_after_a_restart_for_its_remaining_time():
     first = Told()
     first.fault(A, "equivocation")
     first.policy.ban(B, why="spam")
@@ -112,13 +112,13 @@ async def test_a_ban_holds_over_a_restart_for_as_long_as_was_left():
 
 
 @judged
-async def test_the_inviter_of_a_liar_answers_for_it():
+async def test_the_inviter_of_a_liar_is_blamed_too():
     told = Told(inviters={A: (C, B), B: (ME,)})
     told.fault(A, "equivocation")
     assert told.policy.standing(B).score == GUEST_MOST
     assert told.policy.standing(C).score == 0.0, "the direct inviter alone"
     assert set(told.refused) == {A}
-    told.fault(B, "not_finite")  # whom we invited ourselves: nobody to blame but us
+    told.fault(B, "not_finite")  # a guest of our own: there is no other inviter to blame
     assert told.policy.standing(ME).score == 0.0
 
 
@@ -151,7 +151,7 @@ async def test_a_new_guest_of_a_banned_peer_is_refused_when_it_joins():
 
 
 @judged
-async def test_a_quarantine_of_a_host_is_no_concern_of_its_guests():
+async def test_a_quarantine_does_not_extend_to_the_peer_s_guests():
     told = Told(inviters={A: (C,)})
     for _ in range(2):
         told.fault(C, "not_finite")
@@ -160,7 +160,7 @@ async def test_a_quarantine_of_a_host_is_no_concern_of_its_guests():
 
 
 @judged
-async def test_the_owner_bans_trusts_and_takes_it_back():
+async def test_the_owner_can_ban_trust_and_unban():
     told = Told()
     assert told.policy.ban(A, 60.0) == A
     assert told.refused[A] == trio.current_time() + 60.0
@@ -181,7 +181,7 @@ async def test_the_owner_bans_trusts_and_takes_it_back():
 
 
 @judged
-async def test_a_full_disk_is_said_once_and_the_ban_holds_all_the_same():
+async def test_a_full_disk_is_reported_once_and_the_ban_still_applies():
     told = Told(keep_error=ConfigError("disk full"))
     told.policy.ban(A)
     told.policy.ban(B)
@@ -200,15 +200,15 @@ async def test_exchanges_in_time_make_a_peer_active_and_missed_ones_stale():
     assert told.policy.standing(C).staleness is None
     assert told.policy.standing(A).clipped == pytest.approx(1 - 0.9**20)
     told.policy.ban(A)
-    told.policy.noted({A: "timeout"})  # whom we shut out cannot answer
+    told.policy.noted({A: "timeout"})  # a banned peer cannot answer
     assert told.policy.standing(A).staleness == 0.0
 
 
-def test_a_peer_is_named_by_its_id_its_beginning_or_its_end():
+def test_a_peer_is_found_by_its_id_or_either_end_of_it():
     known = {A, B}
     for part in (A, A[-7:], f"…{A[-7:]}", A[:40]):
         assert named(part, known) == A
-    assert named(C, known) == C  # a whole id need not be known
+    assert named(C, known) == C  # a whole id is accepted for an unknown peer
     for part, problem in ((A[:8], "may be any of 2"), ("nobody", "no known peer is"), ("", "no known peer is"), ("…", "no known peer is")):
         with pytest.raises(ConfigError, match=problem) as caught:
             named(part, known)
@@ -230,12 +230,12 @@ def test_a_peer_is_named_by_its_id_its_beginning_or_its_end():
     )
 )
 @examples(50)
-def test_decisions_are_read_as_they_were_written(decisions):
+def test_stored_decisions_survive_a_restart(decisions):
     assert decode(encode(decisions)) == tuple(decisions)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"peer":"a","kind":"adore"}]', '[{"peer":"","kind":"ban"}]', "[" * 9999])
-def test_a_damaged_file_of_bans_is_an_error_and_not_an_amnesty(text, tmp_path):
+def test_a_damaged_file_of_bans_is_an_error(text, tmp_path):
     with pytest.raises(ValueError, match=r"[a-z]"):
         decode(text)
     place, stored = RunDir(tmp_path), (Decision(A, "ban", UNIX_S, 2, "x"), Decision(B, "trust"))

@@ -1,4 +1,4 @@
-"""What an adversary remembers of its peers."""
+"""The memory that an adversary keeps of its peers."""
 
 import torch
 from msgspec import structs
@@ -26,14 +26,14 @@ def test_an_adversary_remembers_the_newest_vectors_of_a_bounded_number_of_peers(
     assert torch.allclose(adversary.forge(own, 0), torch.tensor(-sum(newest) / (MAX_RECEIVED + 1)))
 
 
-def test_it_does_not_believe_its_crew():
+def test_an_adversary_ignores_its_accomplices_vectors():
     adversary, own = made("sign_flip", crew="b,zz"), torch.ones(DIM)
     adversary.record("b", torch.full((DIM,), 9.0))
     assert torch.equal(adversary.forge(own, 0), -own)
 
 
 def test_sent_reports_are_remembered_for_a_bounded_number_of_peers():
-    """An exchange of which it has forgotten its lie counts as it is."""
+    """An exchange whose forged report was forgotten is counted unchanged."""
     adversary = made("sign_flip")
     for name in NAMES:
         adversary.forge(torch.ones(DIM), 0, name)

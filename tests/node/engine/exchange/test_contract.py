@@ -1,4 +1,4 @@
-"""What every kind of exchange promises, asked of each: what a round does, and that nothing else does anything."""
+"""The contract of every kind of exchange: what a round changes, and that nothing else changes anything."""
 
 from collections import Counter
 
@@ -54,7 +54,7 @@ def agreed(kind, **changes):
 
 
 class Node(Plain):
-    """One that has a memory where memories are averaged, with the gradients of its last steps in it."""
+    """A node; where memories are averaged its optimiser has one, with the gradients of its last steps."""
 
     def __init__(self, given, name, shard=0, dim=DIM, **more):
         super().__init__(given, name, shard, dim, **more)
@@ -68,7 +68,7 @@ class Node(Plain):
 
 
 def trained(given, names="ab", **more):
-    """Nodes after the local steps of round 0, by name."""
+    """Return nodes after the local steps of round 0, by name."""
     nodes = {name: Node(given, name, shard, **more) for shard, name in enumerate(names)}
     for node in nodes.values():
         node.train()
@@ -76,12 +76,12 @@ def trained(given, names="ab", **more):
 
 
 def remembered(node):
-    """What its optimiser remembers."""
+    """Return the optimiser's memory."""
     return [] if node.replica.remembered is None else [part.clone() for part in node.replica.remembered.memory.read()]
 
 
 def mixed(nodes):
-    """The models after Mix, and what else the mixing algorithm knows."""
+    """Return the models after Mix, and the state of the mixing algorithm."""
     for name, node in nodes.items():
         node.mix(sorted(set(nodes) - {name}))
     known = [part for node in nodes.values() for part in (node.replica.form.clone(), *remembered(node))]
@@ -112,7 +112,7 @@ def test_a_round_changes_the_models_of_participants_only(kind):
 
 @of_kinds
 def test_a_refused_payload_changes_nothing(kind):
-    """Neither of a request nor of a response: afterwards everything is as if it had not come."""
+    """Of a request or of a response: afterwards all state is as before."""
     nodes, spared = trained(agreed(kind)), trained(agreed(kind))
     if kind in PULLED:
         for hostile in (b"", b"\0" * 40):
@@ -139,7 +139,7 @@ def test_a_refused_payload_changes_nothing(kind):
 @of_averages
 @pytest.mark.parametrize("compress", [EXACT, CompressSection(select="full")], ids=["identity", "rounded"])
 def test_both_ends_apply_one_difference_with_opposite_signs(kind, compress):
-    """Bit for bit, also what a codec makes of it, and of the difference of memories."""
+    """Bit for bit, after a codec too, and for the difference of memories."""
     nodes = trained(agreed(kind, compress=compress))
     transact(nodes)
     (ours,), (theirs,) = ([decoded(done) for done in node.vectors.committed] for node in nodes.values())
@@ -153,7 +153,7 @@ def test_both_ends_apply_one_difference_with_opposite_signs(kind, compress):
 
 
 def test_memories_meet_in_the_mean_and_are_never_apart_for_longer_than_before():
-    """Eight bits of the difference, and each end's second moments by the logarithm."""
+    """The difference has eight bits, and second moments are averaged by their logarithm."""
     nodes = trained(agreed(MEMORIES))
     before = [remembered(node)[0] for node in nodes.values()]
     transact(nodes)
@@ -164,7 +164,7 @@ def test_memories_meet_in_the_mean_and_are_never_apart_for_longer_than_before():
         assert float((remembered(node)[0] - mean).norm()) < 0.02 * float(apart.norm())
 
 
-def test_the_sum_of_the_models_and_of_the_flows_stays():
+def test_the_sums_of_models_and_flows_are_preserved():
     nodes = trained(agreed(EdgeKind.DIFFERENCES), "abc")
     before = sum(node.replica.x.double() for node in nodes.values())
     for seq, (one, other) in enumerate((("a", "b"), ("b", "c"), ("a", "c"))):
@@ -176,8 +176,8 @@ def test_the_sum_of_the_models_and_of_the_flows_stays():
 
 
 @pytest.mark.parametrize("claims", [(0.5, 1.0), (1.0, 0.5), (0.0, 1.0), (0.3, 0.7)], ids=str)
-def test_both_ends_move_and_keep_a_flow_by_the_lesser_of_what_they_bear_out(claims):
-    """From the same numbers, so flows stay opposite bit for bit."""
+def test_both_ends_scale_a_flow_by_the_smaller_confirmed_share(claims):
+    """Both compute it from the same numbers, so flows stay opposite bit for bit."""
     nodes = trained(agreed(EdgeKind.DIFFERENCES))
     for node, claim in zip(nodes.values(), claims, strict=True):
         node.replica.state.known[-1] = claim
@@ -190,7 +190,7 @@ def test_both_ends_move_and_keep_a_flow_by_the_lesser_of_what_they_bear_out(clai
 
 
 def walked(nodes):
-    """The effects of a transaction at both ends, each told what the other bears out."""
+    """Return the effects of a transaction at both ends, each given the other's confirmed share."""
     offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
     answer = calls.Answer("a", 0, 0, 0, 0.5, offered.gain, offered.payload, borne=offered.borne)
     answered = nodes["b"].call(answer)
@@ -201,7 +201,7 @@ def walked(nodes):
 
 @of_averages
 @pytest.mark.parametrize("claim", [-1e-9, 1.0 + 1e-9, float("nan"), float("inf")])
-def test_a_claim_of_more_than_all_or_less_than_nothing_is_the_peers_fault_and_changes_nothing(kind, claim):
+def test_a_confirmed_share_outside_0_to_1_is_the_peer_s_fault_and_changes_nothing(kind, claim):
     nodes, spared = trained(agreed(kind)), trained(agreed(kind))
     offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
     answer = calls.Answer("a", 0, 0, 0, 0.5, offered.gain, offered.payload, borne=claim)
@@ -217,7 +217,7 @@ def test_a_claim_of_more_than_all_or_less_than_nothing_is_the_peers_fault_and_ch
 
 
 def own_rates(one, other):
-    """Two nodes with flows and a rate each."""
+    """Return two nodes with flows and a learning rate each."""
 
     class Slow(Node):
         rate = one
@@ -236,7 +236,7 @@ def own_rates(one, other):
 
 @pytest.mark.parametrize(("one", "other"), [(0.02, 0.02), (0.01, 0.05), (0.05, 0.01)])
 def test_nodes_with_different_rates_both_use_the_gain_of_the_longer_steps(one, other):
-    """Whichever asks. So flows stay opposite, and neither moves faster than its own steps bear."""
+    """Whichever node initiates. So flows stay opposite, and neither moves faster than its own steps justify."""
     nodes, longest = own_rates(one, other), own_rates(max(one, other), max(one, other))
     for both in (nodes, longest):
         transact_in_full(both)
@@ -245,7 +245,7 @@ def test_nodes_with_different_rates_both_use_the_gain_of_the_longer_steps(one, o
     assert of_both == pytest.approx(of_longest, rel=1e-6)
 
 
-def test_a_peer_that_claims_short_steps_moves_flows_no_faster_and_one_that_claims_long_ones_slower():
+def test_claimed_short_steps_do_not_speed_up_flows_and_long_ones_slow_them():
     nodes = own_rates(0.02, 0.02)
     offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
     answer = calls.Answer("a", 0, 0, 0, 0.5, 1e6 * offered.gain, offered.payload, borne=offered.borne)
@@ -256,7 +256,7 @@ def test_a_peer_that_claims_short_steps_moves_flows_no_faster_and_one_that_claim
     assert done.gain == pytest.approx(offered.gain * offered.borne, rel=1e-6)
 
 
-def test_a_share_that_a_peer_tells_moves_the_flow_less_and_nothing_else():
+def test_a_peer_s_confirmed_share_scales_the_flow_only():
     nodes = trained(manifest(mix=MixSection(kind="pet"), compress=EXACT))
     offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
     answered = nodes["b"].call(calls.Answer("a", 0, 0, 0, 0.5, offered.gain, offered.payload, borne=offered.borne))
@@ -287,7 +287,7 @@ def test_without_flows_the_confirmed_share_must_be_one():
 
 
 @of_pairs
-def test_what_is_dropped_is_neither_applied_nor_committed_and_another_transaction_stays(kind):
+def test_a_dropped_transaction_is_not_applied_and_others_remain(kind):
     nodes = trained(agreed(kind))
     _, answered = requested(nodes, seq=3)
     apply, commit = calls.Apply("b", 0, 3, answered.payload), calls.Commit("a", 0, 3)
@@ -338,7 +338,7 @@ def test_exchanges_need_a_frozen_vector(kind):
 
 @of_kinds
 def test_the_calls_of_transactions_are_timed_if_they_succeed(kind, monkeypatch):
-    """What is pulled is about whole vectors whatever it takes; what is refused tells nothing of an exchange."""
+    """Pulled exchanges are not timed, and a refused call says nothing about an exchange."""
     spent = Counter()
     monkeypatch.setattr(Effort, "exchanged", lambda self, seconds: spent.update({id(self): seconds}))
     nodes = trained(agreed(kind))
@@ -353,7 +353,7 @@ def test_the_calls_of_transactions_are_timed_if_they_succeed(kind, monkeypatch):
 
 
 @of_kinds
-def test_an_exchange_tells_how_far_apart_models_are(kind):
+def test_an_exchange_reports_the_distance_of_models(kind):
     nodes = trained(agreed(kind))
     apart = float((nodes["a"].replica.x - nodes["b"].replica.x).norm()) / DIM**0.5
     talk(nodes, kind in PULLED)
@@ -377,8 +377,8 @@ def test_noise_is_refused_where_messages_add_up(kind):
 
 
 @of_kinds
-def test_a_liar_exchanges_as_every_other_node_and_its_own_model_is_none_the_worse(kind):
-    """What it sends is forged; its own model is what an honest exchange would have made, as far as it can know that."""
+def test_an_attacker_exchanges_normally_and_its_own_model_stays_honest(kind):
+    """It sends forged messages; its own model is what an honest exchange would give, as far as it can know that."""
     nodes, honest = trained(agreed(kind)), trained(agreed(kind))
     nodes["a"] = Node(agreed(kind), "a", attack="sign_flip")
     nodes["a"].train()
@@ -388,13 +388,13 @@ def test_a_liar_exchanges_as_every_other_node_and_its_own_model_is_none_the_wors
         talk(both, kind in PULLED)
     (ours, theirs), _ = mixed(nodes)
     (true_ours, true_theirs), _ = mixed(honest)
-    if kind in AVERAGES or kind is EdgeKind.GATHERS:  # elsewhere it keeps a copy of what it sent, as all do
+    if kind in AVERAGES or kind is EdgeKind.GATHERS:  # the other kinds keep a copy of what the node sent, as honest nodes do
         assert torch.allclose(ours, true_ours, atol=1e-5)
     assert not torch.allclose(theirs, true_theirs, atol=1e-3)
 
 
-def test_a_liar_says_of_the_honest_effect_whether_it_was_clipped():
-    """The daemon counts what happened to the model."""
+def test_an_attacker_reports_clipping_of_its_honest_effect():
+    """The daemon counts clipping of the node's own model."""
     given = manifest(mix=MixSection(kind="dsgd", clip_norm=0.5), compress=EXACT)
     nodes = trained(given)
     nodes["a"] = Node(given, "a", attack="foe")
@@ -415,8 +415,8 @@ def test_hostile_bytes_are_signed_as_they_are_sent(kind):
         nodes["b"].call(calls.VerifyUpdate("a", published.digest, published.payload))
 
 
-def test_a_node_that_slept_takes_over_what_others_have():
-    """The vector of the first stands for its own, and what its optimiser remembers is of another model."""
+def test_a_node_that_slept_takes_over_its_peers_model():
+    """The first peer's vector replaces its own, and the optimiser's memory of the old model is cleared."""
     nodes = trained(agreed(EdgeKind.GATHERS), "abc")
     for peer in "bc":
         send(nodes, peer, "a")
@@ -443,8 +443,8 @@ def test_a_node_with_diverged_outer_parameters_gets_peers_of_the_majority(gone):
     assert nodes["b"].mix(("a", "c")).parted == ()
 
 
-def test_the_anchor_of_a_refused_message_does_not_count():
-    """Or two liars could send an honest node away from its own."""
+def test_outer_parameters_of_a_refused_message_do_not_count():
+    """Otherwise two liars could make an honest node discard its own outer parameters."""
     node = Node(agreed(EdgeKind.BROADCASTS), "a")
     node.train()
     fp32 = quantizer("identity", torch.float32)
@@ -457,8 +457,8 @@ def test_the_anchor_of_a_refused_message_does_not_count():
 
 
 @pytest.mark.parametrize("select", ["random_k", "cocktail", "budget"])
-def test_every_peer_is_offered_and_answered_the_same_bytes(select):
-    """Whoever asks, in whatever transaction, and whatever it may cost on that line; another sender and another round draw others."""
+def test_every_peer_receives_the_same_bytes(select):
+    """For every peer and transaction of a round; another sender or another round draws other bytes."""
     compress = CompressSection(select=select, response="int4")
     nodes = trained(agreed(EdgeKind.COMMON, compress=compress), "abc")
     offered = [nodes["b"].call(calls.Offer("c", 0, seq, 5, 1 / 3, budget)).payload for seq, budget in ((0, 40), (7, 900))]
@@ -468,7 +468,7 @@ def test_every_peer_is_offered_and_answered_the_same_bytes(select):
 
 
 def test_an_overlapping_node_saves_and_offers_the_common_model():
-    """A checkpoint, or what a late joiner takes over, holds no local steps that others have not been told of."""
+    """A checkpoint, or the state for a late joiner, contains no local steps that were not exchanged yet."""
     nodes = trained(agreed(EdgeKind.COMMON))
     transact(nodes)
     for step, node in enumerate(nodes.values()):

@@ -1,4 +1,4 @@
-"""Pairs whose one end is far from the other's peers: what each end takes of the difference, and what it says of the other.
+"""Pairs in which one end is far from the other's peers: how much of the difference each end applies, and what it reports.
 
 "a" has exchanged with "b", "c" and "d"; "f" is far from all, and has exchanged with nobody.
 """
@@ -30,7 +30,7 @@ def acquainted(mix="pet", compress=EXACT, **keys):
 
 
 def effects(nodes, one, other):
-    """What a transaction does to each end."""
+    """Return what a transaction does to each end."""
     return [
         next(done for done in map(decoded, nodes[me].vectors.committed) if done.peer == peer) for me, peer in ((one, other), (other, one))
     ]
@@ -38,7 +38,7 @@ def effects(nodes, one, other):
 
 @BOTH_WAYS
 @pytest.mark.parametrize("mix", ["pet", "dsgd", "moments"])
-def test_of_a_long_difference_each_end_takes_what_its_own_peers_leave_and_flows_stay_opposite(mix, one, other):
+def test_each_end_clips_a_long_difference_by_its_own_peers_and_flows_stay_opposite(mix, one, other):
     nodes = acquainted(mix)
     reference = nodes["a"].call(calls.Offer("e", 0, 0, 0, 0.5)).reference
     transact(nodes, one, other)
@@ -55,7 +55,7 @@ def test_of_a_long_difference_each_end_takes_what_its_own_peers_leave_and_flows_
 
 
 @BOTH_WAYS
-def test_a_difference_within_the_limit_is_taken_to_the_bit(one, other):
+def test_a_difference_within_the_limit_is_applied_exactly(one, other):
     nodes, unbounded = acquainted(), acquainted(defended=False)
     for each in (nodes, unbounded):
         each["f"].vectors.frozen.vector.sub_(FAR)
@@ -66,7 +66,7 @@ def test_a_difference_within_the_limit_is_taken_to_the_bit(one, other):
 
 
 @BOTH_WAYS
-def test_a_peer_that_is_far_again_is_refused_and_says_so_itself_of_nobody(one, other):
+def test_a_peer_that_is_far_twice_is_refused_and_itself_blames_nobody(one, other):
     nodes, me = acquainted(), ("a", "f").index(one)
     first = transact(nodes, one, other)
     transact(nodes, "a", "b", seq=1)
@@ -78,7 +78,7 @@ def test_a_peer_that_is_far_again_is_refused_and_says_so_itself_of_nobody(one, o
 
 
 @BOTH_WAYS
-def test_where_nobody_defends_all_is_taken_and_nobody_judged(one, other):
+def test_without_the_defence_differences_are_applied_whole_and_nobody_is_judged(one, other):
     nodes = acquainted(defended=False)
     answer, _ = requested(nodes, one, other)
     assert answer.reference == 0.0
@@ -87,8 +87,8 @@ def test_where_nobody_defends_all_is_taken_and_nobody_judged(one, other):
     assert [done.theta for done in effects(nodes, one, other)] == [0.5, 0.5]
 
 
-def test_a_liars_reference_slows_the_flow_of_its_own_edge_and_moves_nobodys_model():
-    """As initiator it tells one; as responder it tells the share."""
+def test_a_forged_reference_slows_only_the_flow_of_its_own_edge():
+    """As initiator it sends a reference; as responder it sends the share."""
     for told in (1e-9, 1e300):
         nodes = acquainted()
         answer, _ = requested(nodes, "f", "a")
@@ -105,7 +105,7 @@ def test_a_liars_reference_slows_the_flow_of_its_own_edge_and_moves_nobodys_mode
         assert done.gain <= answer.gain * min(told, done.theta / 0.5) * (1.0 + 1e-5)
 
 
-def test_an_initiator_judges_by_the_length_before_the_clip_and_by_what_came_at_least():
+def test_an_initiator_judges_by_the_unclipped_length_and_at_least_by_what_arrived():
     nodes = acquainted(clip_norm=2.0)
     _, answered = requested(nodes, "a", "f")
     assert answered.clip < 0.01
@@ -116,7 +116,7 @@ def test_an_initiator_judges_by_the_length_before_the_clip_and_by_what_came_at_l
     assert nodes["a"].call(calls.Apply("f", 0, 0, answered.payload, answered.borne, answered.share, 1.0)).far is None
 
 
-def test_distances_of_some_coordinates_are_estimates_for_all_of_them():
+def test_distances_over_some_coordinates_estimate_those_over_all():
     whole = acquainted()["a"].call(calls.Offer("e", 0, 0, 0, 0.5)).reference
     part = CompressSection(select="mask", ratio=0.5, request="identity", response="identity")
     estimate = acquainted(compress=part)["a"].call(calls.Offer("e", 0, 0, 0, 0.5)).reference
@@ -125,7 +125,7 @@ def test_distances_of_some_coordinates_are_estimates_for_all_of_them():
 
 @pytest.mark.parametrize("pace", ["steps", "clock"])
 def test_a_nodes_own_steps_bound_its_first_exchange(pace):
-    """All begin with one model, so a peer cannot be much further than one's own steps."""
+    """All nodes begin with one model, so a peer cannot be much farther away than the node's own steps."""
     engine = opened(manifest(pace=pace, mix=MixSection(defended=True)))
     engine.handle(calls.Train(0, 5) if pace == "steps" else calls.Free(True, 0))
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Which coordinates a difference is about, and what of other exchanges it counts."""
+"""Which coordinates a difference contains, and what it takes into account of other exchanges."""
 
 import math
 
@@ -19,24 +19,24 @@ IDENTITY = (quantizer("identity", torch.float32),)
 
 
 def offered(node, peer, seq):
-    """Coordinates of the node's next offer."""
+    """Return the coordinates of the node's next offer."""
     payload = node.call(calls.Offer(peer, 0, seq, 0, 0.5)).payload
     return codec.decode(payload, DIM, torch.float32, IDENTITY)[0]
 
 
-def test_drift_chosen_coordinates_take_the_other_ends_wish_into_the_next_exchange():
-    """Half of the ratio is the initiator's choice and half the responder's, from its last answer."""
+def test_coordinates_requested_by_the_responder_are_in_the_next_exchange():
+    """Half of the coordinates are chosen by the initiator and half by the responder, in its last answer."""
     nodes = trained(manifest(mix="dsgd", compress=WISHING), dim=DIM)
     for seq in (1, 2):
         transact(nodes, seq=seq)
-        nodes["b"].vectors.frozen.vector[:200] += 1.0  # b drifts where a does not
+        nodes["b"].vectors.frozen.vector[:200] += 1.0  # b drifts in coordinates where a does not
     support = offered(nodes["a"], "b", 3)
     assert int((support.indices < 200).sum()) >= 100
     assert support.size(DIM) <= 481
 
 
 def test_drift_chosen_coordinates_count_as_sent_once_they_were_exchanged():
-    """What an exchange tells of the peer's values counts as known, at both ends: what was averaged is no difference any more."""
+    """Both ends count the exchanged values as known: coordinates that were averaged differ no more."""
     agreed = manifest(mix=MixSection(kind="dsgd", clip_norm=0.0), compress=WISHING)
     nodes = {name: Node(agreed, name, dim=DIM) for name in "ab"}
     for sign, node in zip((1.0, -0.5), nodes.values(), strict=True):
@@ -56,12 +56,12 @@ def test_drift_chosen_coordinates_count_as_sent_once_they_were_exchanged():
 
 
 @pytest.mark.parametrize(("mix", "share"), [("dsgd", 0.05), ("choco", 0.1)])
-def test_half_is_left_to_wishes_where_responders_have_any(mix, share):
+def test_half_of_the_coordinates_follow_the_responder_s_requests(mix, share):
     node = trained(manifest(mix=mix, compress=WISHING), "a", dim=DIM)["a"]
     assert offered(node, "b", 1).size(DIM) == math.ceil(share * DIM)
 
 
-def test_an_unmet_peers_estimate_is_the_common_initial_vector():
+def test_the_estimate_of_an_unmet_peer_is_the_common_initial_vector():
     agreed = manifest(mix="dsgd", compress=CompressSection(select="top_k", ratio=0.01, request="identity"))
     node = Node(agreed, "a", dim=DIM)
     node.replica.x[100:140] += 1e-3
@@ -72,8 +72,8 @@ def test_an_unmet_peers_estimate_is_the_common_initial_vector():
 
 
 @pytest.mark.parametrize("share", [None, 0.6], ids=["full", "mask"])
-def test_a_second_answer_under_way_counts_what_the_first_will_change(share):
-    """In clock pace, or two of them would overshoot."""
+def test_a_second_concurrent_answer_accounts_for_the_first(share):
+    """Otherwise two concurrent answers in clock pace would overshoot."""
     chosen = {"select": "full"} if share is None else {"select": "mask", "ratio": share}
     agreed = manifest(
         mix=MixSection(clip_norm=0.0), pace="clock", compress=CompressSection(request="identity", response="identity", **chosen)

@@ -1,4 +1,4 @@
-"""What a node's data have cost: the accountant's figures, and the file that must never say too little."""
+"""The accountant's figures for the privacy spent, and its file, which must never understate them."""
 
 import re
 import sys
@@ -34,9 +34,10 @@ def spent(path=None, *, noise=1.0, rate=0.02, most=0.0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rate", "noise", "steps", "expected"), TABLE)
-def test_epsilon_is_that_of_the_table(rate, noise, steps, expected):
-    """At integer orders to 1 %, as computed apart from this library; at the fractional ones that a node also tries it is the same or up
-    to a tenth tighter."""
+def test_epsilon_matches_reference_values(rate, noise, steps, expected):
+    """At integer orders within 1 % of values computed by other code; with the fractional orders that a node also tries, equal or up
+    to a tenth tighter.
+    """
     lots = [Lot(noise, rate, steps)]
     assert epsilon(lots, 1e-5, [float(order) for order in range(2, 257)]) == pytest.approx(expected, rel=0.01)
     assert 0.9 * expected < epsilon(lots, 1e-5) <= 1.005 * expected
@@ -57,7 +58,7 @@ def test_steps_of_every_kind_add_up():
 
 
 def test_steps_are_written_down_before_they_are_taken(tmp_path):
-    """So that a crash at any moment leaves a sum that is too large by at most a lot, never too small."""
+    """A crash at any moment leaves a sum that is too large by at most one batch of steps, never too small."""
     path, counts = tmp_path / "p.json", []
     first = spent(path)
     assert not path.exists(), "nothing was spent by looking"
@@ -71,7 +72,7 @@ def test_steps_are_written_down_before_they_are_taken(tmp_path):
     assert spent(path).epsilon() == first.epsilon()
 
 
-def test_other_noise_or_other_data_are_added_to_what_was_spent(tmp_path):
+def test_privacy_spent_with_other_noise_or_data_adds_up(tmp_path):
     path = tmp_path / "p.json"
     for noise, rate in ((1.0, 0.02), (2.0, 0.02), (2.0, 0.05)):
         now = spent(path, noise=noise, rate=rate)
@@ -82,7 +83,7 @@ def test_other_noise_or_other_data_are_added_to_what_was_spent(tmp_path):
     assert [(lot.noise, lot.rate, lot.steps) for lot in now.lots] == [(1.0, 0.02, 1), (2.0, 0.02, 1), (2.0, 0.05, 1)]
 
 
-def test_the_last_step_that_is_taken_is_the_last_that_may_be():
+def test_steps_end_exactly_at_the_budget():
     limited, free = spent(most=2.0), spent()
     taken = 0
     while limited.count_step():
@@ -107,7 +108,7 @@ def test_steps_are_refused_if_the_account_cannot_be_written(tmp_path):
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"lots": [[1.0, 2.0, 3]]}', b'{"lots": [], "x": 1}', b"\xff\xfe", b"[" * 100_000])
 def test_a_damaged_file_stops_the_node_and_says_what_to_do(tmp_path, damage):
-    """To begin at 0 again is for a person to decide: it is a claim about the data."""
+    """Starting again at 0 is a claim about the data, which only the owner can make."""
     path = tmp_path / "p.json"
     path.write_bytes(damage)
     with pytest.raises(ConfigError, match=r"p\.json records what your data have cost and cannot be read: it is damaged; .* mv ") as error:
@@ -125,7 +126,7 @@ def test_without_the_accountant_noise_is_refused_and_no_noise_needs_none(monkeyp
 
 @pytest.mark.slow
 def test_a_whole_node_says_what_it_spent_and_that_its_budget_is_over(autojump_clock):
-    """In the status ε and δ, one event at the end of the budget; the node goes on to the last round with the others."""
+    """The status has ε and δ, one event marks the end of the budget, and the node continues to the last round."""
     from starling.node.daemon.observe.snapshot import take_snapshot
 
     section = PrivacySection(noise=1.0, max_epsilon=2.0)

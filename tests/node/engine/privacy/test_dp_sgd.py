@@ -1,4 +1,4 @@
-"""Differential privacy of a node's own data: what the mechanism promises, and that nothing leaves beside it."""
+"""Differential privacy of a node's own data: the guarantee of the mechanism, and that nothing leaves the node around it."""
 
 import math
 
@@ -59,8 +59,9 @@ def mechanism(section=PRIVATE, task=None, *, shard=0, shards=4, batch=32, path=N
 @given(rows=st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3), min_size=1, max_size=6), norm=st.floats(0.01, 100.0))
 @examples(100)
 def test_one_sample_more_or_less_moves_the_sum_by_at_most_the_clip_norm(rows, norm):
-    """The sensitivity that the noise is measured against, for every set of gradients: C if a sample is added or removed, so 2C if it is
-    replaced. Adjacent are data sets that differ by one sample more or less."""
+    """The sensitivity that the noise is scaled to, for every set of gradients: C if a sample is added or removed, 2C if one is
+    replaced. Adjacent data sets differ by one sample added or removed.
+    """
     rows = torch.tensor(rows, dtype=torch.float64)
     whole = clipped_sum(rows, norm)
     for left_out in range(len(rows)):
@@ -68,14 +69,14 @@ def test_one_sample_more_or_less_moves_the_sum_by_at_most_the_clip_norm(rows, no
         assert torch.linalg.vector_norm(whole - rest) <= norm * (1 + 1e-9)
 
 
-def test_a_short_gradient_is_left_alone_and_one_that_is_no_number_counts_nothing():
+def test_short_gradients_are_unchanged_and_nan_gradients_count_as_zero():
     rows = torch.tensor([[0.3, 0.4], [math.nan, 1.0], [3.0, 4.0], [math.inf, 0.0]])
     torch.testing.assert_close(clipped_sum(rows, 1.0), torch.tensor([0.3 + 0.6, 0.4 + 0.8]))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_the_sum_is_that_of_each_samples_own_clipped_gradient(monkeypatch, chunk):
-    """One backward pass a sample says what it must be; the size of the chunks that bound memory changes nothing."""
+    """The reference takes one backward pass per sample; the size of the chunks that bound memory changes nothing."""
     monkeypatch.setattr(dp_sgd, "CHUNK_BYTES", chunk * 4810 * 4)
     private, model, data = mechanism(schema.PrivacySection(noise=1.0, clip_norm=0.7))
     index = torch.tensor([3, 3, 17, 40, 101])
@@ -106,7 +107,7 @@ def test_convolutions_and_attention_are_learned_sample_by_sample(task, tmp_path)
 
 
 def test_windows_of_text_that_can_be_drawn_share_no_byte(tmp_path):
-    """A byte belongs to one sample, or the promise for one sample would not hold for what a byte says."""
+    """Each byte belongs to one sample, since the guarantee is for a sample."""
     data = Text(context=9, width=16, layers=1, heads=2).data(_text(tmp_path), "cpu")
     assert isinstance(data, Sampled)
     windows = data.take(torch.arange(data.units))
@@ -132,14 +133,14 @@ def test_the_noise_is_gaussian_of_the_promised_size_on_every_number():
 
 
 def test_a_step_is_the_sum_of_a_random_batch_with_that_noise_over_the_batch_size():
-    """With gradients clipped to next to nothing only the noise is left: noise · C / (qn) on every coordinate."""
+    """With gradients clipped to almost nothing only the noise remains: noise · C / (qn) on every coordinate."""
     private, _, _ = mechanism(schema.PrivacySection(noise=3e5, clip_norm=1e-5))
     steps = torch.cat([private.gradient()[0] for _ in range(4)])
     assert float(steps.std()) == pytest.approx(3.0 / 32, rel=0.02)
 
 
 def test_every_sample_is_drawn_apart_from_all_others_and_a_step_without_any_is_noise_alone():
-    """Poisson sampling: a batch's size is binomial, and no draw says anything about the next."""
+    """Poisson sampling: the size of a batch is binomial, and draws are independent."""
     private, _, data = mechanism()
     sizes, summed = [], private.clipped
     private.clipped = lambda index: (sizes.append(len(index)), (torch.zeros(4810), torch.zeros(0)))[1]
@@ -156,7 +157,7 @@ def test_every_sample_is_drawn_apart_from_all_others_and_a_step_without_any_is_n
 
 
 def test_the_same_node_never_draws_the_same_noise_again():
-    """From the operating system: not from the swarm's seed, which every peer has and could subtract."""
+    """It comes from the operating system, not from the swarm's seed, which every peer has and could subtract."""
 
     def after_one_step(**entropy):
         engine = Worker(clock=lambda: 0.0, **entropy)
@@ -169,7 +170,7 @@ def test_the_same_node_never_draws_the_same_noise_again():
     assert len({given, after_one_step(), after_one_step()}) == 3
 
 
-def test_without_noise_training_is_what_it_was(tmp_path):
+def test_without_noise_training_is_unchanged(tmp_path):
     engines = (opened(digits()), private_engine(schema.PrivacySection(clip_norm=1e-3, max_epsilon=1.0), checkpoint=tmp_path / "c")[0])
     replies = [done(engine, calls.Train(0, 5)) for engine in engines]
     assert torch.equal(engines[0].vector, engines[1].vector)
@@ -193,9 +194,10 @@ def test_digits_are_learned_under_moderate_noise():
     ("mix", "more"),
     [*((mix, {}) for mix in sorted(set(MIXERS) - {"gather", "sparse_outer", "seeds"})), ("dsgd", {"turns": ("0.*", "2.*")})],
 )
-def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix, more):
-    """If every noised gradient is the same, two nodes with other data send the same requests, answers and models, to the byte. So
-    optimisers, trackers and corrections cost no more privacy, and nothing goes around the noise."""
+def test_everything_sent_is_computed_from_noised_gradients(monkeypatch, mix, more):
+    """If all noised gradients are equal, two nodes with different data send the same requests, answers and models, byte for byte. So
+    optimisers, trackers and corrections cost no more privacy, and nothing bypasses the noise.
+    """
     monkeypatch.setattr(Csprng, "noised", lambda _csprng, x, deviation: torch.linspace(-1.0, 1.0, x.numel()))
     agreed = msgspec.structs.replace(
         digits(taken(schema.MixSection, kind=mix, gamma=0.3, **more), shards=4),
@@ -216,7 +218,7 @@ def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix, more):
 
 
 def test_alternating_adapters_cost_the_privacy_of_the_whole_model():
-    """Each step looks at the data, whichever block it trains; the noise is on as many numbers as are trained."""
+    """Each step uses the data, whichever block it trains; all trained numbers are noised."""
     spent = []
     for turns in ((), ("lora_b", "lora_a")):
         agreed = msgspec.structs.replace(
@@ -245,8 +247,8 @@ def gathering(rule):
     )
 
 
-def test_what_is_published_is_made_of_noised_gradients(monkeypatch):
-    """The same where vectors are pulled and a rule with a memory of its own combines them."""
+def test_published_vectors_are_computed_from_noised_gradients(monkeypatch):
+    """The same for pulled vectors, combined by a rule with a memory of its own."""
     monkeypatch.setattr(Csprng, "noised", lambda _csprng, x, deviation: torch.linspace(-1.0, 1.0, x.numel()))
     payloads = []
     for shard in (0, 1):
@@ -264,8 +266,8 @@ def test_what_is_published_is_made_of_noised_gradients(monkeypatch):
     assert payloads[0] == payloads[1]
 
 
-def test_a_node_whose_budget_is_spent_follows_the_swarm_and_looks_at_its_data_no_more():
-    """Its further steps have a gradient of zero, which costs nothing; corrections and exchanges go on, so the others are not held up."""
+def test_a_node_whose_budget_is_spent_mixes_on_without_using_its_data():
+    """Its further steps have a zero gradient, which costs no privacy; corrections and exchanges continue, so others do not wait."""
     agreed = digits("pet", shards=2, rounds=9)
     engine, _ = private_engine(schema.PrivacySection(noise=1.0, max_epsilon=4.0), agreed, node="a")
     other = opened(agreed, 1, "b")
@@ -288,8 +290,8 @@ def test_a_node_whose_budget_is_spent_follows_the_swarm_and_looks_at_its_data_no
 
 
 @pytest.mark.parametrize("way", ["stopped", "crashed"])
-def test_a_restart_keeps_what_was_spent(tmp_path, way):
-    """Stopped in order it is exact. After a crash it is more, by the steps written ahead at most; never less, without a checkpoint too."""
+def test_a_restart_keeps_the_privacy_spent(tmp_path, way):
+    """Exact after an orderly stop. After a crash it is more by at most the steps written ahead; never less, even without a checkpoint."""
     path = tmp_path / "c.safetensors"
     engine, reply = private_engine(PRIVATE, checkpoint=path)
     assert reply.figures.epsilon == 0.0
@@ -312,7 +314,7 @@ def test_a_restart_keeps_what_was_spent(tmp_path, way):
 
 @pytest.mark.parametrize("pace", ["steps", "clock"])
 def test_noise_on_vectors_sent_leaves_exchanges_antisymmetric(pace):
-    """What both ends apply is made of the noised numbers, so it is the same at both: the mean stays, flows stay opposite."""
+    """Both ends apply the same noised numbers: the mean is preserved, and flows stay opposite."""
     agreed = manifest(mix="pet", pace=pace, compress=schema.CompressSection(select="full", request="identity", response="identity"))
     engines = {
         name: private_engine(schema.PrivacySection(exchange_noise=0.01), agreed, node=name, shard=shard, entropy=counted(name))[0]

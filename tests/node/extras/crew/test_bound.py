@@ -1,4 +1,4 @@
-"""What a neighbour sends is no longer than its past allows."""
+"""Vectors from a neighboring stage are limited to a length that its past allows."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def length(values):
 
 
 @given(st.lists(st.floats(0.5, 0.5 * MOST), min_size=1, max_size=40))
-def test_what_is_not_too_long_stays_as_it_is_to_the_bit(lengths):
+def test_vectors_within_the_bound_are_unchanged(lengths):
     bound, values = LaneBound(), torch.linspace(-1.0, 1.0, 24).view(2, 12)
     for each in lengths:
         assert torch.equal(bound(values * each), values * each)
@@ -25,8 +25,8 @@ def test_what_is_not_too_long_stays_as_it_is_to_the_bit(lengths):
 
 
 @given(st.floats(1.1 * MOST, 1e30), st.integers(1, 3))
-def test_what_is_too_long_keeps_its_direction_and_has_the_greatest_length(times, samples):
-    """A micro-batch may have a sample more than another: lengths are those of one number."""
+def test_longer_vectors_are_scaled_to_the_bound(times, samples):
+    """A micro-batch may have one sample more than another, so lengths are root mean squares."""
     bound, values = LaneBound(), torch.ones(2, 3)
     for _ in range(ENOUGH):
         bound(values)
@@ -36,8 +36,8 @@ def test_what_is_too_long_keeps_its_direction_and_has_the_greatest_length(times,
     assert bound.shortened == pytest.approx(times, rel=1e-5)
 
 
-def test_a_forger_raises_what_is_usual_no_faster_than_its_results_are_a_majority():
-    """A minority of forged ones among 256 changes the bound not at all."""
+def test_a_forger_raises_the_bound_only_with_a_majority_of_results():
+    """A minority of forged vectors among 256 does not change the bound."""
     bound, values = LaneBound(), torch.ones(4)
     for _ in range(256):
         bound(values)
@@ -46,7 +46,7 @@ def test_a_forger_raises_what_is_usual_no_faster_than_its_results_are_a_majority
     assert length(bound(values * 1e9)) == pytest.approx(MOST)
 
 
-def test_before_there_is_a_past_and_after_nothing_but_zeros_all_is_taken():
+def test_without_a_past_or_after_zeros_only_nothing_is_bounded():
     bound = LaneBound()
     for each in (1e-3, 1e3, 0.0, 0.0, 0.0):
         bound(torch.full((3,), each))
@@ -54,8 +54,8 @@ def test_before_there_is_a_past_and_after_nothing_but_zeros_all_is_taken():
 
 
 @pytest.mark.parametrize("name", ["activations × 10⁶", "gradients × 10⁶"])
-def test_a_stage_that_forges_lengths_for_a_while_no_longer_ends_what_is_learned(name):
-    """Without the bound its neighbour's parameters are thrown where nothing is learned any more."""
+def test_temporarily_forged_lengths_do_not_end_learning(name):
+    """Without the bound its neighbor's parameters would move so far that learning stops."""
     way, forge = FORGERIES[name]
     honest, moved = forged(SGD, "", forge)
     with without_bound():

@@ -1,4 +1,4 @@
-"""Seats as a node sees them."""
+"""Stage assignments as a node sees them."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ async def test_a_newcomer_is_not_offered_the_stage_of_a_member_about_to_claim_it
 
 
 def test_a_node_that_leaves_says_what_it_left_and_not_that_it_looks_for_a_crew():
-    """Its own record is of somebody who left, so the table of members gives it no seat any more."""
+    """Its record says that it left, so no member assigns it a stage again."""
     node = detector("p0")
     seen = SimpleNamespace(me="p0", members=("p0",), table=node.member_list.members)
     mates = StagePeers(seen, stages=2, stage=1)

@@ -1,4 +1,4 @@
-"""Stages of a crew: bit for bit one machine that accumulates, and what a neighbour may not send."""
+"""Stages of a crew equal one machine that accumulates gradients, bit for bit, and invalid messages of neighbors are refused."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def agreed(text, stages=3, optimizer=None, **crew):
 
 @pytest.mark.parametrize("stages", [3])
 @pytest.mark.parametrize("optimizer", [{}, {"kind": "adamw", "lr": 1e-3}])
-def test_a_cut_replica_learns_bit_for_bit_what_a_whole_one_does_with_the_same_micro_batches(text, stages, optimizer):
+def test_a_replica_cut_into_stages_trains_bit_for_bit_like_a_whole_one(text, stages, optimizer):
     manifest = agreed(text, stages, OptimizerSection(schedule="constant", **optimizer))
     crew, alone = InlineCrew(manifest), one_machine(manifest)
     assert torch.equal(crew.vector, alone.vector), "they begin with one model"
@@ -54,7 +54,7 @@ def test_a_cut_replica_learns_bit_for_bit_what_a_whole_one_does_with_the_same_mi
     assert torch.equal(crew.vector, alone.vector)
 
 
-def test_a_gradient_is_shortened_by_what_all_stages_have_of_it(text):
+def test_gradients_are_clipped_by_their_norm_over_all_stages(text):
     manifest = agreed(text, 3, OptimizerSection(schedule="constant", clip_norm=0.05, lr=0.5))
     crew, alone = InlineCrew(manifest), one_machine(manifest)
     before = alone.vector
@@ -65,7 +65,7 @@ def test_a_gradient_is_shortened_by_what_all_stages_have_of_it(text):
 
 
 def test_with_fewer_bits_it_learns_nearly_the_same(text):
-    """Digits of the losses after four steps, by bits."""
+    """The number of digits in which losses agree after four steps, by bits."""
     optimizer = OptimizerSection(kind="adamw", lr=1e-2, schedule="constant")
     final = {}
     for name in ("float32", "bfloat16", "int8", "delta4"):
@@ -77,7 +77,7 @@ def test_with_fewer_bits_it_learns_nearly_the_same(text):
     assert final["delta4"] == pytest.approx(final["float32"], abs=5e-2), "of other batches"
 
 
-def test_a_given_up_step_changes_nothing_and_is_done_again_alike(text):
+def test_an_abandoned_step_changes_nothing_and_repeats_identically(text):
     manifest = agreed(text)
     crew, other = InlineCrew(manifest), InlineCrew(manifest)
     before = crew.vector
@@ -90,7 +90,7 @@ def test_a_given_up_step_changes_nothing_and_is_done_again_alike(text):
     assert torch.equal(crew.vector, other.vector)
 
 
-def test_states_are_kept_and_gone_back_to_by_steps(text, tmp_path):
+def test_states_are_stored_and_restored_by_step(text, tmp_path):
     crew = InlineCrew(agreed(text, optimizer=OptimizerSection(kind="adamw", lr=1e-3)))
     kept = []
     for _ in range(3):
@@ -120,7 +120,7 @@ def test_states_are_kept_and_gone_back_to_by_steps(text, tmp_path):
 
 
 def turned(it):
-    """Its last two dimensions are exchanged."""
+    """Return the tensor with its last two dimensions exchanged."""
     return replace(it, payload=it.payload[:7] + it.payload[11:15] + it.payload[7:11] + it.payload[15:])
 
 
@@ -151,7 +151,7 @@ def test_mismatched_payloads_are_refused_with_a_reason_and_not_applied(text, way
     assert torch.equal(crew.vector, before)
 
 
-def test_a_label_that_no_class_has_is_refused(text):
+def test_a_label_outside_the_classes_is_refused(text):
     def relabelled(it):
         if it.way != "F":
             return it
@@ -162,7 +162,7 @@ def test_a_label_that_no_class_has_is_refused(text):
         InlineCrew(agreed(text), on_the_way=relabelled).step()
 
 
-def test_numbers_that_are_not_finite_undo_the_step_at_all_stages(text):
+def test_non_finite_numbers_undo_the_step_at_all_stages(text):
     crew = InlineCrew(agreed(text))
     crew.engines[1].replica.x[0] = float("nan")
     before = crew.vector
@@ -196,7 +196,7 @@ def test_blocks_are_cut_by_speed_and_memory_or_refused():
         ({"crew": CrewSection(stages=3, speeds=(1.0,))}, r"crew.speeds: must be one number for each of 3 stages, got 1"),
     ],
 )
-def test_what_a_crew_cannot_do_is_refused_in_one_line(text, change, line):
+def test_settings_impossible_for_a_crew_are_refused_in_one_line(text, change, line):
     manifests.check(agreed(text))
     with pytest.raises(ConfigError, match=line):
         manifests.check(structs.replace(agreed(text), **change))
@@ -226,7 +226,7 @@ def test_a_crew_s_model_that_is_not_in_float32_is_refused(text, monkeypatch):
         InlineCrew(agreed(text))
 
 
-def test_a_stage_that_this_machine_cannot_hold_is_refused_with_those_it_can(text, monkeypatch):
+def test_a_stage_too_large_for_this_machine_is_refused_with_alternatives(text, monkeypatch):
     monkeypatch.setattr("starling.node.engine.local.placing.memory.there", lambda: 260_000)
     with pytest.raises(ConfigError, match=r"stage: \d needs at least .* of memory here, .* are there; try `--stage \d`"):
         InlineCrew(agreed(text))

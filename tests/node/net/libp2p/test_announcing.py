@@ -1,4 +1,4 @@
-"""Which addresses a node is known by, as its interfaces and the peers it meets change."""
+"""The addresses that a node announces as its interfaces and met peers change."""
 
 import ipaddress
 
@@ -26,7 +26,7 @@ def texts(endpoints):
 
 
 @given(found=hosts, met=st.booleans())
-def test_what_every_member_reads_is_part_of_what_is_known_and_bounded(found, met):
+def test_announced_addresses_are_a_bounded_subset_of_the_known_ones(found, met):
     one = node(*found)
     one.met_public = met
     assert set(one.told) <= set(one.known)
@@ -40,7 +40,7 @@ def test_what_every_member_reads_is_part_of_what_is_known_and_bounded(found, met
         assert {ipaddress.ip_address(each.host) for each in one.known} <= set(map(ipaddress.ip_address, found))
 
 
-def test_private_addresses_are_for_private_swarms():
+def test_private_addresses_are_announced_in_private_networks_only():
     one = node(HOME, LAN6, PUBLIC, PUBLIC6)
     assert texts(one.told) == [PUBLIC, PUBLIC6, HOME, LAN6]
     one.met_public = True
@@ -60,7 +60,7 @@ def test_without_ipv4_there_is_no_loopback_of_it():
     assert texts(node().known) == ["127.0.0.1", "::1"]
 
 
-def test_a_move_is_noticed_once_and_being_nowhere_is_no_move():
+def test_a_new_address_is_reported_once_and_having_none_is_not_a_move():
     one = node(HOME)
     assert not one.look([HOME])
     assert one.look([PUBLIC])
@@ -69,7 +69,7 @@ def test_a_move_is_noticed_once_and_being_nowhere_is_no_move():
     assert texts(one.known) == [PUBLIC]
 
 
-def test_connections_from_an_address_that_is_gone_are_dead_but_not_those_within_the_machine():
+def test_connections_from_a_lost_address_are_closed_except_loopback():
     one = node(HOME)
     one.look([PUBLIC, PUBLIC6])
     assert one.is_gone(HOME)

@@ -1,4 +1,4 @@
-"""Streams and lanes over one connection, in virtual time: a slow end breaks nothing, nothing leaks."""
+"""Streams and lanes over one connection, in virtual time: a slow end breaks nothing, and nothing leaks."""
 
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -34,7 +34,7 @@ class PlainChannel:
 
 @asynccontextmanager
 async def connected(bytes_per_s=inf):
-    """Both ends of a connection, the streams that reach the second, and a nursery."""
+    """Return both ends of a connection, the streams that reach the second, and a nursery."""
     sockets = trio.testing.memory_stream_pair()
     channels, ups = [PlainChannel(socket, bytes_per_s) for socket in sockets], [Pacer(0), Pacer(0)]
     one, other = (
@@ -50,8 +50,8 @@ async def connected(bytes_per_s=inf):
 
 
 @virtual
-async def test_a_writer_outlasts_a_reader_that_pauses_for_an_hour():
-    """Stock py-libp2p kills a transfer after five seconds without credit: one pause for training would do it."""
+async def test_a_write_survives_a_reader_s_pause_of_an_hour():
+    """Stock py-libp2p aborts a transfer after five seconds without credit, so one pause of training would abort it."""
     async with connected() as (ends, nursery):
         stream, size = ends.one.open(), 40 << 20
         nursery.start_soon(stream.write, bytes(size))
@@ -63,7 +63,7 @@ async def test_a_writer_outlasts_a_reader_that_pauses_for_an_hour():
 
 
 @virtual
-async def test_the_end_of_a_connection_breaks_its_streams_on_both_sides():
+async def test_a_closed_connection_ends_its_streams_on_both_sides():
     async with connected() as (ends, _nursery):
         stream = ends.one.open()
         await stream.write(b"x")
@@ -81,8 +81,8 @@ async def test_the_end_of_a_connection_breaks_its_streams_on_both_sides():
 
 
 @virtual
-async def test_streams_that_are_over_leave_nothing_behind():
-    """A lane is reopened after every cancelled send, for weeks: tables must not grow."""
+async def test_finished_streams_leave_no_table_entries():
+    """A lane is reopened after every cancelled send, for weeks, so tables must not grow."""
     async with connected() as (ends, _nursery):
         for i in range(300):
             stream = ends.one.open()
@@ -122,7 +122,7 @@ async def read_all(stream):
 
 
 async def probed_s(nursery, near, far):
-    """How long a short frame takes."""
+    """Return how long a short frame takes."""
     began = trio.current_time()
     nursery.start_soon(write_frame, near, b"probe")
     assert await far.read() == (5).to_bytes(4, "big") + b"probe"
@@ -132,7 +132,7 @@ async def probed_s(nursery, near, far):
 @pytest.mark.parametrize("bytes_per_s", [1e6, 2e6, 2e7])
 @virtual
 async def test_a_short_frame_overtakes_a_long_one_on_a_link_of_any_rate(bytes_per_s):
-    """What is queued goes by how fast the link takes it: half a megabyte would be half a second at 1 MB/s."""
+    """The send queue is sized by the link's rate: half a megabyte would take half a second at 1 MB/s."""
     async with connected(bytes_per_s) as (ends, nursery):
         long, _ = await lane_between(ends)
         short, far = await lane_between(ends, "control")
@@ -143,7 +143,7 @@ async def test_a_short_frame_overtakes_a_long_one_on_a_link_of_any_rate(bytes_pe
 
 @virtual
 async def test_a_slow_links_buffer_does_not_make_it_look_fast():
-    """Short frames vanish in the system's buffers in no time: a long one behind them would queue for seconds, and a probe behind it."""
+    """Short frames fit into the system's buffers at once: a long one would then queue for seconds, with a probe behind it."""
     async with connected(inf) as (ends, nursery):
         long, sink = await lane_between(ends)
         short, far = await lane_between(ends, "control")
@@ -160,7 +160,7 @@ async def test_a_slow_links_buffer_does_not_make_it_look_fast():
 
 @virtual
 async def test_streams_write_in_turn():
-    """A short frame waits for one piece of each long one, never for the luck of being woken first."""
+    """A short frame waits for one piece of each long one, independent of which task wakes first."""
     async with connected(1e6) as (ends, nursery):
         for _ in range(8):
             long, sink = await lane_between(ends)
@@ -194,7 +194,7 @@ async def test_a_stream_cancelled_while_writing_lets_the_next_write():
 
 
 @virtual
-async def test_a_fast_link_is_given_full_batches():
+async def test_a_fast_link_receives_full_batches():
     async with connected() as (ends, nursery):
         stream, far = await lane_between(ends)
         nursery.start_soon(write_frame, stream, bytes(8 << 20))
@@ -209,8 +209,8 @@ async def test_a_fast_link_is_given_full_batches():
 
 
 @virtual
-async def test_a_frame_that_stalls_half_way_is_given_up_but_silence_between_frames_is_fine():
-    """Memory for half a frame is not held for ever; an idle lane costs nothing."""
+async def test_a_stalled_frame_is_abandoned_but_an_idle_lane_is_not():
+    """Memory of a partial frame is released; an idle lane costs nothing."""
     async with connected() as (ends, nursery):
         unfinished, frames = PartialFrames(), []
         stream, far = await lane_between(ends)
@@ -254,7 +254,7 @@ async def test_the_peer_with_most_unfinished_bytes_is_reset_at_the_bound():
 
 @virtual
 async def test_strangers_unfinished_frames_have_a_small_bound():
-    """They have only small things to say, and cost nothing to make. Whoever we know is not in their way, nor are they in its."""
+    """Strangers send only short frames and are free to create. They do not block known peers, nor known peers them."""
     async with connected() as (ends, nursery):
         unfinished, frames, streams = PartialFrames(strange_limit=400_000), [], {}
         known = {name: trio.Event() for name in ("member", "stranger", "another")}
@@ -280,7 +280,7 @@ async def test_strangers_unfinished_frames_have_a_small_bound():
 
 @virtual
 async def test_a_long_frame_of_a_stranger_waits_until_it_is_known():
-    """It may be a member whose record is under way. Until then it holds no more than its window, and that counts."""
+    """It may be a member whose record has not arrived. Until then only its window is stored, and that counts."""
     async with connected() as (ends, nursery):
         unfinished, frames, known = PartialFrames(), [], trio.Event()
         stream, far = await lane_between(ends)
@@ -296,7 +296,7 @@ async def test_a_long_frame_of_a_stranger_waits_until_it_is_known():
 
 
 @virtual
-async def test_a_long_frame_of_a_peer_that_stays_unknown_is_given_up():
+async def test_a_long_frame_of_a_peer_that_stays_unknown_is_abandoned():
     async with connected() as (ends, nursery):
         unfinished, frames = PartialFrames(), []
         stream, far = await lane_between(ends)
@@ -309,8 +309,8 @@ async def test_a_long_frame_of_a_peer_that_stays_unknown_is_given_up():
 
 
 @virtual
-async def test_frames_for_which_there_is_no_room_wait_at_their_sender():
-    """A burst is not lost while the inbox is full: the sender's window closes. What its peer may still send counts as held."""
+async def test_frames_wait_at_their_sender_while_the_inbox_is_full():
+    """A burst is not lost while the inbox is full: the sender's window closes. Credit given to the peer counts as memory in use."""
     async with connected() as (ends, nursery):
         unfinished, frames, taken = PartialFrames(), [], trio.Event()
         stream, far = await lane_between(ends)
@@ -336,7 +336,7 @@ async def test_frames_for_which_there_is_no_room_wait_at_their_sender():
 
 @virtual
 async def test_unread_streams_beyond_the_bound_are_reset():
-    """Their windows are memory that a hostile peer fills."""
+    """A hostile peer could fill the memory of their windows."""
     async with connected() as (ends, nursery):
         unfinished = PartialFrames(limit=3 * INITIAL_WINDOW)
         streams = []
@@ -353,7 +353,7 @@ async def test_unread_streams_beyond_the_bound_are_reset():
 
 @pytest.mark.parametrize("lane", ["control", "exchange", "state"])
 @virtual
-async def test_a_length_beyond_the_lane_is_refused_before_its_first_byte(lane):
+async def test_a_length_above_the_lane_s_limit_is_refused_before_its_first_byte(lane):
     async with connected() as (ends, _):
         stream, far = await lane_between(ends, lane)
         await stream.write((MAX_FRAME_BYTES[lane] + 1).to_bytes(4, "big"))
@@ -363,7 +363,7 @@ async def test_a_length_beyond_the_lane_is_refused_before_its_first_byte(lane):
 
 @virtual
 async def test_a_stream_for_another_protocol_or_for_none_is_no_lane():
-    """Stock peers ask for identify and ping; some ask for nothing and wait."""
+    """Stock peers ask for identify and ping; some select no protocol and wait."""
     async with connected() as (ends, _nursery):
         ends.one.open()
         assert await accept(await ends.accepted.receive(), lane_ids()) is None

@@ -1,4 +1,4 @@
-"""Addresses that others told: which are dialled, and how often."""
+"""Addresses reported by others: which are dialled, and how often."""
 
 import pytest
 
@@ -44,24 +44,24 @@ def rumored(host, port=4001):
         ("2001:db8:1:2::/64", "private"),
     ],
 )
-def test_each_address_has_a_kind_also_inside_another(host, kind):
+def test_each_address_has_a_kind_even_when_nested(host, kind):
     assert kind_of(host) == kind
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "127.0.0.1", "169.254.1.1", "169.254.169.254", "224.0.0.1", "::1"])
-def test_no_way_leads_into_a_network_from_outside(host):
+def test_private_addresses_are_not_dialled_from_outside_their_network(host):
     assert Destinations(PUBLIC).choose([rumored(host)], "", 0.0) == []
     assert Destinations(PUBLIC).choose([rumored(host)], "8.8.8.8", 0.0) == []
 
 
-def test_within_a_network_of_ones_own_its_addresses_are_dialled():
+def test_private_addresses_are_dialled_within_their_network():
     inside = rumored("10.0.0.1")
     assert Destinations(frozenset({"private"})).choose([inside], "", 0.0) == [inside]
     assert Destinations(PUBLIC).choose([inside], "10.0.0.9", 0.0) == [inside], "it came from there itself"
     assert Destinations(frozenset({"private"})).choose([rumored("169.254.169.254")], "", 0.0) == []
 
 
-def test_announcements_have_a_swarms_mark_and_names_do_not():
+def test_announced_addresses_decide_the_kind_of_network_and_host_names_do_not():
     bound = [parse("/ip4/172.18.0.2/tcp/4001")]
     assert own_kinds(bound, bound) == {"private"}
     assert own_kinds([parse("/ip4/8.8.8.8/tcp/4001")], bound) == PUBLIC
@@ -77,7 +77,7 @@ def test_a_destination_is_dialled_once_a_minute_until_it_answers():
     assert destinations.choose([one], "", 119.0) == [one]
 
 
-def test_the_ports_of_one_host_and_the_addresses_of_one_peer_are_few():
+def test_dialled_ports_per_host_and_addresses_per_peer_are_limited():
     destinations = Destinations(PUBLIC)
     ports = [rumored("8.8.8.8", port) for port in range(1, 65)]
     assert sum(len(destinations.choose([each], "", 0.0)) for each in ports) == MOST_OF_HOST
@@ -85,12 +85,12 @@ def test_the_ports_of_one_host_and_the_addresses_of_one_peer_are_few():
     assert [destinations.choose(many, "", 1.0) for _ in range(3)] == [many[:AT_ONCE], many[3:6], many[6:]]
 
 
-def test_on_loopback_a_whole_swarm_may_live():
+def test_loopback_has_no_limit_of_ports():
     ports = [rumored("127.0.0.1", port) for port in range(1, 65)]
     destinations = Destinations(frozenset({"loopback"}))
     assert [each for each in ports if destinations.choose([each], "", 0.0)] == ports
 
 
-def test_where_a_peer_was_met_and_what_the_owner_gave_is_dialled_at_any_time():
+def test_met_and_configured_addresses_may_be_dialled_at_any_time():
     destinations, met, given = Destinations(PUBLIC), rumored("8.8.8.8"), parse("/ip4/10.0.0.1/tcp/1")
     assert all(destinations.choose([met, given], "8.8.8.8", 0.0) == [met, given] for _ in range(10))

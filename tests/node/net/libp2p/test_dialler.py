@@ -1,4 +1,4 @@
-"""Dialling several addresses at once, in tasks that outlive those who asked."""
+"""Dialling several addresses at once, in tasks that outlive their callers."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ class Made:
 
 
 @pytest.mark.trio
-async def test_a_connection_that_is_made_is_handed_over():
+async def test_a_new_connection_is_handed_to_its_caller():
     connection = Made()
 
     async def connect(endpoint):
@@ -53,7 +53,7 @@ async def test_a_connection_without_an_owner_is_closed():
 
 @virtual
 async def test_callers_share_an_attempt_and_its_connection_outlives_them():
-    """It runs where the dialler serves: a caller that is cancelled ends neither the attempt nor the connection."""
+    """The dialler's own task runs it: cancelling a caller ends neither the attempt nor the connection."""
     dialled, made, running = [], [], []
 
     async def connect(peer, endpoint):
@@ -83,7 +83,7 @@ async def test_callers_share_an_attempt_and_its_connection_outlives_them():
 
 @virtual
 async def test_rumored_addresses_that_stay_silent_leave_the_slots_of_others_free():
-    """Records of peers that do not exist once held every slot for ten seconds."""
+    """Otherwise records of peers that do not exist would occupy every slot for ten seconds."""
 
     async def connect(peer, endpoint):
         if peer.startswith("silent"):

@@ -1,4 +1,4 @@
-"""Bytes that arrive piece by piece are whole in the end, and an announcement takes next to no memory."""
+"""Bytes that arrive in pieces are assembled whole, and an announced length allocates almost nothing."""
 
 import itertools
 import subprocess
@@ -15,8 +15,8 @@ from tests.strategies import examples
 
 @given(data=st.binary(max_size=400), cuts=st.lists(st.integers(0, 400), max_size=8), reserved=st.integers(1, 300))
 @examples(100)
-def test_pieces_are_whole_in_the_end_however_they_are_cut(data, cuts, reserved):
-    """Fresh memory may hold what was freed a moment ago, and so the right bytes by chance; here it does not."""
+def test_pieces_are_assembled_correctly_however_they_are_cut(data, cuts, reserved):
+    """Fresh memory could contain the right bytes by chance from freed memory; the test prevents that."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growing, "RESERVED_BYTES", reserved)
         patch.setattr(growing, "_reserved", lambda count: memoryview(bytearray(b"\xaa" * count)))
@@ -47,8 +47,8 @@ print(most() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system counts in other units")
-def test_announced_lengths_allocate_nothing_and_received_bytes_are_stored_once():
-    """In a process of its own, whose peak it is."""
+def test_announced_lengths_allocate_no_memory_and_received_bytes_are_stored_once():
+    """Measured as the peak of a separate process."""
     said = subprocess.run([sys.executable, "-c", ANNOUNCED], check=True, capture_output=True, text=True, timeout=60).stdout
     announced, whole = map(int, said.split())
     assert announced < 8 * RESERVED_BYTES, "64 frames"

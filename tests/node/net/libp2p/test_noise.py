@@ -1,4 +1,4 @@
-"""Records: what we seal any Noise implementation opens, and the other way round, however the bytes are cut."""
+"""Noise records interoperate with another implementation in both directions, however the bytes are cut."""
 
 import os
 
@@ -11,7 +11,7 @@ from tests.harness.virtual import virtual
 
 
 class Wire:
-    """A socket: what is sent is kept, what is received comes in pieces of `cut` bytes."""
+    """A socket that records sent bytes and receives in pieces of `cut` bytes."""
 
     def __init__(self, data: bytes = b"", cut: int = 1) -> None:
         self.sent, self.data, self.cut = b"", data, cut

@@ -1,4 +1,4 @@
-"""What a host remembers of peers is bounded, and forgetting neither loses traffic nor lifts a refusal."""
+"""A host's memory of peers is bounded, and forgetting a peer neither loses traffic counts nor lifts a refusal."""
 
 import pytest
 
@@ -17,8 +17,8 @@ def full(connected=()):
     return table
 
 
-def test_what_was_exchanged_with_a_forgotten_peer_stays_in_the_total():
-    """A total that falls looks like a restart in every dashboard."""
+def test_traffic_with_a_forgotten_peer_stays_in_the_total():
+    """A falling total looks like a restart in dashboards."""
     table = full()
     total = table.total_traffic.bytes_received
     for number in range(100):
@@ -54,7 +54,7 @@ def test_only_a_dial_that_was_closed_at_once_without_a_frame_is_a_rejection(conn
     assert peer.rejected_dials == 0
 
 
-def test_a_rejecting_peer_is_dialled_ever_more_rarely_but_at_least_once_a_minute():
+def test_a_rejecting_peer_is_dialled_with_growing_pauses_up_to_a_minute():
     peer, now, waits = PeerState(TokenBucket(1.0, 1.0)), 0.0, []
     for _ in range(peers.REJECTED_DIALS_TOLERATED + 9):
         peer.connection_closed(*closed(now, since=now))

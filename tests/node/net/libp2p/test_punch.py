@@ -1,4 +1,4 @@
-"""The coordination of a simultaneous open: both ends connect at the same moment, whatever the round trip; nothing else starts a dial."""
+"""Coordination of a simultaneous open: both ends connect at the same moment for any round trip; nothing else starts a dial."""
 
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["begin", "connect", "sync"]), st.in
 
 @given(st.floats(0.0, MOST_DELAY_S))
 def test_both_connect_at_the_same_moment_and_one_of_them_begins_the_handshake(way_s):
-    """`way_s`: of a message, one way through the relay."""
+    """`way_s`: the time of a message one way through the relay."""
     opener, answerer = Punch(opens=True), Punch(opens=False)
     assert opener.begin(0.0) == [SayConnect()]
     assert answerer.connect(["opener"], way_s) == [SayConnect()]
@@ -62,7 +62,7 @@ def test_a_message_out_of_order_ends_the_attempt_and_no_end_connects_twice(opens
     assert len(said) <= 2
 
 
-def test_a_pair_that_cannot_meet_is_tried_more_and_more_rarely_until_something_changes():
+def test_a_pair_that_cannot_connect_is_retried_with_growing_pauses_until_an_address_changes():
     pairs, now, tried = Pairs(), 0.0, []
     while now < 20 * LONGEST_PAUSE_S:
         if pairs.may_try("peer", now):

@@ -1,4 +1,4 @@
-"""What a relay gives: every schedule of asking, sending and leaving keeps its bounds, and what ends is free again."""
+"""A relay's bounds hold for every schedule of requests, data and disconnections, and ended circuits free their places."""
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +34,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60)
 @given(STEPS)
-def test_no_schedule_passes_a_bound_and_what_ends_is_free_again(steps):
+def test_no_schedule_exceeds_a_bound_and_ended_circuits_free_their_place(steps):
     slots, now, made, passed = RelaySlots(SMALL), 0.0, [], {}
     for kind, *rest in steps:
         match kind, rest:
@@ -73,8 +73,8 @@ def test_no_schedule_passes_a_bound_and_what_ends_is_free_again(steps):
     assert slots.buckets == 0
 
 
-def test_a_place_that_was_left_is_given_again_however_often():
-    """The stock relay gives eight circuits in its life."""
+def test_freed_places_are_reused_without_limit():
+    """The stock relay gives eight circuits in its lifetime."""
     slots, now = RelaySlots(SMALL), 0.0
     for _ in range(100):
         now += 10.0
@@ -112,8 +112,8 @@ def test_reservations_are_shared_by_prefix_and_no_one_keeps_them_for_having_come
     assert slots.begin("other", "c", "a 3", True, 0.0) == "no reservation"
 
 
-def test_identities_of_one_prefix_leave_all_others_their_circuits():
-    """Eight filled 64 places for good, and honest attempts were 0 of 30."""
+def test_identities_of_one_prefix_cannot_take_others_circuits():
+    """Eight identities once filled all 64 places permanently, and 0 of 30 honest attempts succeeded."""
     slots = RelaySlots(Allowance(1000, 60.0, 100.0, 250.0))
     for number in range(16):
         assert slots.reserve(f"target {number}", f"192.0.{number}.0/24", True, 0.0) > 0.0
@@ -128,7 +128,7 @@ def test_identities_of_one_prefix_leave_all_others_their_circuits():
     assert sum(isinstance(it, Circuit) for it in one_target) == 6, "of those to one target, where each prefix has one at last"
 
 
-def test_identities_of_one_prefix_leave_half_of_the_questions_at_a_target_to_others():
+def test_identities_of_one_prefix_use_at_most_half_of_a_target_s_requests():
     slots, begun = RelaySlots(Allowance(1000, 60.0, 100.0, 250.0)), 0
     slots.reserve("target", "", True, 0.0)
     for second in range(60):
@@ -144,11 +144,11 @@ def test_a_flooding_requester_gets_few_answers_and_causes_few_dials_of_a_target(
     slots.reserve("target", "", True, 0.0)
     begun = [slots.begin(f"asker{n}", "", "target", True, 0.0) for n in range(askers) for _ in range(20)]
     assert sum(isinstance(it, Circuit) for it in begun) <= min(KNOCKS, ASKS * askers)
-    assert slots.reserve("other", "", True, 0.0) > 0.0  # nobody else pays for it
+    assert slots.reserve("other", "", True, 0.0) > 0.0  # others are not slowed down by it
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=8))
-def test_bytes_beyond_the_pace_wait_and_are_not_lost(amounts):
+def test_bytes_above_the_rate_wait_and_are_not_lost(amounts):
     slots = RelaySlots(SMALL)
     slots.reserve("b", "", True, 0.0)
     circuit, now, sent = slots.begin("a", "", "b", True, 0.0), 0.0, 0
@@ -160,7 +160,7 @@ def test_bytes_beyond_the_pace_wait_and_are_not_lost(amounts):
 
 
 @pytest.mark.parametrize("mode", ["control", "small"])
-def test_a_circuit_lasts_until_its_bytes_or_its_time_are_used_up(mode):
+def test_a_circuit_ends_at_its_limit_of_bytes_or_time(mode):
     allowance = ALLOWANCES[mode]
     slots = RelaySlots(allowance)
     slots.reserve("b", "", True, 0.0)
@@ -173,7 +173,7 @@ def test_a_circuit_lasts_until_its_bytes_or_its_time_are_used_up(mode):
 
 
 def test_a_second_circuit_between_two_replaces_the_first():
-    """Its source lost its line, and the relay has not noticed."""
+    """Its source lost its connection, and the relay has not noticed yet."""
     slots = RelaySlots(SMALL)
     slots.reserve("b", "", True, 0.0)
     first, second = slots.begin("a", "", "b", True, 0.0), slots.begin("a", "", "b", True, 1.0)
@@ -181,7 +181,7 @@ def test_a_second_circuit_between_two_replaces_the_first():
     assert slots.passed(first, 1, 1.0) is None
 
 
-def test_a_node_that_relays_nothing_says_so():
+def test_a_node_that_relays_nothing_refuses_reservations():
     slots = RelaySlots(ALLOWANCES.get("off"))
     assert slots.reserve("a", "", True, 0.0) == slots.begin("a", "", "b", True, 0.0) == "not allowed"
     assert RelaySlots(SMALL).begin("a", "", "b", True, 0.0) == "no reservation"

@@ -1,4 +1,4 @@
-"""Which relays a node asks: two at a time, renewed in time, and who refuses is left alone for longer each time."""
+"""The relays that a node asks: two at a time, renewed in time, with growing pauses after refusals."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,7 +66,7 @@ def test_a_refusing_relay_is_retried_after_growing_pauses():
     assert asked == [0.0, AGAIN_S, 3 * AGAIN_S, 7 * AGAIN_S, 15 * AGAIN_S]
 
 
-def test_another_relay_takes_the_place_of_one_that_is_gone():
+def test_a_lost_relay_is_replaced():
     core = Reservations()
     for relay in core.ask(("a", "b", "c"), 0.0):
         core.granted(relay, 1000.0, 0.0)

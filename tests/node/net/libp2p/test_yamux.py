@@ -1,4 +1,4 @@
-"""The muxer's state machine: what is sent arrives, and a peer that breaks the rules costs nothing."""
+"""The muxer's state machine: sent data arrive, and a peer that breaks the rules costs nothing."""
 
 import struct
 
@@ -36,7 +36,7 @@ def pump(one: Session, other: Session) -> tuple[list, list]:
 
 
 def until_violation(session: Session, frames, apart_s=0.0) -> tuple[str, list]:
-    """Feed frames until one is a violation: its reason ("" if none was) and the events before it."""
+    """Feed frames until one is a violation; return its reason ("" if none was) and the events before it."""
     events = []
     try:
         for number, data in enumerate(frames):
@@ -67,8 +67,8 @@ def test_streams_cut_anywhere_arrive_whole_and_in_order(messages, cuts):
     assert got == sent
 
 
-def test_a_sender_stops_at_the_window_and_goes_on_when_bytes_are_consumed():
-    """Flow control: at most a window is under way to a reader that does not read, and it doubles while the reader does."""
+def test_a_sender_stops_at_the_window_until_bytes_are_consumed():
+    """Flow control: at most one window is in flight to a reader that does not read, and it doubles while the reader does."""
     one, other = pair()
     stream = one.open()
     pump(one, other)
@@ -86,8 +86,8 @@ def test_a_sender_stops_at_the_window_and_goes_on_when_bytes_are_consumed():
     assert windows == [yamux.INITIAL_WINDOW << doubling for doubling in range(7)]
 
 
-def test_credit_comes_back_long_before_the_window_is_used_up():
-    """With an update for every half a sender far away had half a window a round trip."""
+def test_credit_is_returned_long_before_the_window_is_used_up():
+    """With an update per half window a distant sender would get half a window per round trip."""
     one, other = pair()
     stream, late = one.open(), 0
     pump(one, other)
@@ -101,8 +101,8 @@ def test_credit_comes_back_long_before_the_window_is_used_up():
     assert 0 < late <= WINDOW // 8
 
 
-def test_the_windows_of_all_streams_together_are_bounded_and_come_back():
-    """What a peer may have us hold is said by connection, not by stream."""
+def test_the_sum_of_all_streams_windows_is_bounded_and_returned():
+    """The memory a peer may use is bounded per connection, not per stream."""
     one, other = pair()
     streams = [one.open() for _ in range(4)]
     pump(one, other)
@@ -127,7 +127,7 @@ def test_the_windows_of_all_streams_together_are_bounded_and_come_back():
 
 
 def test_an_announced_length_beyond_the_window_ends_the_session_before_a_byte_of_it():
-    """Stock py-libp2p takes it all. We read no answers on our own streams, so there a peer has the initial window only."""
+    """Stock py-libp2p accepts it all. Answers on own streams are not read, so a peer has only the initial window there."""
     one, other = pair()
     with pytest.raises(Violation, match="window_overrun"):
         pair()[1].receive(frame(DATA, SYN, 1, yamux.INITIAL_WINDOW + 1), 0.0)
@@ -138,8 +138,8 @@ def test_an_announced_length_beyond_the_window_ends_the_session_before_a_byte_of
         one.receive(frame(DATA, 0, stream, 1), 0.0)
 
 
-def test_a_peer_that_ignores_the_window_is_cut_off_at_the_window():
-    """Many frames of allowed length must not add up to more than the credit."""
+def test_a_peer_that_exceeds_the_window_is_disconnected():
+    """Many frames of allowed length must not exceed the credit together."""
     _, other = pair()
     other.receive(frame(UPDATE, SYN, 1, 0), 0.0)
     piece = frame(DATA, 0, 1, 1 << 16, bytes(1 << 16))
@@ -149,7 +149,7 @@ def test_a_peer_that_ignores_the_window_is_cut_off_at_the_window():
 
 
 def test_more_streams_than_allowed_are_reset_one_by_one():
-    """The session lives, so that an honest burst costs only its excess."""
+    """The session survives, so an honest burst loses only its excess."""
     one, other = pair()
     streams = [one.open() for _ in range(yamux.MAX_INBOUND_STREAMS + 3)]
     at_one, at_other = pump(one, other)
@@ -169,8 +169,8 @@ def test_a_flood_of_openings_ends_the_session():
     assert until_violation(other, frames)[0] == "muxer_openings"
 
 
-def test_a_peer_that_asks_and_never_reads_the_answers_is_cut_off():
-    """Answers are queued for it: without a bound that is our memory."""
+def test_a_peer_that_never_reads_its_answers_is_disconnected():
+    """Answers are queued for it, so without a bound they would fill the memory."""
     _, other = pair()
     pings = (frame(PING, SYN, 0, nonce) for nonce in range(200_000))
     assert until_violation(other, pings, apart_s=1 / yamux.SMALL_FRAMES_PER_S)[0] == "muxer_not_reading"
@@ -180,8 +180,8 @@ def test_a_peer_that_asks_and_never_reads_the_answers_is_cut_off():
 @pytest.mark.parametrize(
     "small", [frame(PING, SYN, 0, 7), frame(PING, ACK, 0, 7), frame(DATA, 0, 1, 1, b"x"), frame(UPDATE, 0, 1, 1), frame(UPDATE, 0, 99, 1)]
 )
-def test_frames_that_carry_next_to_nothing_are_few(small):
-    """A record of them is 5,000 frames and 20 ms of our processor; 64 connections that send nothing else would take all of it."""
+def test_the_rate_of_empty_frames_is_limited(small):
+    """A record has up to 5,000 of them, 20 ms of processor time; 64 connections that send nothing else would use all of it."""
     _, other = pair()
     other.receive(frame(UPDATE, SYN, 1, 0), 0.0)
     assert until_violation(other, [small] * 3_900)[0] == ""
@@ -204,13 +204,13 @@ def test_frames_that_carry_next_to_nothing_are_few(small):
         (frame(UPDATE, SYN, 1, 2**32 - 1) + frame(UPDATE, 0, 1, 2**32 - 1), "muxer_window_overflow"),
     ],
 )
-def test_what_the_specification_forbids_is_named(data, reason):
+def test_violations_of_the_specification_are_named(data, reason):
     with pytest.raises(Violation, match=reason):
         Session(dialler=False).receive(data, 0.0)
 
 
 def test_a_stream_ends_in_order_after_its_last_byte():
-    """FIN may come with data; both ends forget a stream only when both have finished."""
+    """FIN may come with data; each end forgets a stream only when both have finished."""
     one, other = pair()
     stream = one.open()
     one.send(stream, memoryview(b"last words"))
@@ -227,7 +227,7 @@ def test_a_stream_ends_in_order_after_its_last_byte():
 
 
 def test_data_of_a_reset_stream_is_skipped():
-    """What was under way when we reset is not a fault of the peer."""
+    """Data in flight at the time of our reset are not a fault of the peer."""
     one, other = pair()
     stream = one.open()
     pump(one, other)
@@ -240,7 +240,7 @@ def test_data_of_a_reset_stream_is_skipped():
 
 
 def test_the_first_frames_are_those_of_the_specification():
-    """Golden bytes: a stock libp2p peer must understand them."""
+    """Golden bytes, which a stock libp2p peer must understand."""
     one, other = pair()
     stream = one.open()
     one.send(stream, memoryview(b"hi"))

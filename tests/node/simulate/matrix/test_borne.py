@@ -1,4 +1,4 @@
-"""One of eight lies about what it bears out: nobody is moved further than its own gradients allow."""
+"""One of eight rows lies about its confirmed share: no honest row is moved farther than its own gradients allow."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ PEERS = tuple("abcdefgh")
 
 @dataclass(frozen=True, slots=True)
 class Claimed(Flows):
-    """The first row claims another share than it bears out."""
+    """An algorithm whose first row claims a false confirmed share."""
 
     claim: float = 1.0
 
@@ -35,7 +35,7 @@ class Claimed(Flows):
 
 
 def swarm(claim):
-    """Eight nodes with bowls of their own, whose gradients vanish a long way from where they are."""
+    """Return eight nodes with different quadratics, whose gradients vanish far from their minima."""
     pet = Pet(0.3, 1e6)
     if claim is not None:
         object.__setattr__(pet, "edge", Claimed(pet.edge.kappa, pet.edge.bound, claim))
@@ -45,7 +45,7 @@ def swarm(claim):
 
 
 def walked(claim, monkeypatch):
-    """(ROUNDS,) how far the mean of the honest is from where they would meet; each step's bound is checked."""
+    """Return (ROUNDS,) distances of the honest mean from its optimum; asserts each step's bound."""
     chance = torch.Generator().manual_seed(3)
     slopes = torch.rand(NODES, DIM, generator=chance, dtype=torch.float64) + 0.1
     targets = torch.randn(NODES, DIM, generator=chance, dtype=torch.float64)
@@ -81,8 +81,8 @@ def walked(claim, monkeypatch):
 
 
 @pytest.mark.parametrize("claim", [0.0, 1.0])
-def test_a_liar_about_what_it_bears_out_moves_the_honest_no_further_than_their_own_gradients(claim, monkeypatch):
-    """Who claims 0 leaves plain averages on its edges, who claims 1 the rule without s; both still learn."""
+def test_false_confirmed_shares_move_honest_nodes_no_farther_than_their_gradients(claim, monkeypatch):
+    """A claim of 0 leaves plain averages on its edges, a claim of 1 the rule without s; the honest learn in both cases."""
     with monkeypatch.context() as patch:
         honest = walked(None, patch)
     lied = walked(claim, monkeypatch)

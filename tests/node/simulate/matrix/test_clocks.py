@@ -1,4 +1,4 @@
-"""Virtual time of simulated rounds: what waits for what, and for how long."""
+"""Virtual time of simulated rounds: which events wait for which, and for how long."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_a_row_without_exchanges_for_some_rounds_waits_longer_at_the_next(met_be
     for pair in [(0, 1), (0, 1), (0, 2) if met_between else (0, 1), (1, 2)]:
         made.begin(10, all_alive(3), meet(pair))
         made.end(meet(pair), stats(meet(pair), lost=(0,) if pair == (1, 2) else ()))
-    once = 4.0 + 5.0 + 2.0  # its steps, the longest wait, two rounds of steps
+    once = 4.0 + 5.0 + 2.0  # its steps, the longest wait, and two rounds of steps
     assert made.now_s[2] == pytest.approx(once if met_between else once + 3 * 2.0)
 
 
@@ -71,7 +71,7 @@ def test_a_lost_exchange_costs_both_ends_their_deadline_and_a_lost_proof_the_res
     met = meet((0, 1), (2, 3))
     made.begin(10, all_alive(4), met)
     made.end(met, stats(met, lost=(0,), unproven=(1,)))
-    full = 1.0 + 5.0 + 2.0  # its steps, the longest wait, as nothing is learned yet, and two rounds of its own steps
+    full = 1.0 + 5.0 + 2.0  # its steps, the longest wait, as no duration is known yet, and two rounds of its own steps
     assert made.now_s == pytest.approx([full, full, 1.0, full])
 
 
@@ -87,8 +87,8 @@ def story(step_s, rounds, **more):
     return made, np.array(steps), np.array(late)
 
 
-def test_a_straggler_neither_stops_the_others_nor_is_left_to_itself():
-    """Five times slower: the others wait at worst a deadline and one round of their own for it; it does fewer local steps, and is met."""
+def test_a_straggler_neither_stops_the_others_nor_stays_without_exchanges():
+    """It is five times slower: others wait at most a deadline and one round of their own; it does fewer local steps and still exchanges."""
     fair, _, never = story([0.1] * 8, 60)
     slow, steps, late = story([0.1] * 7 + [0.5], 60)
     assert not never.any()
@@ -113,7 +113,7 @@ def test_rounds_without_local_steps_take_the_time_of_their_messages():
     assert made.now_s == pytest.approx([1.0, 1.5])
 
 
-def test_the_dead_stand_still_and_who_joins_begins_where_its_source_is():
+def test_dead_rows_stand_still_and_a_joiner_starts_at_its_source_s_time():
     made = clocks([0.1, 0.1, 0.1])
     met, alive = meet((0, 1)), np.array([True, True, False])
     assert made.begin(10, alive, met)[0].tolist() == [10, 10, 0]

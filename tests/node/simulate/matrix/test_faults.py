@@ -1,4 +1,4 @@
-"""Lost exchanges, late proofs, nodes that crash, leave, join: what a swarm as matrices keeps through all of it."""
+"""Lost exchanges, late proofs, crashes, leaves and joins: invariants of a simulated swarm through all of them."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def bowls(dtype=torch.float64):
 
 
 def exchanges(chance, living, *, repeated=False):
-    """Some pairs of those alive; several of one row, and in a slot perhaps of one pair."""
+    """Draw pairs of live rows; several of one row, and in a slot possibly the same pair twice."""
     pairs = [(i, j) for place, i in enumerate(living) for j in living[place + 1 :]]
     many = int(chance.integers(0, min(6, len(pairs)) + 1))
     chosen = [pairs[at] for at in chance.choice(len(pairs), many, replace=repeated)] if pairs else []
@@ -49,7 +49,7 @@ def exchanges(chance, living, *, repeated=False):
 
 
 def everybody(living):
-    """All pairs."""
+    """Return all pairs."""
     pairs = [(i, j) for i in living for j in living if i < j]
     return Exchanges(np.array(pairs, np.int64).T, np.full((2, len(pairs)), 1.0 / len(living)))
 
@@ -59,7 +59,7 @@ def drawn(chance, many, loss=0.3):
 
 
 def changed(chance, alive):
-    """Sometimes a row crashes, leaves, closes an edge or joins."""
+    """With some probability a row crashes, leaves, closes an edge or joins."""
     living = sorted(alive)
     crashed, left, closed, joined = [], [], [], []
     if len(living) > 3 and chance.random() < 0.2:
@@ -83,7 +83,7 @@ def made(mixer, codec, seed, dtype=torch.float64, alive=range(5), **more):
 
 
 def stories(seed, swarm, other, rounds=12):
-    """The same events to a swarm as matrices and to `other`, in either pace; yields after each."""
+    """Apply the same events to the matrix swarm and to `other`, in either pace; yield after each."""
     a, b = bowls()
     chance = np.random.default_rng(seed)
 
@@ -114,10 +114,9 @@ def stories(seed, swarm, other, rounds=12):
 @pytest.mark.slow
 @given(seed=seeds, codec=st.sampled_from([CODED, EXACT]), leak=st.sampled_from([0.0, 0.2]), kappa=st.sampled_from([0.3, None]))
 @quick
-def test_with_faults_too_the_matrix_walks_the_loops_trajectory(seed, codec, leak, kappa):
-    """Flows that live once for both ends, totals that move with them, answers of earlier rounds: bookkeeping, but for the order of sums.
-
-    What is borne out of a correction that is nothing but rounding is anything; how much of it counted so far is then not compared.
+def test_the_matrix_follows_the_loop_s_trajectory_with_faults(seed, codec, leak, kappa):
+    """The shared flows, their totals and delayed answers agree with the loop but for the order of sums.
+    The confirmed share of a correction that is only rounding error is arbitrary, so it is then not compared.
     """
     mixer = Pet(kappa, 0.02, leak)
     swarm = made(mixer, codec, 9)
@@ -127,7 +126,7 @@ def test_with_faults_too_the_matrix_walks_the_loops_trajectory(seed, codec, leak
         for row in loop.alive:
             torch.testing.assert_close(swarm.x[row], loop.loop.x[row], rtol=1e-9, atol=1e-12)
             torch.testing.assert_close(swarm.state.c[row], loop.loop.states[row].c, rtol=1e-9, atol=1e-12)
-            known = loop.loop.states[row].known[1:]  # the first says of all rows whether there are flows
+            known = loop.loop.states[row].known[1:]  # the first row's state decides for all rows whether there are flows
             corrections = (swarm.state.c[row], loop.loop.states[row].c)
             rounding |= {row for c in corrections if 0.0 < float(c.abs().max()) < 1e-12}
             compared = [place for place, name in enumerate(Borne._fields[1:]) if not (name == "sum" and row in rounding)]
@@ -137,7 +136,7 @@ def test_with_faults_too_the_matrix_walks_the_loops_trajectory(seed, codec, leak
 
 
 class AliveOnly:
-    """Only keeps count of who is alive."""
+    """Only records which rows are alive."""
 
     def __init__(self, alive):
         self.alive = set(alive)
@@ -157,9 +156,8 @@ class AliveOnly:
 @given(seed=seeds)
 @quick
 def test_flows_cancel_at_every_moment_but_for_what_is_pending(seed):
-    """The invariant that PET stands on: the corrections of the living sum to what responders have yet to hear, and to nothing else.
-
-    As long as settled flows can be revoked: one that is too old for that stays when the other end goes.
+    """PET's invariant: the corrections of live rows sum to the changes that responders have not applied yet.
+    This holds while settled flows can be revoked: a flow too old for that stays when the other end goes.
     """
     swarm = made(Pet(0.3, 0.02), CODED, 9, settled_edges=99)
     others = AliveOnly(range(5))
@@ -174,7 +172,7 @@ def test_flows_cancel_at_every_moment_but_for_what_is_pending(seed):
 
 
 def pending_changes(swarm):
-    """(DIM,) by what responders are yet to change their models."""
+    """Return (DIM,) the sum of changes that responders have yet to apply."""
     vectors = torch.zeros(2 * DIM, dtype=torch.float64)
     for update in swarm.exchanges.pending.values():
         vectors[update.group.coordinates[0]] += update.change[0]
@@ -185,9 +183,9 @@ def pending_changes(swarm):
 @given(seed=seeds, name=st.sampled_from(["dsgd", "pet", "gradient_tracking", "quasi_global", "choco", "beer"]))
 @quick
 def test_exchanges_conserve_the_sum_of_models(seed, name):
-    """What one end gains the other loses, at once or when it hears of it: the mean is moved by gradients alone."""
+    """One end gains what the other loses, at once or when the proof arrives: only gradients move the mean."""
     params = {"pet": {"kappa": 0.3, "flow_limit": 1.0}, "choco": {"gamma": 0.3}, "beer": {"gamma": 0.3}}
-    averages = name not in ("choco", "beer")  # late swaps are whole ones at a time: see the next test
+    averages = name not in ("choco", "beer")  # late swaps are complete; see the next test
     swarm = made(MIXERS[name](**params.get(name, {})), ExchangeCodec(Fp16(), Int4(), 1.0, clip), 4, torch.float64, range(ROWS))
     chance, (a, b) = np.random.default_rng(seed), bowls(torch.float64)
 
@@ -210,8 +208,8 @@ def test_exchanges_conserve_the_sum_of_models(seed, name):
 @pytest.mark.slow
 @given(seed=seeds, name=st.sampled_from(["push_sum", "r_fast"]))
 @quick
-def test_running_sums_lose_nothing_over_swaps_that_are_lost_or_late(seed, name):
-    """What nodes hold and what was given and not yet seen never change but by gradients."""
+def test_running_sums_are_conserved_over_lost_and_late_swaps(seed, name):
+    """The sum of what nodes hold and what is in transit changes by gradients only."""
     swarm = made(MIXERS[name](), EXACT, 4, torch.float64, range(ROWS))
     chance, (a, b) = np.random.default_rng(seed), bowls(torch.float64)
     pushed = slice(0, DIM + 1) if name == "push_sum" else slice(DIM, None)
@@ -235,7 +233,7 @@ def test_running_sums_lose_nothing_over_swaps_that_are_lost_or_late(seed, name):
 @given(seed=seeds)
 @quick
 def test_public_copies_agree_at_both_ends_whatever_swaps_were_lost(seed):
-    """One message that counts at one end alone would set them apart for ever; a proof that is late does so only until it is there."""
+    """A message that counts at one end only would separate the copies for ever; a late proof does so until it arrives."""
     swarm, chance = made(MIXERS["choco"](0.3), CODED, 4, alive=range(ROWS)), np.random.default_rng(seed)
     swarm.x += torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(seed))
     kept = swarm.exchanges.kept
@@ -285,7 +283,7 @@ def test_a_late_joiner_gets_a_members_model_and_no_other_state():
 
 
 def test_a_late_joiner_starts_from_its_sources_outer_parameters():
-    """Not at the model of its source, which goes on from what that alone has not sent."""
+    """Not at its source's model, which includes a residual that only the source has."""
     swarm, met = made(SparseOuter(), CODED, 3, selector=ChunkTopK(0.1, 64)), everybody(range(5))
     a, b = bowls()
     for number in range(3):
@@ -299,8 +297,8 @@ def test_a_late_joiner_starts_from_its_sources_outer_parameters():
     assert len(swarm.settled[:6].unique(dim=0)) == 1
 
 
-def test_exchanges_are_lost_as_often_as_they_should():
-    """A request and its response must both arrive in one of the tries, then the proof in one of as many."""
+def test_exchanges_are_lost_at_the_configured_rate():
+    """Request and response must both arrive in one of the tries, then the proof in one of as many."""
     for loss, tries in ((0.3, 1), (0.3, 3), (0.0, 1)):
         faults = exchange_faults(FaultsSection(loss=loss, tries=tries), 1, 0, 20_000)
         assert abs(faults.lost.mean() - (1 - (1 - loss) ** 2) ** tries) < 0.01
@@ -308,7 +306,7 @@ def test_exchanges_are_lost_as_often_as_they_should():
 
 
 def changes_of(faults, rounds=400, nodes=10, rows=500, fewest=FEWEST):
-    """The churn of a whole run, without a swarm."""
+    """Return the churn of a whole run, without a swarm."""
     alive = torch.arange(rows) < nodes
     used, changes = alive.clone(), []
     for number in range(rounds):
@@ -319,7 +317,7 @@ def changes_of(faults, rounds=400, nodes=10, rows=500, fewest=FEWEST):
             alive[row] = False
         for row, source in change.joined:
             assert alive[source]
-            assert row == int(used.sum())  # the lowest row that was never used
+            assert row == int(used.sum())  # the lowest unused row
             alive[row] = used[row] = True
         assert int(alive.sum()) >= fewest
         changes.append(change)
@@ -327,7 +325,7 @@ def changes_of(faults, rounds=400, nodes=10, rows=500, fewest=FEWEST):
 
 
 def test_rates_are_nodes_a_round_on_average():
-    """Within three standard deviations of 400 draws; the whole part is certain."""
+    """Within three standard deviations over 400 draws; the integer part of a rate is deterministic."""
     changes = changes_of(FaultsSection(crash=1.3, leave=0.2, join=1.5), rows=800, nodes=100)
     for kind, rate in (("crashed", 1.3), ("left", 0.2), ("joined", 1.5)):
         counts = [len(getattr(change, kind)) for change in changes]
@@ -348,8 +346,8 @@ def test_the_fewest_nodes_always_stay(fewest):
 
 
 @pytest.mark.slow
-def test_pet_finds_the_optimum_of_those_who_stayed_where_a_tracker_per_node_is_stuck():
-    """A third of all messages lost, crashes and newcomers: a departed node's share of a sum is gone, a deleted flow is not missed."""
+def test_pet_finds_the_remaining_nodes_optimum_under_churn_and_a_tracker_per_node_does_not():
+    """A third of all messages lost, crashes and joins: a departed node's tracker share is lost, while its flows can be deleted."""
     faults = FaultsSection(loss=0.3, tries=1, crash=0.03, join=0.03, churn_from=20, churn_until=150)
     error = {}
     for name, mixer, lr in (("pet", Pet(0.1, 1e6), 0.1), ("tracking", MIXERS["gradient_tracking"](), 0.05)):

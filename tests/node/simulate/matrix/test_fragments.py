@@ -1,4 +1,4 @@
-"""Exchanges of fragments in the table: grouped by length, each at its own stretch."""
+"""Exchanges of fragments in the matrix: grouped by length, each in its own range of coordinates."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from starling.node.simulate.matrix.table import add, grouped
 
 
 def test_fragments_are_taken_and_added_at_their_stretches():
-    """Parts of 7 and 8 coordinates are two groups; together they are all exchanges."""
+    """Parts of 7 and 8 coordinates form two groups, which together contain all exchanges."""
     dim, parts = 23, 3
     rows = torch.arange(5 * dim, dtype=torch.float32).view(5, dim)
     supports, at = [Fragment(part % parts, parts) for part in range(5)], np.arange(5)

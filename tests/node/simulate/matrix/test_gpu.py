@@ -52,11 +52,11 @@ def walk(device, name, selector, response):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator")
 @pytest.mark.parametrize("selector", [Everything(), Mask(0.3), TopK(0.2)], ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize(("name", "response"), [("pet", "int4"), ("gradient_tracking", "int4"), ("choco", "int4"), ("push_sum", "exact")])
-def test_a_swarm_on_an_accelerator_goes_where_one_on_the_processor_goes(name, response, selector):
-    """Chance is drawn on the processor, so only the last bits of sums may differ, and with them a rounding now and then."""
+def test_a_swarm_on_an_accelerator_agrees_with_one_on_the_processor(name, response, selector):
+    """Random numbers are drawn on the processor, so only the last bits of sums may differ, and with them an occasional rounding."""
     torch.testing.assert_close(walk("cuda", name, selector, response), walk("cpu", name, selector, response), rtol=0.0, atol=1e-2)
 
 
 def test_the_same_story_on_the_processor_moves_every_model():
-    """So that the comparison on an accelerator has something to compare."""
+    """So the comparison on an accelerator is not vacuous."""
     assert np.all(walk("cpu", "pet", Mask(0.3), "int4").abs().amax(1).numpy() > 0.1)

@@ -1,4 +1,4 @@
-"""Many nodes' local steps at once must be what each node would have done by itself."""
+"""Local steps of many nodes at once equal those of each node alone."""
 
 import json
 import math
@@ -40,7 +40,7 @@ def agreement(case, **task_keys):
 
 
 def own_gradient(agreed, row, step, x):
-    """As `starling.node.engine.local` computes it, with autograd."""
+    """Return the gradient as `starling.node.engine.local` computes it, with autograd."""
     made = task(agreed.task.kind, agreed.task.params())
     model = made.model(generator(agreed.seed, "model"))
     data = made.data(Source(None, agreed.partition, row, agreed.seed), "cpu")
@@ -51,7 +51,7 @@ def own_gradient(agreed, row, step, x):
 
 @kinds
 @pytest.mark.parametrize("stack_from", [2, 100], ids=["stacked", "one by one"])
-def test_gradients_are_those_of_each_node_on_its_own_batch(case, stack_from):
+def test_stacked_gradients_equal_each_node_s_own(case, stack_from):
     agreed = agreement(case)
     made = problem(agreed, LABELS, stack_from)
     rows, done = torch.tensor([0, 1, 2, 4]), torch.tensor([0, 3, 1, 7])
@@ -64,7 +64,7 @@ def test_gradients_are_those_of_each_node_on_its_own_batch(case, stack_from):
     torch.testing.assert_close(gradients, expected, rtol=1e-12 if exact else 1e-4, atol=1e-14 if exact else 1e-6)
 
 
-def test_what_has_a_formula_uses_it_and_the_rest_is_stacked():
+def test_tasks_with_a_formula_use_it_and_others_are_stacked():
     assert isinstance(problem(agreement("quadratic"), LABELS), Bowls)
     assert isinstance(problem(agreement("diagonal"), LABELS), Bowls)
     assert problem(agreement("logistic"), LABELS).optimum is not None
@@ -76,7 +76,7 @@ def test_what_has_a_formula_uses_it_and_the_rest_is_stacked():
 
 @dataclass(frozen=True, slots=True)
 class Branching:
-    """A task whose loss looks at values, which vmap cannot follow."""
+    """A task whose loss branches on values, which vmap cannot trace."""
 
     inner: object
 
@@ -101,7 +101,7 @@ def test_a_task_that_torch_cannot_stack_is_computed_node_by_node():
 
 
 @pytest.mark.parametrize("stack_from", [2, 100], ids=["stacked", "one by one"])
-def test_a_loss_that_is_no_number_gives_a_gradient_that_is_none(stack_from):
+def test_a_nan_loss_gives_a_nan_gradient(stack_from):
     learned = problem(agreement("digits"), LABELS, stack_from)
     x = torch.stack([learned.start, torch.full_like(learned.start, math.inf)])
     gradients = learned.gradients(torch.tensor([0, 1]), torch.tensor([0, 0]), x)
@@ -119,7 +119,7 @@ def test_only_trees_of_tensors_can_be_stacked():
 
 
 @pytest.mark.parametrize(("rows", "contiguous"), [([0, 1, 2], True), ([4], True), ([0, 2], False), ([], False)])
-def test_rows_that_follow_one_another_are_a_view(rows, contiguous):
+def test_contiguous_rows_are_a_view(rows, contiguous):
     x = torch.arange(10.0).reshape(5, 2)
     at = adjacent(torch.tensor(rows, dtype=torch.int64))
     assert isinstance(at, slice) == contiguous
@@ -151,7 +151,7 @@ def local_steps(case, kind="sgd", clip_norm=None, keys=None, **pace):
 
 
 def walk(local, x, plan):
-    """Local steps by (round, rows); `correct` subtracts a constant, as a mixing algorithm does."""
+    """Do local steps of (round, rows); `correct` subtracts a constant, as a mixing algorithm does."""
     for turn, rows in plan:
         at = torch.tensor(rows)
         x[at] = local(at, turn, 0, x[at], lambda gradient: gradient - 0.01)
@@ -159,7 +159,7 @@ def walk(local, x, plan):
 
 
 def alone(local, row, rounds, joined_at=None):
-    """What a node does by itself: one vector, one optimiser."""
+    """Do the steps of a single node: one vector, one optimiser."""
     x = local.problem.start.clone()
     mine = optimizer(local.section, x, weighs_updates=local.corrections.weighs_updates, model=local.problem.model)
     rates = schedule(local.section, local.pace.rounds)
@@ -197,16 +197,16 @@ def test_a_late_joiner_has_an_empty_memory_and_a_rising_rate(kind, case, keys):
     x = walk(local, x, [(0, [0, 1, 2]), (1, [0, 1, 2])])
     local.joined(1, 2)
     x[1] = local.problem.start
-    local.done[1] = 0  # so that `alone` draws the same batches
+    local.done[1] = 0  # so `alone` draws the same batches
     x = walk(local, x, [(2, [0, 1, 2]), (3, [0, 1, 2])])
     torch.testing.assert_close(x[1], alone(local, 1, (2, 3), joined_at=2), rtol=0, atol=1e-15)
     torch.testing.assert_close(x[0], alone(local, 0, (0, 1, 2, 3)), rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adafactor"])  # stacked, and row by row
+@pytest.mark.parametrize("kind", ["sgd", "adafactor"])  # computed stacked, and row by row
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
-def test_a_step_out_of_the_numbers_is_undone_for_that_node_alone(kind, poison):
-    """Else one bad batch would spread over the whole swarm. Its memory is emptied."""
+def test_a_non_finite_step_is_undone_for_that_node_only(kind, poison):
+    """Otherwise one bad batch would spread over the whole swarm. Its optimiser memory is cleared."""
     local, x = local_steps("quadratic", kind)
     x = walk(local, x, [(0, [0, 1, 2, 3, 4])])
     before = x.clone()
@@ -223,8 +223,8 @@ def test_a_step_out_of_the_numbers_is_undone_for_that_node_alone(kind, poison):
     torch.testing.assert_close(x[2], alone(local, 2, (2,)), rtol=0, atol=1e-15)
 
 
-def test_the_mixing_algorithm_never_sees_a_gradient_that_is_no_number():
-    """What it keeps of it, a tracker say, would stay so for ever."""
+def test_the_mixing_algorithm_never_sees_a_nan_gradient():
+    """A tracker, for example, would stay NaN for ever."""
     local, x = local_steps("quadratic")
     local.problem.b[2] = math.nan
     seen = []
@@ -250,8 +250,8 @@ def test_models_and_directions_are_not_modified():
 
 
 @pytest.mark.parametrize("case", ["quadratic", "diagonal", "logistic"])
-def test_errors_are_against_the_optimum_of_the_living(case):
-    """Nodes that are gone do not count for where the others should end."""
+def test_errors_are_measured_from_the_optimum_of_live_nodes(case):
+    """Nodes that are gone do not count for the optimum."""
     made = problem(agreement(case), LABELS)
     kind = task(case, SMALL[case])
     for alive in ([0, 1, 2, 3, 4], [1, 3]):
@@ -261,7 +261,7 @@ def test_errors_are_against_the_optimum_of_the_living(case):
 
 
 @pytest.mark.parametrize("case", ["quadratic", "diagonal"])
-def test_the_loss_of_a_bowl_is_counted_from_its_least_value(case):
+def test_the_loss_of_a_quadratic_is_measured_from_its_minimum(case):
     made = problem(agreement(case), LABELS)
     made_task, alive = task(case, SMALL[case]), [0, 1, 2, 3, 4]
     (test,) = made_task.data(Source(None, agreement(case).partition, 0, 4), "cpu").held_out(1)
@@ -270,7 +270,7 @@ def test_the_loss_of_a_bowl_is_counted_from_its_least_value(case):
     assert made.score(made_task.optimum(alive, 4), alive)[1] == pytest.approx(0.0, abs=1e-20)
 
 
-def test_digits_are_scored_as_a_node_scores_itself():
+def test_digits_are_evaluated_as_on_a_node():
     made = problem(agreement("digits"), LABELS)
     value, loss = made.score(made.start, [0, 1])
     assert 0.0 <= value <= 0.4
@@ -278,13 +278,13 @@ def test_digits_are_scored_as_a_node_scores_itself():
     assert made.values(made.start[None], [0, 1]) == [value]
 
 
-def test_muon_needs_a_matrix_which_a_bowl_has_not():
+def test_muon_is_refused_for_quadratics_which_have_no_matrix():
     with pytest.raises(ConfigError, match=r"optimizer\.kind: muon .* has none besides embeddings"):
         local_steps("quadratic", "muon")
 
 
 def test_adamw_learns_data_by_label_by_default_where_plain_averages_do_not():
-    """Decision 32: .15 and .55 after 20 rounds of ten steps."""
+    """Decision 0032: .15 and .55 after 20 rounds of ten steps."""
     split = {"partition": "by_label", "optimizer": "adamw", "optimizer.lr": 0.002, "compress.select": "full"}
     cells = {"sweep.grid": {"mix.kind": ["pet", "dsgd"]}, "pace.local_steps": 10, "pace.evaluate_every": 20}
     runs = simulate(task="digits", nodes=8, rounds=20, engine="matrix", set=split | cells | {"simulate.sample": 0})

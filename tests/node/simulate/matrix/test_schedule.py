@@ -1,4 +1,4 @@
-"""Who exchanges with whom in a simulated swarm: what each node would compute for itself, for all of them at once."""
+"""The exchanges of a simulated swarm, computed for all nodes at once, equal those that each node would compute."""
 
 from collections import Counter
 
@@ -39,7 +39,7 @@ OVERLAYS = (
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda overlay: type(overlay).__name__)
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 13])
 def test_every_node_has_the_links_that_it_would_compute_itself(overlay, n):
-    """The same peers with the same weights to the bit, among the living alone, and each pair once."""
+    """The same peers with bitwise equal weights, among live rows only, and each pair once."""
     alive = np.zeros(len(PEERS), bool)
     alive[np.random.default_rng(n).permutation(len(PEERS))[:n]] = True
     members = ranked((PEERS[row] for row in np.flatnonzero(alive)), b"salt")
@@ -55,8 +55,8 @@ def test_every_node_has_the_links_that_it_would_compute_itself(overlay, n):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda overlay: type(overlay).__name__)
-def test_weights_are_those_of_the_matrix_in_either_direction(overlay):
-    """A swap of messages needs what each end gives to the other's, not their mean."""
+def test_weights_equal_the_mixing_matrix_s_in_both_directions(overlay):
+    """A swap of messages needs the weight in each direction, not their mean."""
     for number in range(4):
         ranked = by_rank(overlay, 13, number)
         (one, other), (forth, back) = ranked.ends, ranked.weights
@@ -67,7 +67,7 @@ def test_weights_are_those_of_the_matrix_in_either_direction(overlay):
         assert len(weights) == 2 * len(one)
 
 
-def test_rounds_that_come_again_are_remembered_until_members_change():
+def test_repeated_rounds_are_cached_until_members_change():
     schedule, alive = Schedule(OnePeerExponential(), PEERS, b""), np.ones(len(PEERS), bool)
     first = schedule.at(0, alive)
     assert schedule.at(5, alive) is first
@@ -78,7 +78,7 @@ def test_rounds_that_come_again_are_remembered_until_members_change():
     assert np.array_equal(schedule.at(0, alive).ends, first.ends)
 
 
-def test_an_overlay_that_is_undefined_for_so_many_says_so():
+def test_an_overlay_undefined_for_the_number_of_members_is_refused():
     with pytest.raises(ValueError, match="power of two"):
         Schedule(Hypercube(), PEERS, b"").at(0, np.ones(len(PEERS), bool))
 
@@ -87,7 +87,7 @@ def test_an_overlay_that_is_undefined_for_so_many_says_so():
 
 
 def settle(nodes):
-    """All know of the change; each updates in turn with its edges at the others, until nothing changes."""
+    """Let all learn of the change; each updates in turn with its edges at the others, until nothing changes."""
     for me, node in nodes.items():
         node._rank(me, frozenset(nodes) - {me})
         node._edges &= node._alive
@@ -105,8 +105,8 @@ def settle(nodes):
 @pytest.mark.slow
 @given(degree=st.integers(1, 7), seed=seeds, size=st.integers(2, len(PEERS)))
 @examples(15)
-def test_lasting_edges_are_those_that_nodes_come_to(degree, seed, size):
-    """Rings kept for all at once, touched only beside who came or went, against a `StickyEdges` in every node."""
+def test_sticky_edges_equal_those_that_nodes_compute(degree, seed, size):
+    """Rings stored for all nodes at once and updated only beside a change, compared with a `StickyEdges` in every node."""
     chance, peers = np.random.default_rng(seed), PEERS[:size]
     rings, nodes = Rings(peers, degree, b"salt"), {}
     for _ in range(15):
@@ -131,7 +131,7 @@ def test_lasting_edges_are_those_that_nodes_come_to(degree, seed, size):
 
 @pytest.mark.slow
 def test_one_join_or_leave_among_thousands_changes_a_handful_of_edges():
-    """So the cost of churn is that of the churn, not of the swarm."""
+    """So churn costs in proportion to itself, not to the size of the swarm."""
     peers, alive = [f"peer {number}" for number in range(3100)], np.arange(3100) < 3000
     rings, used, opened, closed = Rings(peers, 6, b"salt"), alive.copy(), 0, 0
     rings.change((), np.flatnonzero(alive).tolist())
@@ -159,7 +159,7 @@ def visits(members, degree=6):
 
 
 @pytest.mark.parametrize(("members", "degree"), [(2, 6), (7, 6), (40, 6), (40, 3)])
-def test_edges_have_two_ends_and_are_few(members, degree):
+def test_edges_are_symmetric_and_bounded_in_number(members, degree):
     edges = visits(members, degree).rings.edges
     for row in range(members):
         assert all(row in edges[other] for other in edges[row])
@@ -175,8 +175,8 @@ def test_a_node_makes_one_visit_a_slot_and_answers_few():
         assert all(other in made.rings.edges[row] for row, other in zip(met.ends[0].tolist(), met.ends[1].tolist(), strict=True))
 
 
-def test_two_who_visit_each_other_meet_once():
-    """One exchange serves both."""
+def test_mutual_visits_make_one_exchange():
+    """One exchange serves both visits."""
     assert len(visits(2).at(0)) == 1
 
 

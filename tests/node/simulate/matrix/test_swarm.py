@@ -1,4 +1,4 @@
-"""A swarm as matrices gives the models of a loop over its nodes, to a relative 1e-9: for every mixer, selector, codec and clip."""
+"""A swarm as matrices gives the models of a loop over its nodes, within a relative 1e-9: for every mixer, selector, codec and clip."""
 
 from itertools import product
 
@@ -32,7 +32,7 @@ PARAMS = {
 OVERLAYS = {"ring": Ring(), "sticky": Sticky(3), "base_k": BaseK(2), "one_peer": OnePeerExponential()}
 SELECTORS = {"full": Everything(), "mask": Mask(0.3), "top_k": TopK(0.2)}
 CODECS = {"exact": ("identity", "identity"), "four_bits": ("fp16", "int4"), "eight_bits": ("int8", "int8")}
-LOOPED = sorted(set(MIXERS) - {"sparse_outer", "seeds"})  # the reference loop has edges; test_engines.py compares the messages to all
+LOOPED = sorted(set(MIXERS) - {"sparse_outer", "seeds"})  # the reference loop has edges only; test_engines.py compares broadcast messages
 CASES = list(product(LOOPED, SELECTORS, CODECS, OVERLAYS))
 
 
@@ -41,7 +41,7 @@ def mixer(name):
 
 
 def walk(name, select, codecs, overlay, rounds=4):
-    """An exact codec returns what was clipped as it is, a little longer or shorter than the clip by the last bit: so it goes unclipped."""
+    """An exact codec returns a clipped vector unchanged, whose length may differ from the clip in its last bit, so it goes unclipped."""
     both = Both(
         mixer(name),
         exchange_codec(*CODECS[codecs], clip_norm=0.0 if codecs == "exact" else 1.0),
@@ -57,10 +57,10 @@ def walk(name, select, codecs, overlay, rounds=4):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "select", "codecs", "overlay"), CASES[:36:4] + CASES[36::11])
-def test_the_matrix_walks_the_loops_trajectory(name, select, codecs, overlay):
-    """The one promise that makes a simulation of thousands an experiment with the product, and not with a likeness of it.
+def test_the_matrix_follows_the_loop_s_trajectory(name, select, codecs, overlay):
+    """So a simulation of thousands of nodes is an experiment with the product itself.
 
-    Some of all cases; `test_every_case_walks_the_loops_trajectory` has the rest.
+    A part of all cases; `test_every_case_follows_the_loop_s_trajectory` has the rest.
     """
     walk(name, select, codecs, overlay)
 
@@ -75,7 +75,7 @@ def test_two_hundred_rounds_stay_within_the_tolerance(name):
 @pytest.mark.parametrize("codecs", ["exact", "eight_bits"])
 @pytest.mark.parametrize("name", LOOPED)
 def test_after_two_hundred_rounds_both_are_within_a_relative_1e_9(name, codecs):
-    """Sums in another order, and nothing else: roundings of 1e-16 neither grow nor tip a selection or a quantum."""
+    """They differ only in the order of sums: roundings of 1e-16 neither grow nor change a selection or a quantised value."""
     two_hundred(name, codecs)
 
 
@@ -88,7 +88,7 @@ def two_hundred(name, codecs):
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize(("name", "select", "codecs", "overlay"), CASES)
-def test_every_case_walks_the_loops_trajectory(name, select, codecs, overlay):
+def test_every_case_follows_the_loop_s_trajectory(name, select, codecs, overlay):
     walk(name, select, codecs, overlay)
 
 
@@ -99,8 +99,8 @@ def test_every_case_walks_the_loops_trajectory(name, select, codecs, overlay):
     ids=lambda selector: type(selector).__name__,
 )
 @pytest.mark.parametrize("name", ["pet", "gradient_tracking", "choco"])
-def test_supports_of_any_kind_move_the_same_bits(name, selector):
-    """Scattered coordinates, blocks that fit no table, waves and low-rank factors: a support is what it says of itself."""
+def test_supports_of_any_kind_give_the_same_bits(name, selector):
+    """Scattered coordinates, blocks, cosines and low-rank factors: the support alone says what is moved."""
     low_rank = selector if isinstance(selector, LowRank) else None
     both = Both(
         mixer(name),
@@ -115,7 +115,7 @@ def test_supports_of_any_kind_move_the_same_bits(name, selector):
 
 @pytest.mark.parametrize("clip_norm", [0.0, 0.05, 100.0])
 def test_clipping_off_always_and_never_gives_the_same_bits(clip_norm):
-    """Where the quantiser lengthens what was just clipped, values shrink and are rounded anew by the same stream of chance."""
+    """Where the quantiser lengthens a clipped vector, values are shortened and rounded again from the same random stream."""
     both = Both(mixer("pet"), exchange_codec("fp16", "int4", clip_norm), Mask(0.5))
     for number in range(3):
         both.round(number, Ring())
@@ -132,7 +132,7 @@ def test_double_precision_gives_the_same_bits(name):
 
 @pytest.mark.parametrize("name", ["pet", "gradient_tracking", "outer", "push_sum"])
 def test_results_do_not_depend_on_how_many_rows_are_computed_together(name, monkeypatch):
-    """It is for speed alone: what the processor's cache holds."""
+    """The number of rows is chosen for speed, by the processor's cache."""
     monkeypatch.setattr("starling.node.simulate.matrix.swarm.NUMBERS_AT_ONCE", 2 * DIM)
     few = Both(mixer(name), exchange_codec("fp16", "int8"), Everything())
     for number in range(3):
@@ -141,7 +141,7 @@ def test_results_do_not_depend_on_how_many_rows_are_computed_together(name, monk
 
 
 def test_bytes_are_those_of_the_payloads():
-    """Counted without encoding anything, so they had better be right."""
+    """Bytes are counted without encoding anything."""
     for selector, codecs in product((Everything(), Mask(0.3), TopK(0.2)), CODECS.values()):
         agreed = exchange_codec(*codecs)
         both = Both(mixer("pet"), agreed, selector)
@@ -157,8 +157,8 @@ def test_bytes_are_those_of_the_payloads():
             assert tuple(done.sizes[:, place]) == (len(asked), len(answered))
 
 
-def test_a_swarm_in_which_nodes_were_never_alive_is_that_of_the_others():
-    """Spare rows for those who will join take no part, wherever they are; between others they make copies of what are views else."""
+def test_rows_that_were_never_alive_do_not_affect_the_others():
+    """Rows reserved for later joiners take no part, wherever they are; between other rows they turn views into copies."""
     mixing, agreed = mixer("pet"), exchange_codec("fp16", "int4")
     both = Both(mixing, agreed, Mask(0.3))
     living = torch.tensor([0, 1, 3, 4, 5, 7, 8])
@@ -179,7 +179,7 @@ def test_a_swarm_in_which_nodes_were_never_alive_is_that_of_the_others():
     assert not more.x[~alive].any()
 
 
-def test_a_swarm_that_does_not_fit_together_is_refused():
+def test_a_swarm_of_mismatched_parts_is_refused():
     mixing, agreed, alive = mixer("pet"), exchange_codec("fp16", "int4"), torch.ones(3, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"x must be \(3, d\)"):
         Swarm(("a", "b", "c"), torch.zeros(2, 4), mixing, agreed, Everything(), 0, alive)
@@ -197,7 +197,7 @@ def test_a_swarm_that_does_not_fit_together_is_refused():
         )
 
 
-def test_a_swarm_that_diverges_says_so():
+def test_a_diverging_swarm_is_reported():
     both = Both(mixer("dsgd"), exchange_codec("fp16", "int4"), Everything())
     both.matrix.x[2, 3] = torch.inf
     with pytest.raises(ValueError, match="not_finite"):

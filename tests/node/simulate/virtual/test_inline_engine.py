@@ -36,7 +36,7 @@ async def _check_between(engine, began):
 
 
 @virtual
-async def test_it_trains_freely_and_evaluates_meanwhile():
+async def test_the_inline_engine_trains_freely_and_evaluates_meanwhile():
     async with inline() as engine:
         await engine.call(opening(manifest(pace="clock")))
         await engine.call(calls.Free(on=True, round=0))
@@ -66,7 +66,7 @@ async def _dies(engine, call):
 
 
 @virtual
-async def test_after_stop_it_is_gone():
+async def test_a_stopped_inline_engine_refuses_calls():
     async with inline() as engine:
         await engine.call(opening(manifest()))
         assert await engine.call(calls.Stop()) == calls.Done()
@@ -76,12 +76,12 @@ async def test_after_stop_it_is_gone():
 
 @virtual
 async def test_exceptions_of_the_body_propagate_unchanged():
-    """The owner tells a ConfigError from an EngineError by its type, not by unpacking groups."""
+    """Callers distinguish ConfigError from EngineError by type, without unpacking groups."""
     with pytest.raises(KeyError):
         async with inline():
             raise KeyError
 
 
-def test_a_step_that_costs_nothing_would_stop_time():
+def test_a_step_without_cost_is_refused():
     with pytest.raises(ValueError, match="step_cost_s"):
         InlineEngine(Worker(), step_cost_s=0.0, call_cost_s=0.0)
