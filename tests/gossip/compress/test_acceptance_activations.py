@@ -169,7 +169,7 @@ def test_the_error_of_values_stays_and_that_of_differences_vanishes(name, second
     ],
 )
 def test_two_bit_differences_learn_a_smooth_function_like_four_bit_values(name, bits, second, middle, last, loss, exact):
-    """The loss relative to that without rounding, in five seeds of the reference's script, which differ by a factor of two (.0105 to .0233).
+    """The loss relative to that without rounding, in five seeds of the reference's script, which differ twofold (.0105 to .0233).
 
     Scales of 64 numbers add half a bit per number, and the sample's number two bits in samples of 32 numbers.
     """
