@@ -89,9 +89,6 @@ def result(name: str = "claim", date: str = "2026-01-02T03:04:05+00:00", **over:
     return Result(name=name, date=date, facts=FACTS, load=(0.5, 1.0), recipe=recipe, figures=figures, runs=[])
 
 
-# --- recipes ------------------------------------------------------------------------------------------------
-
-
 def curve(values, per_round=100.0, **over):
     """A simulation's, evaluated every ten rounds."""
     rounds = list(range(0, 10 * len(values), 10))
@@ -395,9 +392,6 @@ def test_a_recipe_is_loaded_by_name_or_path(tmp_path):
     assert recipes.find(str(path)) == path
     with pytest.raises(ValueError, match=r"no recipe 'by_lable'; there are .*by_label, "):
         recipes.find("by_lable")
-
-
-# --- figures ------------------------------------------------------------------------------------------------
 
 
 def test_the_command_line_of_a_demo_names_everything_that_matters():
@@ -822,9 +816,6 @@ def test_the_least_of_the_repetitions_is_the_cost_of_a_node_round():
     }
 
 
-# --- small ones that run --------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_small_comparison_of_overlays_runs():
     """Base-2 is exact for five members, a ring is not."""
@@ -906,9 +897,6 @@ def test_the_help_command_is_timed_and_reaped():
     run = startup.time_help()
     assert run["help_s"] > 0
     assert run["help_cpu_s"] > 0
-
-
-# --- verdicts, storing, showing -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("value", "met"), [(0.89, False), (0.9, True), (1.0, True), (1.01, False), (float("nan"), False)])
@@ -1094,9 +1082,6 @@ def test_the_page_shows_what_is_stored():
     """Figures are made, not typed: `python -m benchmarks.table` would change nothing."""
     text = table.PAGE.read_text()
     assert table.page(text, results.newest(results.FOLDER)) == table.unmarked(text)
-
-
-# --- pages and pictures -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", PAGES)

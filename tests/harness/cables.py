@@ -127,9 +127,6 @@ def _enter(namespace: int) -> None:
         raise OSError(ctypes.get_errno(), "setns")
 
 
-# --- the process between the ends ------------------------------------------------------------------------------
-
-
 def _end(namespace: str, device: str, mtu: int) -> int:
     """Make a device there, up. -> its file descriptor, of which a read is one frame"""
     with inside(namespace):

@@ -155,8 +155,6 @@ class SearchedSwarm:
 
         engine.call = counted
 
-    # --- what the liar does ---------------------------------------------------------------------------
-
     async def come(self) -> None:
         """It starts, for the first time or in a new life."""
         self.liar = await self.swarm.start(self.index)
@@ -235,8 +233,6 @@ class SearchedSwarm:
             self.known.seen.append((peer, message))
             return message
         return None
-
-    # --- what must hold -------------------------------------------------------------------------------
 
     async def check(self) -> None:
         """What holds at every moment."""

@@ -17,8 +17,7 @@ PATIENCE_S = 20_000.0  # virtual: a story that takes longer hangs
 def virtual(*seeds: int, more: tuple[int, ...] = (), before: Callable = lambda: None) -> Callable:
     """Run an async test once per seed, which it may take, in virtual time and with a scheduler that replays.
 
-    more: seeds for which it is run among the acceptance tests only.
-    before: called first, e.g. for a story that this one is compared with.
+    more: seeds for which it is run among the acceptance tests only. before: called first, e.g. for a story that this one is compared with.
     """
     every = [*seeds, *(pytest.param(seed, marks=pytest.mark.acceptance) for seed in more)]
 

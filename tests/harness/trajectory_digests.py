@@ -1,11 +1,10 @@
 """Prints one digest for each algorithm: sha256 of all final models of a small swarm of whole nodes.
 
-The task is elementwise arithmetic, run with the plainest kernels in one thread, so the digests do not depend on the processor.
-The swarm id is pinned: it seeds ranks, and it may change with the manifest's format.
+The task is elementwise arithmetic, run with the plainest kernels in one thread, so the digests do not depend on the processor. The swarm id
+is pinned: it seeds ranks, and it may change with the manifest's format.
 
-The first incarnation of an edge is derived from its two ends. On nodes it is a random number that seeds masks and the chance
-of rounding, so that it depends on the order in which peers meet (which decisions 31, 34, 40 and 87 changed), not on what they
-compute.
+The first incarnation of an edge is derived from its two ends. On nodes it is a random number that seeds masks and the chance of rounding,
+so that it depends on the order in which peers meet (which decisions 31, 34, 40 and 87 changed), not on what they compute.
 """
 
 import hashlib

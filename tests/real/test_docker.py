@@ -154,9 +154,6 @@ def swarm(begin: Callable[[str, str], Swarm]) -> Swarm:
     return begin("swarm", line)
 
 
-# --- no engine is needed ----------------------------------------------------------------------------------------------
-
-
 def test_the_manifest_is_one_that_create_accepts():
     check(settings.load(FOLDER / "manifest.toml", Manifest))
 
@@ -262,9 +259,6 @@ def test_kustomize_renders_both_folders(folder, image, settings, gpus):
     assert node["resources"]["limits"].get("nvidia.com/gpu") == gpus
 
 
-# --- the image --------------------------------------------------------------------------------------------------------
-
-
 def test_the_image_is_small_and_not_root(program):
     assert int(said("docker", "image", "inspect", "--format", "{{.Size}}", "starling")) <= LARGEST_BYTES
     assert said("docker", "image", "inspect", "--format", "{{.Config.User}}", "starling").strip() == "starling"
@@ -291,9 +285,6 @@ def test_a_volunteer_without_a_creator_names_it(program):
         assert inspected(started, "{{.State.Running}}") == "true"
     finally:
         said("docker", "rm", "-f", "-v", started)
-
-
-# --- a swarm ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_creator_alone_says_what_it_misses_and_goes_on(begin):
@@ -398,9 +389,6 @@ def test_a_running_swarm_can_be_changed(swarm, line, tmp_path):
     assert ended.returncode == 0, ended.stderr[-2000:]
     if "> now" in line:
         assert (tmp_path / "now.safetensors").stat().st_size > 10_000
-
-
-# --- profiles ---------------------------------------------------------------------------------------------------------
 
 
 def of_profile(name: str) -> str:

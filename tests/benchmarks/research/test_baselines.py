@@ -99,9 +99,6 @@ def test_what_scallion_sends_is_unbiased():
     assert moved[at] == pytest.approx(2.0 * 0.75 * (3.0, -1.0)[at])
 
 
-# --- beside nodes -------------------------------------------------------------------------------------------------
-
-
 def pet_poisson(gradient, d, edges, rate, seed, *, lr):
     """PET with kappa .1 and its production gain on the same clocks, after each event."""
     chance, x, c, since = np.random.default_rng(seed), np.zeros((N, d)), np.zeros((N, d)), np.zeros(N)

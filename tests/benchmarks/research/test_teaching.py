@@ -79,8 +79,7 @@ def test_nodes_of_four_widths_teach_each_other_mnist():
     """8 nodes, 200 images each, Dirichlet .3, 3 peers asked, means of three seeds and partitions; the reference has one of each.
 
     .524 alone, .716 by plain means of what was said of 500 images, .786 weighted by certainty for 450 kB a node, .841 of 2,000 images;
-    measured .476, .778, .817 and .823.
-    Models that learned alone and vote at use (HDEE) are `experts`.
+    measured .476, .778, .817 and .823. Models that learned alone and vote at use (HDEE) are `experts`.
     """
     alone, experts, _ = _accuracies(peers=0)
     plain, _, _ = _accuracies(peers=3, weighted=False)

@@ -28,9 +28,6 @@ def _attested(peer: int, incarnation: int, round: int, vector: int, signer: int)
     return Attestation(*fields, _identity(signer).sign(body(*fields)))
 
 
-# --- proofs ---------------------------------------------------------------------------------------------------
-
-
 def _proof(data: bytes) -> bool:
     """Two bytes: the length of the first half. Accepted if it proves that peer 0 equivocated, which only it can have signed."""
     size = int.from_bytes(data[:2], "little")
@@ -57,9 +54,6 @@ def _proof_lures() -> list[bytes]:
 
 
 PROOF = Target(_proof, _proofs, _proof_lures, reach=13)
-
-
-# --- detection of equivocation ---------------------------------------------------------------------------------
 
 
 class _Detection:
@@ -131,9 +125,6 @@ EQUIVOCATIONS = Target(
     most_bytes=1024,
     reach=55,
 )
-
-
-# --- bans on disk ---------------------------------------------------------------------------------------------
 
 
 def _decisions(data: bytes) -> bool:

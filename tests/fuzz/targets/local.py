@@ -38,9 +38,6 @@ from tests.harness.snapshots import bare, snapshot
 NOWHERE = Path("/nowhere")
 
 
-# --- control socket: what a person's program asks ---------------------------------------------------------------
-
-
 async def _command(op: str, fields: Mapping[str, object]) -> dict[str, object]:
     assert op in control_server.COMMANDS
     if op == "export":
@@ -83,9 +80,6 @@ def _request_lures() -> list[bytes]:
 
 
 CONTROL_REQUESTS = Target(_requests, _request_seeds, _request_lures, most_bytes=8192, spare_bytes=2 << 20, reach=50)
-
-
-# --- control socket: what the node answers ----------------------------------------------------------------------
 
 
 def _answer(data: bytes) -> bool:
@@ -140,9 +134,6 @@ def _answer_lures() -> list[bytes]:
 CONTROL_ANSWERS = Target(_answer, _answers, _answer_lures, most_bytes=8192, spare_bytes=2 << 20, reach=35)
 
 
-# --- snapshots, as they are shown -------------------------------------------------------------------------------
-
-
 def _shown(data: bytes) -> bool:
     """First byte from 128 on: the rest says how a good snapshot is changed, field by field."""
     setting, line = (data[0] if data else 0), data[1:]
@@ -191,9 +182,6 @@ def _snapshot_lures() -> Iterator[bytes]:
 
 
 SNAPSHOTS = Target(_shown, _snapshots, _snapshot_lures, most_bytes=8192, spare_bytes=4 << 20, reach=40)
-
-
-# --- the engine's pipe ------------------------------------------------------------------------------------------
 
 
 def _piped(data: bytes) -> bool:
@@ -248,9 +236,6 @@ def _piped_lures() -> list[bytes]:
 
 
 PIPE = Target(_piped, _piped_seeds, _piped_lures, spare_bytes=2 << 20, reach=12)
-
-
-# --- data files -------------------------------------------------------------------------------------------------
 
 
 def _data_file(data: bytes) -> bool:

@@ -21,9 +21,6 @@ from tests.harness.edge_model import VIEW, End
 FAULTS = {"incarnation_too_large", "wrong_role", "request_malformed", "proof_of_nothing", "answer_unasked", "closed_unasked"}
 
 
-# --- edges ----------------------------------------------------------------------------------------------------
-
-
 class _Draws:
     """Choices as the generator of a model: 0 after their end."""
 
@@ -149,8 +146,6 @@ def _message(seq: int, proof: int, *message: int) -> bytes:
 
 EDGE = Target(_edge, _edges, most_bytes=1024, reach=140)
 
-
-# --- membership -----------------------------------------------------------------------------------------------
 
 PEERS = tuple(f"p{number}" for number in range(12))
 ME = "p5"

@@ -22,8 +22,6 @@ from tests.fuzz.plain import JSON_LURES, edited
 from tests.fuzz.target import Choices, Target, one_line, prefixed, reason_of
 from tests.fuzz.virtual import at_once
 
-# --- blobs ----------------------------------------------------------------------------------------------------
-
 EXAMPLES = (
     ({"x": torch.linspace(-1.0, 1.0, 9)}, {"kind": "model", "round": 7, "schema": "ab" * 16}),
     (
@@ -101,8 +99,6 @@ def _blob_lures() -> list[bytes]:
 
 BLOB = Target(_blob, _blobs, _blob_lures, spare_bytes=4 << 20, reach=13)
 
-
-# --- transfer -------------------------------------------------------------------------------------------------
 
 PARAMETERS = 100
 SCHEMA = bytes(range(32))

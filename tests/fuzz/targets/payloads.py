@@ -71,9 +71,6 @@ def _values(count: int) -> torch.Tensor:
     return (torch.arange(count, dtype=torch.float32) * 37 % 64 - 31) / 16
 
 
-# --- requests -------------------------------------------------------------------------------------------------
-
-
 def _request(data: bytes) -> bool:
     """First byte: the vector's length, type, and whether low-rank exchanges are agreed on."""
     setting = data[0] if data else 0
@@ -138,9 +135,6 @@ def _request_lures() -> Iterator[bytes]:
 REQUEST = Target(_request, _requests, _request_lures, most_bytes=2048, spare_bytes=4 << 20, reach=260)
 
 
-# --- responses ------------------------------------------------------------------------------------------------
-
-
 def _response(data: bytes) -> bool:
     """First byte: the request's support, the type of the vector, and whether wished supports are read."""
     setting = data[0] if data else 0
@@ -174,8 +168,6 @@ def _responses() -> Iterator[bytes]:
 
 RESPONSE = Target(_response, _responses, most_bytes=2048, spare_bytes=2 << 20, reach=160)
 
-
-# --- memories of optimisers -----------------------------------------------------------------------------------
 
 COORDINATES = tuple(SUPPORTS[name] for name in ("full", "blocks", "rice", "fragment"))
 HALF = (Decay(slice(0, 90), *BETAS), Decay(slice(90, 200), BETAS[0], None))  # a part has no second moment
@@ -246,9 +238,6 @@ def _memory_lures() -> Iterator[bytes]:
 MEMORY = Target(_memory, _memories, _memory_lures, most_bytes=2048, spare_bytes=4 << 20, reach=60)
 
 
-# --- index lists ----------------------------------------------------------------------------------------------
-
-
 def _listing(data: bytes) -> bool:
     """First four bytes: how many numbers below what. All layouts, canonical, strictly increasing."""
     if len(data) < 4:
@@ -285,9 +274,6 @@ def _listings() -> Iterator[bytes]:
 
 
 LISTING = Target(_listing, _listings, most_bytes=2048, spare_bytes=4 << 20, reach=70)
-
-
-# --- quantised values -----------------------------------------------------------------------------------------
 
 
 def _quantised(data: bytes) -> bool:

@@ -28,9 +28,6 @@ EXAMPLES: tuple[Section, ...] = (
 )
 
 
-# --- settings -------------------------------------------------------------------------------------------------
-
-
 def _toml(data: bytes) -> bool:
     """First byte: whose settings; from 128 on the rest says how good ones are changed, key by key."""
     setting, text = (data[0] if data else 0), data[1:].decode("utf-8", "surrogateescape")
@@ -152,8 +149,6 @@ def _set_lures() -> list[bytes]:
 
 SET = Target(_set, _sets, _set_lures, most_bytes=4500, spare_bytes=4 << 20, reach=85)
 
-# --- invites --------------------------------------------------------------------------------------------------
-
 
 def _invite(data: bytes) -> bool:
     """First byte below 128: the text of an invite. Else what is packed in one whose checksum fits, from 192 on with an invitation."""
@@ -223,9 +218,6 @@ def _invite_lures() -> list[bytes]:
 
 
 INVITE = Target(_invite, _invites, _invite_lures, spare_bytes=4 << 20, reach=24)
-
-
-# --- addresses ------------------------------------------------------------------------------------------------
 
 
 def _address(data: bytes) -> bool:

@@ -57,9 +57,6 @@ def pieces(data: bytes, choices: Choices) -> list[bytes]:
     return parts
 
 
-# --- records --------------------------------------------------------------------------------------------------
-
-
 _noise = cache(noise_ends)  # of which only the counters change
 
 
@@ -120,9 +117,6 @@ def _record_seeds() -> list[bytes]:
 
 
 RECORDS = Target(_records, _record_seeds, lambda: [b"\1\5hello\4\x02\0\0", b"\2\0\0\0\2"], most_bytes=2048, reach=28)
-
-
-# --- muxer ----------------------------------------------------------------------------------------------------
 
 
 def _muxer(data: bytes) -> bool:
@@ -220,9 +214,6 @@ def _muxer_seeds() -> list[bytes]:
 MUXER = Target(_muxer, _muxer_seeds, most_bytes=1024, bytes_per_byte=1 << 17, reach=70)
 
 
-# --- lanes ----------------------------------------------------------------------------------------------------
-
-
 class _Pieces:
     """A stream, channel and socket in one: it has these pieces, then its end; `pause_s` before each.
 
@@ -309,9 +300,6 @@ LANES_TARGET = Target(
     most_bytes=1024,
     reach=45,
 )
-
-
-# --- a whole connection, behind the handshake -------------------------------------------------------------------
 
 
 async def _connection_program(data: bytes) -> bool:

@@ -33,9 +33,6 @@ STATE = (
 )
 
 
-# --- frames ---------------------------------------------------------------------------------------------------
-
-
 def golden_frames(lane: str) -> list[bytes]:
     return [bytes.fromhex(frame) for frame in json.loads((GOLDEN / f"{lane}.json").read_text()).values()]
 
@@ -74,9 +71,6 @@ def _frames() -> Iterator[bytes]:
 FRAMES = Target(_frame, _frames, lambda: (b"\1" + lure for lure in MSGPACK_LURES), spare_bytes=4 << 20, reach=10)
 
 
-# --- peer ids and records -------------------------------------------------------------------------------------
-
-
 def _record(data: bytes) -> bool:
     """A peer id in text, a zero byte, and what it is said to have signed."""
     name, _, rest = data.partition(b"\0")
@@ -106,8 +100,6 @@ def _records() -> Iterator[bytes]:
 
 RECORDS = Target(_record, _records, most_bytes=256, reach=12)
 
-
-# --- manifests ------------------------------------------------------------------------------------------------
 
 CREATOR = Identity.from_seed(b"creator of swarms to be attacked")
 MANIFESTS = (

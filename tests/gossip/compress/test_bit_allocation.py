@@ -90,8 +90,6 @@ def test_impossible_settings_are_refused(errors, sizes, budget, message):
         least_error(errors, sizes, budget)
 
 
-# --- the selector ------------------------------------------------------------------------------------------
-
 SIZES = (1000, 64, 4000, 128, 9000)
 BOUNDS = tuple(zip(np.cumsum([0, *SIZES[:-1]]).tolist(), SIZES, strict=True))
 DIM = sum(SIZES)

@@ -173,9 +173,6 @@ def test_demo_shares_the_coefficients_that_grew():
     assert (sent.abs() > 0.5).nonzero().view(-1).tolist() == [5, *range(20, 28)]
 
 
-# --- wire --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("place", "patch", "reason"),
     [

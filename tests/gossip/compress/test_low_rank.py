@@ -176,9 +176,6 @@ def test_spreading_adds_products_in_the_order_of_directions():
     assert support.spread(values, 8).tolist() == [42.0, *expected, 43.0]
 
 
-# --- PowerGossip --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("apply_both", "expected"), [(False, 2.8e-9), (True, 2e-10)], ids=["the_second_product", "both_products"])
 def test_power_gossip_reaches_consensus_and_preserves_the_mean(apply_both, expected):
@@ -204,9 +201,6 @@ def test_power_gossip_reaches_consensus_and_preserves_the_mean(apply_both, expec
     X = torch.stack(X)
     assert expected / 3 <= float((X - X.mean(0)).square().sum() / before) <= 3 * expected
     assert (X.mean(0) - mean).abs().max() < 1e-15
-
-
-# --- layout and wire ---------------------------------------------------------------------------------------
 
 
 def test_the_matrices_of_a_model_are_its_weights():

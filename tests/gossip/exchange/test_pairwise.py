@@ -423,8 +423,6 @@ def test_a_slow_peer_is_solicited_early_and_its_request_is_repeated_late():
     assert m.tick(20.0 + 2 * RETRY_S) == [SendMessage("a", Solicit(INC, ROUND, VIEW))]
 
 
-# --- peers whose models are far ---------------------------------------------------------------------------------
-
 STRUCK = calls.Done(far=calls.Far(9.0, 1.0, 1.0, 0))
 REFUSED = calls.Done(far=calls.Far(9.0, 1.0, 2.0, 20))
 
@@ -495,9 +493,6 @@ def test_refused_peers_are_not_visited():
     assert SendMessage("c", Busy(inc, 0, "busy", ROUND + 20)) in m.receive("c", Solicit(inc, ROUND + 20, VIEW), 0.0)
     m.enter_slot(ROUND + 21, 0.0)
     assert m.next_visit(["c"]) == "c"
-
-
-# --- clock pace -------------------------------------------------------------------------------------------------
 
 
 def test_a_visit_begins_or_solicits_and_ends_with_the_exchange():

@@ -69,9 +69,6 @@ def answers_of(tells) -> list[tuple]:
     return [(t.peer, t.message.reason if isinstance(t.message, NotNow) else t.message.round) for t in tells]
 
 
-# --- answering requests ---------------------------------------------------------------------------------------
-
-
 def test_a_request_for_a_published_round_is_answered_at_once_with_equal_bytes():
     m, _ = asking()
     one, other = (m.receive(peer, Pull(n, 7), 0.0)[0].message for n, peer in enumerate("ab"))
@@ -193,9 +190,6 @@ def test_ten_thousand_requests_get_two_vectors_and_count_as_a_fault():
         except RemoteProtocolError as error:
             outcomes[error.reason] += 1
     assert outcomes == {7: MAX_ANSWERS, "busy": MAX_QUESTIONS - MAX_ANSWERS, "asked_too_often": 10_000 - MAX_QUESTIONS}
-
-
-# --- asking -----------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_counts_once_the_engine_has_verified_it():
@@ -373,8 +367,6 @@ def test_a_node_ahead_of_most_waits_for_them(waiting, longer):
     assert now == pytest.approx(longer * expires)
     assert 1 <= min(asked.values()) <= max(asked.values()) < MAX_QUESTIONS / 4
 
-
-# --- schedules --------------------------------------------------------------------------------------------------
 
 PEERS = ("a", "b", "c", "d")
 BYZANTINE = "byzantine"

@@ -254,9 +254,6 @@ def test_a_request_without_missing_messages_is_answered_without_a_digest():
     assert (plain.heard, full.heard) == (b"", m.relays.digest(7))
 
 
-# --- whole swarms ---------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Swarm:
     """Honest machines and a liar, all in one round; every honest frame arrives.

@@ -163,8 +163,6 @@ def test_gradient_noise_leaves_a_floor(mixer, one_peer, ring):
         assert agrees(float(np.mean(errors)) if turn == 4000 else INF, want, within=1.5)
 
 
-# --- local steps ------------------------------------------------------------------------------------------------
-
 RATES = {1: 0.1, 5: 0.05, 20: 0.02, 50: 0.01}
 
 
@@ -237,9 +235,6 @@ def test_k_gt_works_with_momentum_and_other_global_step_sizes():
     assert measured(KGt(1.5), fast, 600, lr=0.05, steps=5) < 1e-28
 
 
-# --- what breaks a sum breaks the optimum -----------------------------------------------------------------------
-
-
 def lossy(inner, *, atomic, seed=0, loss=0.3, n=16):
     """Return W with messages lost independently, or in both directions of an edge together."""
 
@@ -287,9 +282,6 @@ def test_a_crashed_node_s_tracker_share_is_lost(mixer, lr, steps):
     errors = {turn: error(x[1:], optimum) for turn, x in zip(range(1, 1201), walked, strict=False) if turn in (600, 1200)}
     assert 5e-3 < errors[1200] < 2e-2
     assert errors[1200] > 0.5 * errors[600]
-
-
-# --- pairs at Poisson times -------------------------------------------------------------------------------------
 
 
 def decay(mixer, n, seed, until=400.0, d=8):

@@ -51,9 +51,6 @@ def errors(mixer, W, problem, lr, compress, marks):
     return seen
 
 
-# --- CHOCO and BEER: top-1 % of 400, 16 nodes ---------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def wide():
     return quadratics(16, 400)
@@ -118,9 +115,6 @@ def test_copies_per_edge_tolerate_lost_swaps_and_changing_overlays(algorithm, hi
     assert seen[-1] < 1.1 * seen[0]
 
 
-# --- push-sum ----------------------------------------------------------------------------------------------
-
-
 def test_sgp_has_the_floor_of_dsgd_on_a_digraph_and_it_shrinks_with_the_square_of_the_rate():
     """8.6e-4 at .02 and 5.9e-5 at .005, where weights by row stop at 8e-2 whatever the rate; R-FAST at .02 is at 2e-25 by then."""
     n, dim = 16, 50
@@ -141,9 +135,6 @@ def test_sgp_has_the_floor_of_dsgd_on_a_digraph_and_it_shrinks_with_the_square_o
             swarm.step(lambda x: gradients(A, b, x), lr)
             swarm.swap(take, give=give)
         assert relative_error(swarm.x, best) == pytest.approx(expected, rel=0.3)
-
-
-# --- R-FAST ------------------------------------------------------------------------------------------------
 
 
 class Asynchronous:
@@ -236,9 +227,6 @@ def test_a_crash_biases_r_fast_for_ever_and_a_hand_over_does_not(seed):
     assert crashed[2] > 0.05
     assert left[1] < 1e-5 * crashed[1]
     assert left[2] < 3e-13
-
-
-# --- psgd: top-1 of 50, 16 nodes ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,6 @@ class Recursion:
         return mean
 
 
-# --- local steps --------------------------------------------------------------------------------------------
-
-
 @given(seed=seeds, rounds=st.integers(1, 5), toward=st.floats(-1.0, 1.0), block=st.sampled_from([1 << 15, 7]))
 @quick
 def test_steps_and_exchanges_are_those_of_the_formulas(seed, rounds, toward, block):
@@ -184,9 +181,6 @@ def test_a_step_changes_neither_the_correction_nor_the_state_it_came_from():
     assert torch.equal(gradient, gaussian(2))
 
 
-# --- exchanges ----------------------------------------------------------------------------------------------
-
-
 @given(
     seed=seeds,
     leak=st.sampled_from([0.0, 0.1]),
@@ -225,9 +219,6 @@ def test_unconfirmed_flows_decay_by_half_per_exchange(s, share):
     expected[half.index(DIM)] = share
     assert torch.equal(book.flows["b"], expected)
     assert torch.equal(book.total, expected)
-
-
-# --- who corrects so ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

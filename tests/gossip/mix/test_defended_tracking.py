@@ -57,9 +57,6 @@ def walk(algorithm, rounds, lr=0.02):
         yield swarm, best
 
 
-# --- what it keeps ------------------------------------------------------------------------------------------------
-
-
 def test_without_its_four_defenses_it_equals_gradient_tracking_bit_for_bit():
     """In the loop and in the matrix, for any peers: the four defenses are the only addition."""
     agreed = exchange_codec("identity", "identity", clip_norm=0.0)
@@ -119,9 +116,6 @@ def test_two_trackers_change_by_opposite_bits(seed, take, size):
     (_, moved, norms), (_, moved_other, _) = change(edge, one, other, take), change(edge, other, one, take)
     assert torch.equal(moved, -moved_other)
     assert not norms.any()
-
-
-# --- what a liar can do -------------------------------------------------------------------------------------------
 
 
 @given(seed=seeds, size=st.floats(0.0, LARGEST, width=32), claim=st.floats(-LARGEST, LARGEST, width=32))
@@ -202,9 +196,6 @@ def test_a_liar_in_swaps_is_not_moved_by_its_own_lies():
     torch.testing.assert_close(moved[1][0] - moved[0][0], torch.full((DIM,), 2.5))
 
 
-# --- norms --------------------------------------------------------------------------------------------------------
-
-
 def test_norms_are_running_means_that_begin_with_the_first():
     """Of own gradients and steps, which no peer influences; a round without local steps does not count."""
     algorithm, x = DefendedTracking(), torch.zeros(2)
@@ -227,9 +218,6 @@ def test_clipping_is_odd_and_keeps_direction_and_input(seed, tau):
     assert torch.equal(v, held)
     assert bool((short.norm(dim=1) <= min(tau, float(v.norm(dim=1).max())) * (1 + 1e-6)).all())
     torch.testing.assert_close((short * v).sum(1), short.norm(dim=1) * v.norm(dim=1))
-
-
-# --- keys ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_four_bounds_are_keys_of_the_manifest():

@@ -89,9 +89,6 @@ def test_invalid_catalogue_names_and_values_give_one_clear_line():
             MIXERS.build("mix", "pet", {"kappa": 0.3, "flow_limit": 3.0} | bad)
 
 
-# --- the ledger --------------------------------------------------------------------------------------------
-
-
 @given(meetings=pairs, seed=seeds)
 @quick
 def test_flows_of_an_edge_are_antisymmetric_bit_for_bit(meetings, seed):
@@ -154,9 +151,6 @@ def test_an_edge_closed_twice_is_revoked_as_one():
     assert not edge_ledger.revoke(kept, "p1").total.any()
 
 
-# --- dominated corrections -----------------------------------------------------------------------------------
-
-
 def held(**flows: float):
     books = edge_ledger.opened(torch.zeros(1))
     books = replace(books, flows={peer: torch.tensor([flow]) for peer, flow in flows.items()})
@@ -182,9 +176,6 @@ def test_without_a_correction_no_flow_counts_as_dominating():
     assert not edge_ledger.dominated(empty, edge_ledger.revoke(empty, "p"))
 
 
-# --- gradient tracking -------------------------------------------------------------------------------------
-
-
 @given(meetings=pairs, seed=seeds, steps=st.lists(st.integers(0, 3), max_size=12))
 @quick
 def test_trackers_sum_to_the_gradients_last_seen(meetings, seed, steps):
@@ -204,9 +195,6 @@ def test_trackers_sum_to_the_gradients_last_seen(meetings, seed, steps):
             for me, sign in ((i, 1.0), (j, -1.0)):
                 nodes[me].absorb(Effect("p", support, sign * v, 0.5, 0.0))
         assert torch.equal(sum(node.state.y for node in nodes), sum(gradients))
-
-
-# --- helpers -----------------------------------------------------------------------------------------------
 
 
 def _nodes(meetings, seed):

@@ -226,9 +226,6 @@ def test_bytes_count_one_payload_from_responder_to_requester():
     assert torch.equal(made.x[2], gaussian(1, N, D)[2])
 
 
-# --- liars -------------------------------------------------------------------------------------------------
-
-
 def test_a_liar_sends_its_lie_and_mixes_honestly():
     lie = torch.full((D,), 9.0)
     liars = Liars(lie)

@@ -81,9 +81,6 @@ def pushed(rule, x, pushes, mix, lr=LR):
     return x, state
 
 
-# --- what all of them keep --------------------------------------------------------------------------------------
-
-
 @every_rule
 def test_the_mean_model_equals_one_node_with_the_mean_gradient(rule):
     pushes = gaussian(12, K, N, D, seed=1, dtype=torch.float64)
@@ -230,9 +227,6 @@ def test_momentum_and_tracking_skip_a_round_without_local_steps():
         assert torch.equal(tensors(after)[0], before)
 
 
-# --- what each of them computes ---------------------------------------------------------------------------------
-
-
 def textbook(step, *, rounds=8, lr=LR, steps=1, **rule):
     """Compute a paper's recursion on matrices (n, d), and the same rounds with `rule`."""
     A, b, _ = quadratics(8, 5)
@@ -335,9 +329,6 @@ def test_matrices_that_exact_diffusion_and_d2_cannot_use_are_refused_with_a_reas
             check_static(matrix(StaticExponential(), 16, 0), lazy=lazy)
 
 
-# --- A2CiD2 -----------------------------------------------------------------------------------------------------
-
-
 @given(seed=seeds, dt=st.floats(0.0, 20.0), chi1=st.floats(1.0, 300.0))
 @quick
 def test_the_two_copies_follow_their_differential_equation(seed, dt, chi1):
@@ -418,9 +409,6 @@ def test_a_second_copy_survives_one_peer_overlays():
             if turn == 150:
                 assert after.norm() < 1e-9
                 break
-
-
-# --- by name ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,6 @@ def test_leaky_flows_are_the_same_bits_in_the_matrix_and_in_the_loop():
         both.check()
 
 
-# --- gain -------------------------------------------------------------------------------------------------
-
-
 def errors(kappa, share, cycles):
     """(cycles, d): c_12 less its fixed point (b_1 − b_2)/2, each time that every coordinate was exchanged once more.
 

@@ -79,9 +79,6 @@ def random_digraph(n, seed):
     return torch.from_numpy(edges)
 
 
-# --- what holds for all ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", SWAPPING)
 def test_functions_work_row_by_row_and_modify_nothing(name):
     """A simulator hands in a thousand nodes or edges at once, an engine one: the bits are the same."""
@@ -180,9 +177,6 @@ def test_impossible_settings_give_one_clear_line():
         MIXERS.build("mix", "psgd", {"feedback": "ef22"})
 
 
-# --- copies ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @given(seed=seeds, meetings=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(lambda p: p[0] < p[1])))
 @quick
@@ -261,9 +255,6 @@ def test_a_lost_message_sets_copies_apart_for_ever_unless_both_halves_are_undone
         assert torch.equal(theirs, ours[swarm.other]) == kept_mean
 
 
-# --- running sums ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("edge", SUMS, ids=lambda edge: type(edge).__name__)
 @given(seed=seeds, events=st.lists(st.tuples(st.integers(0, 11), st.sampled_from(["say", "hear", "stale"])), max_size=60))
@@ -289,9 +280,6 @@ def test_sent_but_unreceived_mass_is_in_flight(edge, seed, events):
             have[i] = have[i] + change
         on_the_way = sum(kept[a, b].chunk(2)[0] - kept[b, a].chunk(2)[1] for a, b in ends)
         assert torch.equal(sum(have)[pushed] + on_the_way, total)
-
-
-# --- push-sum ----------------------------------------------------------------------------------------------
 
 
 class Shares:
@@ -407,9 +395,6 @@ def test_a_weight_below_the_floor_hides_the_numerator_and_keeps_it(seed, w):
     assert not state.rest.any()
 
 
-# --- SGP, push-pull, R-FAST --------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_sgp_and_push_pull_reach_on_a_directed_overlay_what_pulling_alone_does_not():
     """Weights that sum to 1 by row find a mean in which some count more. By column, SGP: no worse than DSGD. Both, R-FAST: exact."""
@@ -463,9 +448,6 @@ def test_trackers_and_what_is_on_its_way_sum_to_the_gradients_through_any_loss()
         off = swarm.state.y.sum(0) + swarm.on_the_way() - swarm.state.previous.sum(0)
         assert float(off.abs().max()) < 1e-11
     assert relative_error(swarm.x, best) < 1e-5
-
-
-# --- all gather --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FEEDBACKS)
@@ -573,9 +555,6 @@ def test_missing_links_keep_the_mean_update_but_not_the_replicas():
     torch.testing.assert_close(swarm.x.mean(0), -gradient.mean(0))
     torch.testing.assert_close(swarm.x[4], -gradient[4])
     assert float((swarm.x[0] - swarm.x[2]).abs().max()) > 0.1
-
-
-# --- helpers -----------------------------------------------------------------------------------------------
 
 
 def test_a_message_without_a_share_says_nothing_of_the_peer_s_model():

@@ -165,9 +165,6 @@ def test_alternating_adapters_are_nearer_for_half_the_bytes():
     assert half < 0.6 * whole
 
 
-# --- the reference's table: eight nodes, rank 4 of 32 x 32, exact averages, by the production mixers alone ---------
-
-
 @pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("spread", "steps", "phases", "averaged", "taken"),

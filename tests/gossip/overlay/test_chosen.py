@@ -156,8 +156,6 @@ def test_a_value_that_cannot_be_is_named(degree, every, word):
         ChosenEdges(degree, SALT, every)
 
 
-# --- what it gains, on the problem of 32 linear regressions ------------------------------------------------------
-
 N, DIM, SAMPLES, CLUSTERS = 32, 40, 12, 4
 
 

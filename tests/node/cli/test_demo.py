@@ -45,8 +45,6 @@ def planned(canned, *arguments):
     return canned.plan
 
 
-# --- wrong input ------------------------------------------------------------------------------------------------
-
 WRONG = [
     (["--nonsense"], ["--nonsense", "`starling demo --help`"]),
     (["--nodes", "many"], ["--nodes", "'many'", "`starling demo --help`"]),
@@ -104,9 +102,6 @@ def test_a_folder_that_cannot_be_used_is_refused_and_left_alone(folder, tmp_path
     (tmp_path / "file").write_text("mine")
     refused(capsys, ["demo", "--dir", tmp_path / folder], str(tmp_path / folder), "name another folder")
     assert (tmp_path / "file").read_text() == "mine"
-
-
-# --- the plan ---------------------------------------------------------------------------------------------------
 
 
 def test_the_defaults_are_the_manifest_s_with_one_shard_and_one_vote_per_node(canned):
@@ -221,9 +216,6 @@ def test_set_overrides_presets_and_derived_values(canned):
     assert planned(canned, "--set", "partition.shards=2").manifest.partition.shards == 2
 
 
-# --- what is printed --------------------------------------------------------------------------------------------
-
-
 def test_json_is_exactly_one_object_and_progress_goes_to_standard_error(canned, capsys):
     canned.table = {**TABLE, "mean": float("nan")}
     assert main(["demo", "--json"]) == 0
@@ -301,9 +293,6 @@ def test_the_terminal_ui_is_closed_by_one_sigint_and_a_bar_follows_when_a_person
     assert bars == [(0.5, "going on")]
 
 
-# --- how it ends ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("state", "byzantine"), [("failed", True), ("killed", False), ("left", False), ("done", False)])
 def test_only_an_honest_node_that_failed_fails_the_demo(state, byzantine, canned, capsys):
     """A Byzantine node is expected to be banned, and others are killed on purpose."""
@@ -354,9 +343,6 @@ def test_termination_and_hangup_stop_the_nodes_too(number, canned):
         main(["demo"])
     assert ended.value.code == 128 + number
     assert canned.gone
-
-
-# --- the orchestrator's own judgement -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -510,9 +496,6 @@ def test_a_byzantine_node_that_all_others_have_banned_ends_as_banned(tmp_path):
     for honest, expected in zip(demo.members, ("done", "banned"), strict=False):
         honest.snapshot = structs.replace(honest.snapshot, peers=rows)
         assert demo.row(demo.members[2]).state == expected
-
-
-# --- a node alone, beside the swarm -----------------------------------------------------------------------------
 
 
 def test_a_lone_node_has_the_same_task_data_and_length_and_no_peers(canned):

@@ -130,9 +130,6 @@ def test_wrong_input_is_one_line(arguments, code, words, place, monkeypatch, cap
     refused(capsys, ["logs", *arguments], *words, code=code)
 
 
-# --- following --------------------------------------------------------------------------------------------------
-
-
 def test_each_event_is_read_once_and_only_as_a_whole_line(place, reader):
     assert events(reader) == []
     append(place, line("a"), line("b")[:20])

@@ -391,9 +391,6 @@ def test_a_dumb_terminal_is_not_drawn_upon(at_a_terminal, monkeypatch, capsys):
     assert at_a_terminal == []
 
 
-# --- what takes a while -------------------------------------------------------------------------------------------
-
-
 class AtOnce(SimpleNamespace):
     """A timer that fires as soon as it is started."""
 

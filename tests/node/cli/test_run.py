@@ -120,9 +120,6 @@ def test_a_manifest_key_and_a_node_key_never_share_a_name():
     assert not set(Manifest.__struct_fields__) & set(NodeConfig.__struct_fields__)
 
 
-# --- create ------------------------------------------------------------------------------------------------------
-
-
 def test_create_prints_only_the_invite_to_standard_output(daemon, here, capsys):
     """`starling create m.toml | head -1` is the invite."""
     assert main(["create"]) == 0
@@ -198,9 +195,6 @@ def test_the_directory_of_a_node_that_has_run_is_never_removed(daemon, here):
     daemon.refusal, daemon.lived = ConfigError("checkpoint: damaged"), True
     assert main(["create"]) == 2
     assert RunDir.existing(here / "starling-node").read_manifest() is not None
-
-
-# --- join and run -----------------------------------------------------------------------------------------------
 
 
 def test_join_keeps_the_invite_and_its_addresses_and_starts_the_node(daemon, here, capsys):
@@ -352,9 +346,6 @@ def test_run_continues_in_the_directory(until_stdin_closes, daemon, here):
     place.write_config(NodeConfig())
     assert main(["run", "--dir", "n", *["--until-stdin-closes"] * until_stdin_closes]) == 0
     assert daemon.runs == [(place.path, until_stdin_closes)]
-
-
-# --- the running node -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("arguments", [["leave"], ["pause"], ["resume"], ["limits"], ["eval"], ["invite"], ["export", "m.safetensors"]])

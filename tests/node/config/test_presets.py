@@ -199,9 +199,6 @@ def test_b_grows_with_k():
     assert "`--set robust.f=4`" in message
 
 
-# --- rules between keys, with or without a preset -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("assignments", "key", "why"),
     [
@@ -274,9 +271,6 @@ def test_a_rule_is_checked_with_a_known_number_of_members():
 def test_doubtful_settings_give_one_note(assignments, key):
     (note,) = manifests.check(presets.load(Manifest, assignments=assignments))
     assert note.startswith(f"{key}: ")
-
-
-# --- what people see ----------------------------------------------------------------------------------------------
 
 
 def test_config_show_prints_a_preset_as_a_template_file(tmp_path, capsys):

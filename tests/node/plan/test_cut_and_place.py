@@ -85,8 +85,6 @@ def test_the_worst_machine_is_left_over_and_crews_that_cannot_train_are_dropped(
     assert place(range(2), 3, rate, near) == []
 
 
-# --- the reference's table: 32 machines in crews of 8, .1 s of computing a stage and micro-batch, 8 micro-batches ---
-
 # ms one way and Gbit/s between Oregon, Virginia, Ohio, Tokyo, Seoul, London, Frankfurt and Ireland, each to those after it; published with
 # DT-FM (Yuan et al. 2022, arXiv:2206.01288)
 LINES = {

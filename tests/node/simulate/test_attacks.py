@@ -49,9 +49,6 @@ def run(*assignments):
     return simulate(loaded, lambda _round, _line: None)
 
 
-# --- who ---------------------------------------------------------------------------------------------------
-
-
 def test_bad_nodes_are_drawn_by_the_seed_or_named():
     drawn = [np.flatnonzero(build.byzantine(scenario("attack.nodes=3", f"simulate.seed={seed}"), 20)) for seed in (0, 0, 1)]
     assert drawn[0].tolist() == drawn[1].tolist() != drawn[2].tolist()
@@ -100,9 +97,6 @@ def test_both_engines_run_the_preset_for_strangers_with_a_liar_among_them(engine
     outcome = simulate(loaded, lambda _round, _line: None)
     assert (outcome.bad, outcome.rows[-1].alive, outcome.diverged) == ((6,), 6, None)
     assert 0 < outcome.counts["committed"] <= 2 * 7 * 6
-
-
-# --- what ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -246,9 +240,6 @@ def test_without_memory_exchange_forged_memories_have_no_effect(kind, words):
         run("attack.nodes=1", f"attack.kind={kind}", *words)
 
 
-# --- data ---------------------------------------------------------------------------------------------------
-
-
 def data():
     y = torch.arange(12) % 4
     return LabelledData(torch.ones(12, 6), y, torch.zeros(4, 6), torch.arange(4))
@@ -293,9 +284,6 @@ def test_one_member_s_backdoor_succeeds_under_the_mean_and_not_under_the_open_ru
     assert run(*SHORT).rows[-1].attack_success is None
 
 
-# --- what is refused -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("assignments", "line"),
     [
@@ -314,9 +302,6 @@ def test_poisoning_absent_labels_is_refused():
         run("task=quadratic", "simulate.nodes=4", "pace.rounds=1", *flip)
     with pytest.raises(ConfigError, match=r"attack\.params: class 44 must be < 10"):
         run(*SHORT, "attack.nodes=1", "attack.kind=clones", "attack.params.target=44")
-
-
-# --- momentum ------------------------------------------------------------------------------------------------
 
 
 def test_a_running_mean_begins_with_the_first_gradient():

@@ -326,9 +326,6 @@ def test_a_target_can_be_above_or_below():
     assert results.reached(rows, 0.0, higher_is_better=False) is None  # none is set
 
 
-# --- real workers -------------------------------------------------------------------------------------------------
-
-
 def starling(*arguments, **options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(

@@ -210,8 +210,6 @@ def test_a_scenario_replays_to_the_last_digit_with_all_its_faults(engine):
     assert documents[0]["runs"][0]["counts"]["crashed"] + documents[2]["runs"][0]["counts"]["crashed"] > 0
 
 
-# --- faults -------------------------------------------------------------------------------------------------------
-
 TEN = (*BOWLS, "simulate.nodes=10", "pace.rounds=40", "pace.local_steps=2", "pace.evaluate_every=40")
 
 
@@ -307,9 +305,6 @@ def test_clock_pace_does_not_wait():
     assert outcome.counts["late"] == 0
 
 
-# --- what else is said of a run -----------------------------------------------------------------------------------
-
-
 def test_rows_begin_before_the_first_round_and_end_after_the_last():
     outcome = run(*TEN, "pace.rounds=7", "pace.evaluate_every=3")
     assert [row.round for row in outcome.rows] == [0, 3, 6, 7]
@@ -359,9 +354,6 @@ def test_missing_data_give_one_line():
         run("task=digit")
     with pytest.raises(ConfigError, match=r"compress\.select: 'made_up' is unknown"):
         run("compress.select=made_up")
-
-
-# --- examples -----------------------------------------------------------------------------------------------------
 
 
 def example(name, *assignments):

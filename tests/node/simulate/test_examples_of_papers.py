@@ -73,9 +73,6 @@ def test_only_optimistic_steps_with_corrections_reach_the_saddle():
     assert max(ends("optimistic", "pet", 120, **size)) < 1e-3 < min(ends("optimistic", "dsgd", 120, **size))
 
 
-# --- the reference's table: 16 games of 40 + 40 unknowns, K = 5, lr .1, one seed there and three here ---------------
-
-
 @pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("gradient", "mu", "rounds", "sent"),

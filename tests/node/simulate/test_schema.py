@@ -42,9 +42,6 @@ def test_the_shown_scenario_is_an_equivalent_file():
     assert "# concentration; smaller is more different" in shown
 
 
-# --- the manifest of a scenario -----------------------------------------------------------------------------------
-
-
 def test_each_node_has_its_own_shard_by_default():
     assert manifest(scenario("simulate.nodes=7")).partition.shards == 7
     agreed = manifest(scenario("simulate.nodes=7", "partition.shards=3", "robust.rule=nna", "overlay.rerank_every=4"))
@@ -78,9 +75,6 @@ def test_rows_are_reserved_for_more_joiners_than_are_likely():
     """.03 per round for 600 rounds: 18 on average, with a standard deviation of 4.2."""
     room = joiners(scenario("pace.rounds=600", "faults.join=0.03"))
     assert 18 + 4 * 4.2 < room < 60
-
-
-# --- presets ------------------------------------------------------------------------------------------------------
 
 
 def preset(name, *assignments):
@@ -158,9 +152,6 @@ def test_config_show_prints_a_scenario_that_begins_with_a_preset(tmp_path, capsy
     assert presets.load(Scenario, tmp_path / "s.toml") == preset("open")
 
 
-# --- sweeps -------------------------------------------------------------------------------------------------------
-
-
 def test_without_a_grid_there_is_one_run_without_labels():
     (cell,) = cells(scenario("simulate.seed=3"))
     assert cell.labels == {}
@@ -207,9 +198,6 @@ def test_invalid_grids_are_refused(grid, message):
     with pytest.raises(ConfigError, match=message) as caught:
         cells(scenario(text=f"[sweep.grid]\n{grid}\n"))
     assert "\n" not in str(caught.value)
-
-
-# --- what cannot be simulated -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -377,8 +377,6 @@ def test_an_unknown_codec_is_a_config_error(name, said):
         codec.coder(name, 100, "cpu")
 
 
-# --- rules ----------------------------------------------------------------------------------------------------
-
 PEERS = {
     "mean": lambda b: lambda x: x.mean(dim=0),
     "median": lambda b: lambda x: x.quantile(0.5, dim=0),

@@ -68,9 +68,6 @@ class Canned(Executor):
 invoke = partial(invoked, command.never_worse)
 
 
-# --- cells --------------------------------------------------------------------------------------------------
-
-
 def test_every_combination_is_a_cell_and_patterns_choose():
     assert len(cells()) == math.prod(map(len, NEVER_WORSE_AXES)) == 120
     assert [cell.name for cell in cells(["iid/sgd/*/normal/calm", "by_author/muon/cosine/*/faults"])] == [
@@ -114,9 +111,6 @@ def test_a_given_mix_replaces_the_default_only():
     assert same[0].counts["lost"] > 0
     other = run_here(scenarios(harsh, 4, None, ["mix.kappa=0.2"])[0], lambda _round, _line: None)
     assert other.rows != same[0].rows
-
-
-# --- differences --------------------------------------------------------------------------------------------
 
 
 def test_a_difference_is_a_mean_over_seeds_with_its_standard_error():
@@ -173,9 +167,6 @@ def test_comparisons_skip_the_beginning_and_exchanges_with_dead_peers():
     one = pair(7, outcome(0.1, 0.5, diverged=3), outcome(0.1, 0.4, 0.6))
     assert (one.seed, one.rounds, one.default, one.plain, one.diverged) == (7, (2, 4), (0.5,), (0.4, 0.6), (True, False))
     assert one.committed == (0.75, 0.75)
-
-
-# --- results ------------------------------------------------------------------------------------------------
 
 
 def test_results_survive_storage_and_are_reused_only_with_equal_settings(tmp_path):
@@ -275,9 +266,6 @@ def test_a_doubtful_key_is_noted(tmp_path):
     assert err.startswith("note: mix.kappa: ")
 
 
-# --- texts --------------------------------------------------------------------------------------------------
-
-
 def test_texts_are_the_first_files_of_a_folder_or_generated_one_per_node(tmp_path):
     source = tmp_path / "data" / "text" / "languages"
     source.mkdir(parents=True)
@@ -309,9 +297,6 @@ def test_data_are_read_from_the_given_folder(tmp_path, monkeypatch):
     assert texts.find(None, {}) is None
     assert texts.find(None, {"STARLING_DATA": str(tmp_path)}) is None  # no texts there
     assert texts.find(None, {"STARLING_DATA": str(tmp_path / "shared" / "data")}) == tmp_path / "shared" / "data"
-
-
-# --- the whole way ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -126,9 +126,6 @@ def test_contiguous_rows_are_a_view(rows, contiguous):
     assert torch.equal(x[at], x[torch.tensor(rows, dtype=torch.int64)])
 
 
-# --- optimisers ---------------------------------------------------------------------------------------------------
-
-
 walks = pytest.mark.parametrize(
     ("kind", "case", "keys"),
     [
@@ -244,9 +241,6 @@ def test_models_and_directions_are_not_modified():
     local(torch.arange(5), 0, 0, x, lambda _gradient: held)
     assert torch.equal(x, before)
     assert torch.equal(held, torch.full_like(x, 0.5))
-
-
-# --- figures of merit ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", ["quadratic", "diagonal", "logistic"])

@@ -83,9 +83,6 @@ def test_an_overlay_undefined_for_the_number_of_members_is_refused():
         Schedule(Hypercube(), PEERS, b"").at(0, np.ones(len(PEERS), bool))
 
 
-# --- lasting edges -----------------------------------------------------------------------------------------
-
-
 def settle(nodes):
     """Let all learn of the change; each updates in turn with its edges at the others, until nothing changes."""
     for me, node in nodes.items():
@@ -146,8 +143,6 @@ def test_one_join_or_leave_among_thousands_changes_a_handful_of_edges():
     assert 0 < opened < 6 * 80
     assert closed < 80
 
-
-# --- clock pace ---------------------------------------------------------------------------------------------------
 
 NODES = [f"peer-{row:03d}" for row in range(40)]
 
