@@ -1,5 +1,7 @@
 """Every target by name, as "module:NAME" below `tests.fuzz.targets`; imported on use."""
 
+from tests.harness.texts import words
+
 TARGETS = {
     "memories": "payloads:MEMORY",
     "payload_request": "payloads:REQUEST",
@@ -36,18 +38,7 @@ TARGETS = {
     "credentials": "admission:CREDENTIAL",
     "revocations": "admission:REVOCATION",
 }
-FIRST = (
-    "payload_request",
-    "payload_response",
-    "frames",
-    "records",
-    "transfers",
-    "members",
-    "pulls",
-    "noise_records",
-    "muxer",
-    "handshakes",
-)
+FIRST = words("payload_request payload_response frames records transfers members pulls noise_records muxer handshakes")
 """What strangers' bytes meet first: in every run. The others under libFuzzer by `make fuzz`, and by mutations in every run all the same."""
 PLANTED = {"planted_raises": "planted:RAISES", "planted_hangs": "planted:HANGS", "planted_believes": "planted:BELIEVES"}
 """With a bug each, to see that it is found."""

@@ -15,6 +15,7 @@ import psutil
 
 from starling.node.status import control
 from tests.harness.schemas import valid
+from tests.harness.texts import words
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -166,37 +167,10 @@ def training(run_dir, beyond=0):
     return now if now is not None and now.state == "training" and now.round > beyond else None
 
 
-TABLE = {
-    "version",
-    "swarm",
-    "wall_s",
-    "rounds",
-    "metric",
-    "mean",
-    "min",
-    "max",
-    "ban",
-    "consensus_distance",
-    "bytes_per_exchange",
-    "dense_bytes",
-    "nodes",
-    "alone",
-}
+TABLE = {*words("version swarm wall_s rounds metric mean min max ban consensus_distance bytes_per_exchange dense_bytes nodes alone")}
 
 
-ROW = {
-    "peer",
-    "state",
-    "rounds",
-    "local_steps",
-    "value",
-    "bytes_sent",
-    "bytes_received",
-    "exchanges",
-    "rejoined",
-    "joined_late",
-    "byzantine",
-}
+ROW = {*words("peer state rounds local_steps value bytes_sent bytes_received exchanges rejoined joined_late byzantine")}
 
 
 def demo(cwd, *arguments):

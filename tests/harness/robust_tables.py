@@ -17,24 +17,10 @@ from starling.node.simulate.engines import check
 from starling.node.simulate.matrix import run
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
+from tests.harness.texts import words
 
 NODES, BAD, SEEDS = 16, 3, (0, 1)
-COLUMNS = (
-    "none",
-    "sign_flip",
-    "gaussian",
-    "label_flip",
-    "ipm",
-    "foe",
-    "alie",
-    "min_max",
-    "mimic",
-    "dissensus",
-    "era",
-    "era_max",
-    "stale",
-    "sleeper",
-)
+COLUMNS = words("none sign_flip gaussian label_flip ipm foe alie min_max mimic dissensus era era_max stale sleeper")
 COMMON = (
     f"simulate.nodes={NODES}",
     "simulate.sample=0",

@@ -20,6 +20,7 @@ from starling.node.script import swarm
 from starling.node.status.control import ControlError
 from starling.node.status.final import load
 from tests.harness.processes import until
+from tests.harness.texts import words
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0  # with all that they import, on a busy machine
@@ -27,24 +28,10 @@ CTRL_C_S, DEAD_S = 4.0, 5.0  # within which a rank that waits hears Ctrl-C, and 
 GONE_S = 20.0  # for processes to end on a busy machine; long before the group's timeout, a minute
 NEEDS = {"accelerated": "accelerate", "trainer": "transformers", "lightning": "lightning"}
 CASES = [
-    "rounds",
-    "views",
-    "clock",
-    "clock_of_shards",
-    "lost",
-    "over",
-    "state",
-    "created",
-    "refused",
-    "unequal",
-    "shards",
-    "copies",
-    "shards_of_adamw",
-    "copies_of_shards",
-    "memories_of_shards",
-    "refused_shards",
-    "accelerated",
-    "interrupted",
+    *words(
+        "rounds views clock clock_of_shards lost over state created refused unequal shards copies shards_of_adamw copies_of_shards",
+        "memories_of_shards refused_shards accelerated interrupted",
+    )
 ]
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.real, pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo")]

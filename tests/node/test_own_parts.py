@@ -14,20 +14,15 @@ from starling.node.simulate.rules import check_one
 from starling.node.simulate.schema import Scenario
 from tests.harness import packages
 from tests.harness.engines import manifest, opening
+from tests.harness.texts import words
 
 PARTS = Path(__file__).parents[2] / "examples" / "parts"
 PROJECT = (PARTS / "pyproject.toml").read_text()
 COMMON = [
-    "simulate.engine=virtual",
-    "simulate.nodes=4",
-    "pace.rounds=12",
-    "pace.local_steps=2",
-    "pace.evaluate_every=6",
-    "task=line_fit",
-    "partition.kind=iid",
-    "optimizer=sign_sgd",
-    "optimizer.lr=0.05",
-    "overlay=chord_ring",
+    *words(
+        "simulate.engine=virtual simulate.nodes=4 pace.rounds=12 pace.local_steps=2 pace.evaluate_every=6 task=line_fit",
+        "partition.kind=iid optimizer=sign_sgd optimizer.lr=0.05 overlay=chord_ring",
+    )
 ]
 PAIRWISE = ["mix=slow_dsgd", "mix.pace=0.7", "compress.select=every_nth", "compress.ratio=0.5", "compress.response=fp24"]
 PULLED = ["mix=gather", "robust.rule=midrange", "compress.select=full", "compress.response=fp24", "attack.kind=echo", "attack.nodes=1"]

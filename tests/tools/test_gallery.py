@@ -9,6 +9,7 @@ import pytest
 from starling.node.config import presets
 from starling.node.simulate.schema import Scenario
 from tests.harness import pages
+from tests.harness.texts import words
 from tools import gallery
 
 ROOT = Path(__file__).parents[2]
@@ -48,20 +49,10 @@ def test_the_line_of_the_page_is_the_one_that_is_run(name, monkeypatch, capsys):
 
 def test_there_are_as_many_as_the_index_says():
     assert set(EXAMPLES) == {
-        "digits",
-        "mnist-by-label",
-        "own-loop",
-        "own-loop-gan",
-        "own-loop-lightning",
-        "own-loop-trainer",
-        "gpt-by-author",
-        "spoken-digits",
-        "batchnorm-cnn",
-        "open-swarm",
-        "own-part",
-        "lora",
-        "crew",
-        "wan-containers",
+        *words(
+            "digits mnist-by-label own-loop own-loop-gan own-loop-lightning own-loop-trainer gpt-by-author spoken-digits batchnorm-cnn",
+            "open-swarm own-part lora crew wan-containers",
+        )
     }
 
 

@@ -15,6 +15,7 @@ from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.identity import Identity
 from tests.fuzz.plain import MSGPACK_LURES, value
 from tests.fuzz.target import Choices, Target, prefixed, reason_of
+from tests.harness.texts import words
 
 SWARM = "s" + "a" * 32
 CREATOR, MEMBER, OTHER = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2, 3))
@@ -31,22 +32,11 @@ KINDS = (
     AdmissionSection(kind="allow"),
 )
 REASONS = {
-    "credential_malformed",
-    "credential_missing",
-    "chain_malformed",
-    "chain_empty",
-    "chain_too_deep",
-    "chain_beyond_depth",
-    "chain_beyond_quota",
-    "chain_signature",
-    "chain_binding",
-    "chain_loop",
-    "chain_of_another",
-    "not_listed",
-    "work_forged",
-    "revoked_by_another",
-    "revocation_forged",
-    "nothing_to_revoke",
+    *words(
+        "credential_malformed credential_missing chain_malformed chain_empty chain_too_deep chain_beyond_depth chain_beyond_quota",
+        "chain_signature chain_binding chain_loop chain_of_another not_listed work_forged revoked_by_another revocation_forged",
+        "nothing_to_revoke",
+    )
 }
 
 

@@ -16,6 +16,7 @@ from starling.node.rpc import calls
 from starling.node.tasks.convex import Quadratic
 from tests.fuzz.target import Choices, Target, reason_of
 from tests.harness.engines import done, manifest, opened
+from tests.harness.texts import words
 
 CLIP = 0.5
 SETTINGS = (
@@ -32,27 +33,11 @@ SETTINGS = (
     ("moments", "steps", CompressSection(select="mask", ratio=0.5)),
 )
 REASONS = {
-    "bad_length",
-    "bad_version",
-    "bad_support",
-    "bad_indices",
-    "bad_basis",
-    "bad_wish",
-    "wrong_dim",
-    "unknown_codec",
-    "not_finite",
-    "bad_scale",
-    "bad_code",
-    "bad_padding",
-    "theta_out_of_bounds",
-    "gain_out_of_bounds",
-    "share_out_of_bounds",
-    "clip_norm_exceeded",
-    "bad_memory",
-    "too_large",
-    "state_damaged",
-    "state_of_another_model",
-    "state_unusable",
+    *words(
+        "bad_length bad_version bad_support bad_indices bad_basis bad_wish wrong_dim unknown_codec not_finite bad_scale bad_code",
+        "bad_padding theta_out_of_bounds gain_out_of_bounds share_out_of_bounds clip_norm_exceeded bad_memory too_large state_damaged",
+        "state_of_another_model state_unusable",
+    )
 }
 SWAPPING = {"push_sum", "r_fast", "choco"}
 

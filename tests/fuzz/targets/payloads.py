@@ -20,20 +20,13 @@ from starling.gossip.rng import generator
 from tests.fuzz.target import Target, reason_of
 from tests.harness.codecs import BY_CODE
 from tests.harness.memory_ends import BETAS, CODEC, VectorMemory
+from tests.harness.texts import words
 
 REASONS = {
-    "bad_length",
-    "bad_version",
-    "bad_support",
-    "bad_indices",
-    "bad_basis",
-    "bad_wish",
-    "wrong_dim",
-    "unknown_codec",
-    "not_finite",
-    "bad_scale",
-    "bad_code",
-    "bad_padding",
+    *words(
+        "bad_length bad_version bad_support bad_indices bad_basis bad_wish wrong_dim unknown_codec not_finite bad_scale bad_code",
+        "bad_padding",
+    )
 }
 DIMS = (200, 1, 7, 1300, 70_001)
 DTYPES = (torch.float32, torch.float64)

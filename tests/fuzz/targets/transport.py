@@ -25,15 +25,10 @@ from tests.fuzz.target import Choices, Target, one_line, reason_of
 from tests.fuzz.targets.wire import golden_frames
 from tests.fuzz.virtual import at_once
 from tests.harness.noise_ends import noise_ends
+from tests.harness.texts import words
 
 VIOLATIONS = {
-    "muxer_garbage",
-    "muxer_stream_id",
-    "muxer_openings",
-    "muxer_window_overrun",
-    "muxer_data_after_end",
-    "muxer_window_overflow",
-    "muxer_not_reading",
+    *words("muxer_garbage muxer_stream_id muxer_openings muxer_window_overrun muxer_data_after_end muxer_window_overflow muxer_not_reading")
 }
 CONTROL = golden_frames("control")
 

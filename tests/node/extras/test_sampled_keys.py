@@ -10,16 +10,9 @@ from starling.node.config.schema import Manifest
 from starling.node.config.words import method
 from starling.node.extras.sampled.keys import bad_majority
 from starling.node.simulate.api import simulate
+from tests.harness.texts import words
 
-FITS = (
-    "pace.kind=sampled",
-    "pace.sample=4",
-    "pace.quorum=8",
-    "mix.kind=gather",
-    "robust.rule=mean",
-    "overlay.kind=complete",
-    "compress.select=full",
-)
+FITS = words("pace.kind=sampled pace.sample=4 pace.quorum=8 mix.kind=gather robust.rule=mean overlay.kind=complete compress.select=full")
 
 
 def agreed(*more):

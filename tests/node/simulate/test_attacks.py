@@ -21,19 +21,11 @@ from starling.node.tasks.labelled import LabelledData
 from starling.robust.attacks.broadcast import sign_flip
 from starling.robust.attacks.catalogue import ATTACKS
 from tests.harness.attack_scenes import targeting
+from tests.harness.texts import words
 
-OPEN = (
-    "mix=gather",
-    "overlay=pull",
-    "overlay.k=4",
-    "robust.f=1",
-    "compress.select=full",
-    "compress.response=identity",
-    "simulate.nodes=6",
-    "simulate.sample=0",
-    "task=digits",
-    "task.hidden=4",
-    "pace.local_steps=2",
+OPEN = words(
+    "mix=gather overlay=pull overlay.k=4 robust.f=1 compress.select=full compress.response=identity simulate.nodes=6",
+    "simulate.sample=0 task=digits task.hidden=4 pace.local_steps=2",
 )
 SHORT = (*OPEN, "pace.rounds=2", "pace.evaluate_every=2")
 
@@ -111,15 +103,9 @@ def test_every_attack_can_be_simulated_and_a_rule_survives_it(kind):
 @pytest.mark.parametrize("kind", targeting("tracker"))
 def test_attacks_on_trackers_leave_the_model_honest(kind):
     """On gradient tracking, where an attacker can do harm by its tracker alone."""
-    settings_of = (
-        "mix=gradient_tracking",
-        "overlay=hypercube",
-        "simulate.nodes=4",
-        "task.hidden=4",
-        "pace.local_steps=1",
-        "pace.rounds=2",
-        "pace.evaluate_every=2",
-        "compress.select=full",
+    settings_of = words(
+        "mix=gradient_tracking overlay=hypercube simulate.nodes=4 task.hidden=4 pace.local_steps=1 pace.rounds=2",
+        "pace.evaluate_every=2 compress.select=full",
     )
     lied, honest = (run(*settings_of, "attack.rows=[3]", *kind_) for kind_ in ((f"attack.kind={kind}",), ()))
     assert lied.rows[0] == honest.rows[0]
@@ -210,15 +196,7 @@ def test_attackers_know_a_rule_s_threshold():
     assert byzantine.thresholds(tracking, state, [1, 0]).tolist() == [2.0, 10.0]
 
 
-MEMORIES = (
-    "optimizer=adamw",
-    "simulate.nodes=4",
-    "task.hidden=4",
-    "pace.local_steps=3",
-    "pace.rounds=4",
-    "pace.evaluate_every=4",
-    "attack.rows=[3]",
-)
+MEMORIES = words("optimizer=adamw simulate.nodes=4 task.hidden=4 pace.local_steps=3 pace.rounds=4 pace.evaluate_every=4 attack.rows=[3]")
 
 
 @pytest.mark.slow

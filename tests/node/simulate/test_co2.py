@@ -6,28 +6,13 @@ import pytest
 from starling.node.config import toml
 from starling.node.simulate.engines import simulate
 from starling.node.simulate.schema import Scenario
+from tests.harness.texts import words
 
-SWARM = (
-    "simulate.nodes=8",
-    "mix=outer",
-    "overlay=alone",
-    "overlay.average_every=2",
-    "partition.alpha=0.3",
-    "task.hidden=32",
-    "compress.select=full",
-    "compress.response=identity",
-    "compress.request=identity",
-    "pace.local_steps=8",
-    "pace.rounds=220",
-    "pace.evaluate_every=220",
-    "optimizer.schedule=cosine",
-    "optimizer.warmup=0.1",
-    "optimizer.lr=0.05",
-    "optimizer.momentum=0",
-    "mix.clip_norm=0",
-    "network.bytes_per_s=40000.0",
-    "network.latency_s=0.05",
-    "network.step_s=0.02",
+SWARM = words(
+    "simulate.nodes=8 mix=outer overlay=alone overlay.average_every=2 partition.alpha=0.3 task.hidden=32 compress.select=full",
+    "compress.response=identity compress.request=identity pace.local_steps=8 pace.rounds=220 pace.evaluate_every=220",
+    "optimizer.schedule=cosine optimizer.warmup=0.1 optimizer.lr=0.05 optimizer.momentum=0 mix.clip_norm=0",
+    "network.bytes_per_s=40000.0 network.latency_s=0.05 network.step_s=0.02",
 )
 
 

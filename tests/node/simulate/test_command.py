@@ -27,6 +27,7 @@ from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
 from starling.node.simulate.worker import Failure
 from tests.harness.cli_doubles import invoked
+from tests.harness.texts import words
 
 SCENARIO = """
 name = "a small one"
@@ -95,20 +96,7 @@ def file(tmp_path):
 def test_one_run_gives_a_table_and_a_summary(file):
     code, out, err = invoke(Canned(), file)
     assert (code, err) == (0, "")
-    assert out.splitlines()[0].split() == [
-        "round",
-        "seconds",
-        "bytes/node",
-        "exchanges",
-        "nodes",
-        "loss",
-        "accuracy",
-        "min",
-        "max",
-        "mean",
-        "model",
-        "distance",
-    ]
+    assert out.splitlines()[0].split() == [*words("round seconds bytes/node exchanges nodes loss accuracy min max mean model distance")]
     assert out.splitlines()[3].split()[7:10] == ["0.9", "0.89", "0.91"]
     assert "8 meetings, 6 committed, 2 lost" in out
 

@@ -14,6 +14,7 @@ from starling.node.simulate.engines import check, simulate
 from starling.node.simulate.measure import consensus_distance
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
+from tests.harness.texts import words
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 EXACT = ("compress.select=full", "compress.request=identity", "compress.response=identity")
@@ -80,34 +81,11 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*SEEDS, "task.hidden=4", "optimizer.lr=0.003"), 5),
     ],
     ids=[
-        "digits",
-        "weights",
-        "weighed_updates",
-        "muon",
-        "moments_of_sgd",
-        "heads_at_home",
-        "own_shares",
-        "blocks_in_turns",
-        "pet",
-        "pet_of_twelve",
-        "sharpness_aware",
-        "several_exchanges",
-        "optimistic",
-        "extragradient",
-        "pet_at_a_high_rate",
-        "tracking",
-        "quasi_global",
-        "d2",
-        "push_sum",
-        "control_variates",
-        "drawn_for_all",
-        "outer",
-        "plain_averages",
-        "layered",
-        "gather",
-        "sac",
-        "sparse_outer",
-        "seeds",
+        *words(
+            "digits weights weighed_updates muon moments_of_sgd heads_at_home own_shares blocks_in_turns pet pet_of_twelve",
+            "sharpness_aware several_exchanges optimistic extragradient pet_at_a_high_rate tracking quasi_global d2 push_sum",
+            "control_variates drawn_for_all outer plain_averages layered gather sac sparse_outer seeds",
+        )
     ],
 )
 def test_both_engines_follow_one_trajectory(settings_of, digits):
@@ -395,13 +373,8 @@ def test_the_example_of_members_averages_on_every_overlay():
     ("settings_of", "falls_to"),
     [
         (
-            (
-                "mix=psgd",
-                "mix.feedback=demo",
-                "overlay=complete",
-                "compress.select=dct_top_k",
-                "compress.chunk=8",
-                "compress.ratio=0.25",
+            words(
+                "mix=psgd mix.feedback=demo overlay=complete compress.select=dct_top_k compress.chunk=8 compress.ratio=0.25",
                 "optimizer.schedule=linear",
             ),
             0.2,

@@ -11,21 +11,12 @@ from starling.node.simulate import rules
 from starling.node.simulate.engines import check, simulate
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
+from tests.harness.texts import words
 
 pytestmark = pytest.mark.slow
-SMALL = (
-    "simulate.nodes=4",
-    "simulate.seed=3",
-    "pace.rounds=4",
-    "pace.local_steps=2",
-    "pace.evaluate_every=1",
-    "task.hidden=4",
-    "partition=by_label",
-    "optimizer.momentum=0",
-    "optimizer.lr=0.05",
-    "mix.clip_norm=0",
-    "mix=psgd",
-    "overlay=complete",
+SMALL = words(
+    "simulate.nodes=4 simulate.seed=3 pace.rounds=4 pace.local_steps=2 pace.evaluate_every=1 task.hidden=4 partition=by_label",
+    "optimizer.momentum=0 optimizer.lr=0.05 mix.clip_norm=0 mix=psgd overlay=complete",
 )
 COCKTAIL = ("compress.select=cocktail", "compress.ratio=0.02", "compress.keep=0.2", "compress.request=int4", "compress.response=int4")
 ENGINES = ("matrix", "virtual")

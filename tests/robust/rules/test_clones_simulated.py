@@ -10,24 +10,12 @@ from starling.node.simulate.matrix import run
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
 from tests.harness.robust_tables import COMMON, COMPLETE, NODES
+from tests.harness.texts import words
 
-SMALL = (
-    "simulate.nodes=8",
-    "simulate.sample=0",
-    "task=digits",
-    "optimizer.schedule=constant",
-    "partition=dirichlet",
-    "partition.alpha=100",
-    "mix=gather",
-    "compress.select=full",
-    "compress.response=fp16",
-    "overlay=complete",
-    "pace.rounds=16",
-    "pace.local_steps=4",
-    "pace.evaluate_every=100000",
-    "attack.kind=clones",
-    "attack.rows=[4,5,6,7]",
-    "simulate.seed=1",
+SMALL = words(
+    "simulate.nodes=8 simulate.sample=0 task=digits optimizer.schedule=constant partition=dirichlet partition.alpha=100 mix=gather",
+    "compress.select=full compress.response=fp16 overlay=complete pace.rounds=16 pace.local_steps=4 pace.evaluate_every=100000",
+    "attack.kind=clones attack.rows=[4,5,6,7] simulate.seed=1",
 )
 
 

@@ -25,20 +25,13 @@ from starling.node.config import manifest as manifests
 from starling.node.config.assignments import assignments
 from starling.node.config.schema import Manifest
 from tests.harness.schemas import valid
+from tests.harness.texts import words
 
 KEYS = {
-    "codec",
-    "d",
-    "encode_gb_s",
-    "decode_gb_s",
-    "round_trip_gb_s",
-    "bytes_per_parameter",
-    "index_bits_over_entropy",
-    "peak_extra_bytes",
-    "memcpy_gb_s",
-    "beside",
-    "beside_gb_s",
-    "beside_over_quiet",
+    *words(
+        "codec d encode_gb_s decode_gb_s round_trip_gb_s bytes_per_parameter index_bits_over_entropy peak_extra_bytes memcpy_gb_s beside",
+        "beside_gb_s beside_over_quiet",
+    )
 }
 
 
