@@ -102,135 +102,73 @@ def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg", 
     return trio.run(story, clock=MockClock(autojump_threshold=0))
 
 
-SIX = {peer: at(5 + i) for i, peer in enumerate("abcdef")}
+def case(offers, agreed, seconds=None, *, paces=None, liars=(), refused=None, asked=None, downloaded=None, **expected):
+    """Offers and the seconds until they come by peer, the round taken over, and what is seen; peers are named by letters."""
+    expected |= {} if asked is None else {"asked": [*map(tuple, asked)]}
+    expected |= {} if downloaded is None else {"downloaded": [*downloaded]}
+    return offers, seconds or {}, paces, Engine(liars, refused), agreed, expected
+
+
+SEVEN = {peer: at(5 + i) for i, peer in enumerate("abcdefg")}
+SIX, FOUR, THREE = ({peer: SEVEN[peer] for peer in peers} for peers in ("abcdef", "abcd", "abc"))
 POISONED, OUTLIER, GONE, NONE = ("a", "state_poisoned"), ("a", "state_outlier"), None, at(0, size=0)
+SLOW = {"a": 10.0, "b": 10.0, "c": 400.0}
 CASES = {
-    "three are asked, no more where they agree": (SIX, {}, Engine(), 5, {"asked": [("a", "b", "c")], "downloaded": ["a", "b", "c"]}),
-    "equal models are downloaded once": ({"a": at(9), "b": at(5, "same"), "c": at(5, "same")}, {}, Engine(), 5, {"downloaded": ["b"]}),
-    "a copied digest with another round is another model": (
-        {"a": at(2**62, "same"), "b": at(5, "same"), "c": at(6)},
-        {},
-        Engine(),
-        5,
-        {"downloaded": ["a", "b", "c"]},
+    "three are asked, no more where they agree": case(SIX, 5, asked=["abc"], downloaded="abc"),
+    "equal models are downloaded once": case({"a": at(9), "b": at(5, "same"), "c": at(5, "same")}, 5, downloaded="b"),
+    "a copied digest with another round is another model": case(
+        {"a": at(2**62, "same"), "b": at(5, "same"), "c": at(6)}, 5, downloaded="abc"
     ),
-    "two liars with one digest do not silence a third": (
-        {"a": at(5, "same"), "b": at(5, "same"), "c": at(6)},
-        {},
-        Engine(refused={"a": "state_unusable", "b": "state_unusable"}),
-        6,
-        {"faults": {POISONED}},
+    "two liars with one digest do not silence a third": case(
+        {"a": at(5, "same"), "b": at(5, "same"), "c": at(6)}, 6, refused=dict.fromkeys("ab", "state_unusable"), faults={POISONED}
     ),
-    "an outlier is counted and does not set the round": (
-        {"a": at(2**62), "b": at(5), "c": at(6)},
-        {},
-        Engine(liars="a"),
-        5,
-        {"faults": {OUTLIER}},
+    "an outlier is counted and does not set the round": case({"a": at(2**62), "b": at(5), "c": at(6)}, 5, liars="a", faults={OUTLIER}),
+    "the next are asked where three contradict each other": case(
+        SIX, 8, liars="ab", asked=["abc", "def"], events={"state_contradicted", "state_fetched"}
     ),
-    "the next are asked where three contradict each other": (
+    "nothing is taken where all contradict each other": case({"a": at(5), "b": at(6)}, None, liars="a", contradicted=True, faults=set()),
+    "no honest node trains with values that are not finite; other damage may be a bug": case(
+        FOUR, 7, refused={"a": "state_unusable", "b": "state_damaged"}, faults={POISONED, ("b", "state_refused")}
+    ),
+    "a peer without an answer or a model is replaced": case(
+        {"a": GONE, "b": NONE, "c": at(5), "d": at(6), "e": at(7), "f": at(8)}, 5, asked=["abc", "d", "e"]
+    ),
+    "one that claims to be far ahead is not followed against more": case({"a": at(500), "b": at(0), "c": at(0)}, None, downloaded=""),
+    "nor against more that are asked later": case({"a": GONE, "b": at(500), "c": GONE, "d": at(0), "e": at(0)}, None),
+    "but it is where nobody else can be asked": case({"a": at(500), "b": at(0)}, 500),
+    "a slow download is given up once there are two models": case(
+        THREE, 5, {"a": 20.0, "b": 30.0, "c": 5000.0}, took_s=25.0 + SPREADS * SLACK * 25.0, faults={("c", "state_withheld")}
+    ),
+    "a silent one of three costs a few seconds": case(THREE, 5, {"b": 5000.0}, took_s=LEAST_S, faults={("b", "state_withheld")}),
+    "the next is asked beside a silent one": case(
         SIX,
-        {},
-        Engine(liars="ab"),
-        8,
-        {"asked": [("a", "b", "c"), ("d", "e", "f")], "events": {"state_contradicted", "state_fetched"}},
-    ),
-    "nothing is taken where all contradict each other": (
-        {"a": at(5), "b": at(6)},
-        {},
-        Engine(liars="a"),
-        None,
-        {"contradicted": True, "faults": set()},
-    ),
-    "no honest node trains with values that are not finite; other damage may be a bug": (
-        {peer: SIX[peer] for peer in "abcd"},
-        {},
-        Engine(refused={"a": "state_unusable", "b": "state_damaged"}),
-        7,
-        {"faults": {POISONED, ("b", "state_refused")}},
-    ),
-    "a peer without an answer or a model is replaced": (
-        {"a": GONE, "b": NONE, "c": at(5), "d": at(6), "e": at(7), "f": at(8)},
-        {},
-        Engine(),
         5,
-        {"asked": [("a", "b", "c"), ("d",), ("e",)]},
-    ),
-    "one that claims to be far ahead is not followed against more": (
-        {"a": at(500), "b": at(0), "c": at(0)},
-        {},
-        Engine(),
-        None,
-        {"downloaded": []},
-    ),
-    "nor against more that are asked later": ({"a": GONE, "b": at(500), "c": GONE, "d": at(0), "e": at(0)}, {}, Engine(), None, {}),
-    "but it is where nobody else can be asked": ({"a": at(500), "b": at(0)}, {}, Engine(), 500, {}),
-    "a slow download is given up once there are two models": (
-        {peer: SIX[peer] for peer in "abc"},
-        {"a": 20.0, "b": 30.0, "c": 5000.0},
-        Engine(),
-        5,
-        {"took_s": 25.0 + SPREADS * SLACK * 25.0, "faults": {("c", "state_withheld")}},
-    ),
-    "a silent one of three costs a few seconds": (
-        {peer: SIX[peer] for peer in "abc"},
-        {"b": 5000.0},
-        Engine(),
-        5,
-        {"took_s": LEAST_S, "faults": {("b", "state_withheld")}},
-    ),
-    "the next is asked beside a silent one": (
-        SIX,
         {"a": 3.0, "b": 5000.0, "c": 3.0, "d": 6.0},
-        Engine(),
-        5,
-        {"asked": [("a", "b", "c"), ("d",)], "downloaded": ["a", "c", "d"], "took_s": 3.0 * (1.0 + SPREADS * SLACK) + 6.0},
+        asked=["abc", "d"],
+        downloaded="acd",
+        took_s=3.0 * (1.0 + SPREADS * SLACK) + 6.0,
     ),
-    "a slow one counts if it comes before the one that was asked in its place": (
-        {peer: SIX[peer] for peer in "abcd"},
-        {"a": 3.0, "d": 1000.0},
-        Engine(),
-        5,
-        {"asked": [("a", "b", "c"), ("d",)], "downloaded": ["a", "b", "c"], "took_s": 3.0, "faults": set()},
+    "a slow one counts if it comes before the one that was asked in its place": case(
+        FOUR, 5, {"a": 3.0, "d": 1000.0}, asked=["abc", "d"], downloaded="abc", took_s=3.0, faults=set()
     ),
-    "several silent ones are replaced": (
-        {peer: at(5 + i) for i, peer in enumerate("abcdefg")},
-        dict.fromkeys("abcde", FAILS_LATE_S),
-        Engine(),
+    "several silent ones are replaced": case(
+        SEVEN,
         10,
-        {"downloaded": ["f", "g"], "took_s": UNKNOWN_S + LEAST_S + 2.0 * LOOK_S, "faults": {(peer, "state_withheld") for peer in "abcde"}},
+        dict.fromkeys("abcde", FAILS_LATE_S),
+        downloaded="fg",
+        took_s=UNKNOWN_S + LEAST_S + 2.0 * LOOK_S,
+        faults={(peer, "state_withheld") for peer in "abcde"},
     ),
-    "so many at a time": (
-        {peer: at(5 + i) for i, peer in enumerate("abcdefg")},
-        dict.fromkeys("abcdefg", FAILS_LATE_S),
-        Engine(),
-        None,
-        {"downloaded": [*"abcdefg"]},
-    ),
-    "one that sends a little now and then is not waited for": (
-        {peer: SIX[peer] for peer in "abc"},
-        {"a": 10.0, "b": 10.0, "c": 400.0},
-        Engine(),
-        5,
-        {"downloaded": ["a", "b"], "took_s": 10.0, "faults": set()},
-    ),
-    "a download that fails leaves the others": (
-        {peer: SIX[peer] for peer in "abcd"},
-        {"a": FAILS_S},
-        Engine(),
-        6,
-        {"asked": [("a", "b", "c"), ("d",)], "faults": set()},
-    ),
+    "so many at a time": case(SEVEN, None, dict.fromkeys("abcdefg", FAILS_LATE_S), downloaded="abcdefg"),
+    "one that sends a little now and then is not waited for": case(THREE, 5, SLOW, paces=SLOW, downloaded="ab", took_s=10.0, faults=set()),
+    "a download that fails leaves the others": case(FOUR, 6, {"a": FAILS_S}, asked=["abc", "d"], faults=set()),
 }
-
-
-PACES = {"one that sends a little now and then is not waited for": {"a": 10.0, "b": 10.0, "c": 400.0}}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_models_on_which_members_agree_are_taken(case):
-    offers, seconds, engine, agreed, expected = CASES[case]
-    peers = Peers(offers, seconds, PACES.get(case))
+    offers, seconds, paces, engine, agreed, expected = CASES[case]
+    peers = Peers(offers, seconds, paces)
     taken, report, took_s, contradicted = fetched(peers, engine)
     seen = {
         "asked": [*peers.asked[:1], *sorted(peers.asked[1:])],
