@@ -9,6 +9,7 @@ from starling.node.simulate.api import simulate
 from tests.harness.stories import virtual
 from tests.harness.swarms import digits, faults, story, until, values
 from tests.harness.tasks import REAL_DATA
+from tests.harness.texts import keys
 
 
 def agreement(nodes, *, rounds, **pace):
@@ -81,26 +82,15 @@ def test_with_ten_times_the_bytes_plain_gossip_of_sixty_nodes_is_not_where_sampl
         "task.path": str(REAL_DATA / "mnist"),
         "task.hidden": 128,
         "partition.shards": nodes,
-        "partition.alpha": 0.3,
-        "pace.local_steps": 20,
-        "optimizer.lr": 0.05,
-        "optimizer.momentum": 0.0,
-        "optimizer.schedule": "constant",
-        "compress.select": "full",
-        "compress.response": "fp16",
-        "simulate.target": 0.85,
-        "simulate.threads": 1,
+        **keys(
+            "partition.alpha=0.3 pace.local_steps=20 optimizer.lr=0.05 optimizer.momentum=0.0 optimizer.schedule=constant",
+            "compress.select=full compress.response=fp16 simulate.target=0.85 simulate.threads=1",
+        ),
     }
-    sample = {
-        "pace.kind": "sampled",
-        "overlay.kind": "complete",
-        "robust.rule": "mean",
-        "pace.sample": 4,
-        "pace.aggregators": 1,
-        "pace.slack": 1,
-        "pace.evaluate_every": 1,
-        "pace.max_wait_s": 1.0,
-    }
+    sample = keys(
+        "pace.kind=sampled overlay.kind=complete robust.rule=mean pace.sample=4 pace.aggregators=1 pace.slack=1",
+        "pace.evaluate_every=1 pace.max_wait_s=1.0",
+    )
 
     def outcome(mix, engine, rounds, own):
         runs = simulate(task="images", mix=mix, nodes=nodes, rounds=rounds, engine=engine, seeds=(seed,), set={**common, **own})

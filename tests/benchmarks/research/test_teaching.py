@@ -17,6 +17,7 @@ from starling.node.tasks.api import Source
 from starling.node.tasks.networks import mlp
 from tests.harness.few_images import TEST, FewImages
 from tests.harness.tasks import REAL_DATA
+from tests.harness.texts import keys
 
 
 def test_probabilities_are_told_in_a_byte_each():
@@ -127,20 +128,12 @@ def test_equal_models_that_are_averaged_by_pairs_are_a_little_behind_many_labels
         set={
             "task.path": str(REAL_DATA / "mnist"),
             "task.each": EACH,
-            "task.hidden": 32,
-            "task.batch_size": 32,
-            "partition.alpha": 0.3,
-            "partition.shards": 8,
-            "compress.select": "full",
-            "compress.request": "identity",
-            "compress.response": "identity",
-            "pace.local_steps": 20,
+            **keys(
+                "task.hidden=32 task.batch_size=32 partition.alpha=0.3 partition.shards=8 compress.select=full",
+                "compress.request=identity compress.response=identity pace.local_steps=20",
+            ),
             "pace.evaluate_every": ROUNDS,
-            "optimizer.momentum": 0,
-            "optimizer.lr": 0.1,
-            "optimizer.schedule": "constant",
-            "mix.clip_norm": 0,
-            "simulate.sample": 0,
+            **keys("optimizer.momentum=0 optimizer.lr=0.1 optimizer.schedule=constant mix.clip_norm=0 simulate.sample=0"),
         },
     )
     last = [run.outcome.rows[-1] for run in runs.finished]

@@ -18,6 +18,7 @@ from starling.node.engine.privacy.dp_sgd import clipped_sum
 from starling.node.simulate.api import simulate
 from starling.node.tasks.api import Source
 from tests.harness.adapters import Adapters
+from tests.harness.texts import keys
 
 LAYOUT = Layout(("one.lora_A", "one.lora_B", "two.lora_A", "two.lora_B"), ((2, 3), (3, 2), (1, 3), (4, 1)), torch.float64)
 TURNS = Turns(blocks_of(LAYOUT, ["*.lora_B", "*.lora_A"]))
@@ -139,15 +140,9 @@ def adapted(spread, steps, phases, *, turns, sampled=0.0, seeds=(0, 1, 2)):
         seeds=seeds,
         set={
             "task.spread": spread,
-            "task.batch_size": 32,
-            "optimizer.lr": 0.02,
-            "optimizer.momentum": 0,
-            "optimizer.schedule": "constant",
-            "mix.clip_norm": 0,
+            **keys("task.batch_size=32 optimizer.lr=0.02 optimizer.momentum=0 optimizer.schedule=constant mix.clip_norm=0"),
             "mix.turns": ("lora_b", "lora_a") if turns else (),
-            "overlay.average_every": 1,
-            "partition.kind": "iid",
-            "partition.shards": 8,
+            **keys("overlay.average_every=1 partition.kind=iid partition.shards=8"),
             "pace.local_steps": steps,
             "pace.evaluate_every": 3 * phases,
             **EXACT,
@@ -195,17 +190,11 @@ def test_the_largest_changes_of_both_factors_with_feedback_are_as_near_as_the_re
         rounds=150,
         seeds=(0, 1, 2),
         set={
-            "task.spread": 0.5,
-            "task.batch_size": 32,
-            "optimizer.lr": 0.02,
-            "optimizer.momentum": 0,
-            "optimizer.schedule": "constant",
-            "mix.feedback": "ef",
-            "partition.kind": "iid",
-            "partition.shards": 8,
-            "pace.local_steps": 20,
-            "pace.evaluate_every": 150,
-            "compress.select": "top_k",
+            **keys(
+                "task.spread=0.5 task.batch_size=32 optimizer.lr=0.02 optimizer.momentum=0 optimizer.schedule=constant",
+                "mix.feedback=ef partition.kind=iid partition.shards=8 pace.local_steps=20 pace.evaluate_every=150",
+                "compress.select=top_k",
+            ),
             "compress.ratio": share,
             "compress.response": "identity",
         },

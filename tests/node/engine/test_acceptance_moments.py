@@ -9,6 +9,7 @@ from starling.node.config.schema import NumericsSection
 from starling.node.engine.worker import Worker
 from starling.node.simulate.api import simulate
 from tests.harness.tasks import REAL_DATA, needs_real_data
+from tests.harness.texts import keys
 
 SEEDS = (0, 1, 2)
 STEPS, APART = (1200, 20)  # at 500 steps some seeds are still on the plateau of byte frequencies, and leave it at random times
@@ -31,19 +32,11 @@ def losses(monkeypatch, flows, moments):
             seeds=SEEDS,
             set={
                 "task.path": str(REAL_DATA / "text" / "tinyshakespeare.txt"),
-                "task.context": 32,
-                "task.width": 64,
-                "task.layers": 2,
-                "task.heads": 4,
-                "task.batch_size": 16,
-                "partition.kind": "iid",
-                "optimizer.kind": "adamw",
-                "optimizer.lr": 6e-3,
-                "optimizer.warmup": 0.067,
-                "optimizer.floor": 0.1,
-                "optimizer.clip_norm": 1.0,
-                "compress.select": "full",
-                "compress.response": "identity",
+                **keys(
+                    "task.context=32 task.width=64 task.layers=2 task.heads=4 task.batch_size=16 partition.kind=iid",
+                    "optimizer.kind=adamw optimizer.lr=6e-3 optimizer.warmup=0.067 optimizer.floor=0.1 optimizer.clip_norm=1.0",
+                    "compress.select=full compress.response=identity",
+                ),
                 "mix.flows": flows,
                 "pace.local_steps": APART,
                 "pace.evaluate_every": STEPS // APART,

@@ -14,6 +14,7 @@ from starling.node.tasks.api import Source
 from starling.node.tasks.digits import Digits
 from starling.node.tasks.reserved import data_of
 from tests.harness.engines import done, manifest, opened, x_of
+from tests.harness.texts import keys
 
 
 def agreed(**mix):
@@ -69,20 +70,10 @@ def test_settings_that_cannot_work_are_refused(keys, message):
         manifests.check(presets.load(Manifest, assignments=keys))
 
 
-REGRESSION = {
-    "task.batch_size": 12,
-    "pace.local_steps": 5,
-    "pace.evaluate_every": 80,
-    "optimizer.lr": 0.02,
-    "optimizer.schedule": "constant",
-    "mix.clip_norm": 0.0,
-    "mix.own": 0.5,
-    "compress.select": "full",
-    "compress.request": "identity",
-    "compress.response": "identity",
-    "simulate.sample": 0,
-    "partition.kind": "iid",
-}
+REGRESSION = keys(
+    "task.batch_size=12 pace.local_steps=5 pace.evaluate_every=80 optimizer.lr=0.02 optimizer.schedule=constant mix.clip_norm=0.0",
+    "mix.own=0.5 compress.select=full compress.request=identity compress.response=identity simulate.sample=0 partition.kind=iid",
+)
 
 
 @pytest.mark.acceptance

@@ -12,6 +12,7 @@ from starling.node.simulate.api import simulate
 from starling.node.tasks.api import Source
 from starling.node.tasks.text import Text
 from tests.harness.tasks import REAL_DATA, needs_real_data
+from tests.harness.texts import keys
 
 FORM = {"context": 32, "width": 64, "layers": 2, "heads": 4}
 
@@ -43,14 +44,10 @@ def tuned(texts, rounds, every, seeds=(0, 1, 2), task="text", **keys):
             "task.path": str(basque),
             "task.batch_size": 16,
             "task.start": str(base),
-            "partition.kind": "iid",
-            "optimizer.lr": 6e-4,
-            "optimizer.momentum": 0,
-            "optimizer.warmup": 0.03,
-            "optimizer.floor": 0.1,
-            "compress.select": "full",
-            "compress.response": "int8_nearest",
-            "pace.local_steps": 20,
+            **keys(
+                "partition.kind=iid optimizer.lr=6e-4 optimizer.momentum=0 optimizer.warmup=0.03 optimizer.floor=0.1",
+                "compress.select=full compress.response=int8_nearest pace.local_steps=20",
+            ),
             "pace.evaluate_every": every,
             "simulate.sample": 1,
         }
@@ -111,26 +108,16 @@ def test_first_order_methods_need_ten_times_the_bytes(texts, kept, loss):
             "task.path": str(basque),
             "task.batch_size": 8,
             "task.start": str(base),
-            "partition.kind": "iid",
-            "partition.shards": 1,
-            "optimizer.kind": "adamw",
-            "optimizer.lr": 1e-3,
-            "optimizer.beta_2": 0.99,
-            "optimizer.weight_decay": 0.1,
-            "optimizer.decay": "matrices",
-            "optimizer.clip_norm": 1.0,
-            "optimizer.warmup": 0.1,
-            "optimizer.floor": 0.1,
-            "compress.select": "top_k",
+            **keys(
+                "partition.kind=iid partition.shards=1 optimizer.kind=adamw optimizer.lr=1e-3 optimizer.beta_2=0.99",
+                "optimizer.weight_decay=0.1 optimizer.decay=matrices optimizer.clip_norm=1.0 optimizer.warmup=0.1 optimizer.floor=0.1",
+                "compress.select=top_k",
+            ),
             "compress.ratio": kept / 118_528,
-            "compress.response": "spread2",
-            "mix.decay": 0.9,
-            "mix.residual": 0,
-            "mix.outer_lr": 1,
-            "mix.norm_bound": 0,
-            "pace.local_steps": 20,
-            "pace.evaluate_every": 10,
-            "simulate.sample": 1,
+            **keys(
+                "compress.response=spread2 mix.decay=0.9 mix.residual=0 mix.outer_lr=1 mix.norm_bound=0 pace.local_steps=20",
+                "pace.evaluate_every=10 simulate.sample=1",
+            ),
         },
     )
     found = [run.outcome.rows[-1].loss for run in runs.finished]

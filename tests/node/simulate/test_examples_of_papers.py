@@ -14,18 +14,12 @@ from starling.node.engine.ahead import optimistic, point
 from starling.node.simulate.api import simulate
 from starling.node.tasks.api import Source
 from tests.harness.random_pairs import errors_on_pairs
+from tests.harness.texts import keys
 
-GAME = {
-    "optimizer.lr": 0.1,
-    "optimizer.momentum": 0,
-    "optimizer.schedule": "constant",
-    "mix.clip_norm": 0.0,
-    "compress.select": "full",
-    "compress.request": "identity",
-    "compress.response": "identity",
-    "pace.local_steps": 5,
-    "partition.kind": "iid",
-}
+GAME = keys(
+    "optimizer.lr=0.1 optimizer.momentum=0 optimizer.schedule=constant mix.clip_norm=0.0 compress.select=full",
+    "compress.request=identity compress.response=identity pace.local_steps=5 partition.kind=iid",
+)
 
 
 def played(gradient, mix, rounds, nodes=16, seeds=(0, 1, 2), every=0, **task):

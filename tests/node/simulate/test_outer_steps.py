@@ -7,32 +7,19 @@ import pytest
 
 from starling.node.simulate.api import simulate
 from tests.harness.tasks import REAL_DATA, needs_real_data
+from tests.harness.texts import keys
 
 pytestmark = [needs_real_data, pytest.mark.acceptance, pytest.mark.timeout(2400)]
 
 STEPS = 1500
 SWARM = {
     "task.path": str(REAL_DATA / "text" / "tinyshakespeare.txt"),
-    "task.context": 32,
-    "task.width": 64,
-    "task.layers": 2,
-    "task.heads": 4,
-    "task.batch_size": 8,
-    "partition.kind": "iid",
-    "partition.shards": 1,
-    "optimizer.kind": "adamw",
-    "optimizer.lr": 6e-3,
-    "optimizer.beta_2": 0.99,
-    "optimizer.weight_decay": 0.1,
-    "optimizer.decay": "matrices",
-    "optimizer.clip_norm": 1.0,
-    "optimizer.floor": 0.1,
-    "optimizer.warmup": 0.067,
-    "compress.select": "full",
-    "compress.request": "identity",
-    "compress.response": "identity",
-    "mix.clip_norm": 0.0,
-    "simulate.sample": 0,
+    **keys(
+        "task.context=32 task.width=64 task.layers=2 task.heads=4 task.batch_size=8 partition.kind=iid partition.shards=1",
+        "optimizer.kind=adamw optimizer.lr=6e-3 optimizer.beta_2=0.99 optimizer.weight_decay=0.1 optimizer.decay=matrices",
+        "optimizer.clip_norm=1.0 optimizer.floor=0.1 optimizer.warmup=0.067 compress.select=full compress.request=identity",
+        "compress.response=identity mix.clip_norm=0.0 simulate.sample=0",
+    ),
 }
 EXACT = {"overlay.average_every": 1}
 PAIRS = {"mix.nesterov": False, "mix.outer_momentum": 0.5, "mix.pull": 0.7}

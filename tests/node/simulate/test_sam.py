@@ -4,23 +4,15 @@ import pytest
 
 from starling.node.simulate.api import simulate
 from tests.harness.tasks import REAL_DATA
+from tests.harness.texts import keys
 
 SWARM = {
     "task.path": str(REAL_DATA / "mnist"),
-    "task.each": 150,
-    "task.hidden": 64,
-    "task.batch_size": 32,
-    "partition.alpha": 0.3,
-    "partition.shards": 8,
-    "compress.select": "full",
-    "compress.request": "identity",
-    "compress.response": "identity",
-    "pace.local_steps": 5,
-    "optimizer.momentum": 0,
-    "optimizer.lr": 0.1,
-    "optimizer.schedule": "constant",
-    "mix.clip_norm": 0,
-    "simulate.sample": 0,
+    **keys(
+        "task.each=150 task.hidden=64 task.batch_size=32 partition.alpha=0.3 partition.shards=8 compress.select=full",
+        "compress.request=identity compress.response=identity pace.local_steps=5 optimizer.momentum=0 optimizer.lr=0.1",
+        "optimizer.schedule=constant mix.clip_norm=0 simulate.sample=0",
+    ),
 }
 PET = {"mix.kappa": 0.1}
 

@@ -4,25 +4,15 @@ import pytest
 
 from starling.node.simulate.api import simulate
 from tests.harness.tasks import REAL_DATA
+from tests.harness.texts import keys
 
 SWARM = {
     "task.path": str(REAL_DATA / "mnist"),
-    "task.hidden": 128,
-    "task.batch_size": 32,
-    "partition.alpha": 0.3,
-    "partition.shards": 16,
-    "compress.select": "chunk_top_k",
-    "compress.chunk": 4096,
-    "compress.response": "spread2",
-    "mix.decay": 0.9,
-    "mix.norm_bound": 0.0,
-    "mix.residual": 0.0,
-    "mix.outer_lr": 1.0,
-    "optimizer.lr": 0.1,
-    "optimizer.momentum": 0.9,
-    "optimizer.floor": 0.05,
-    "optimizer.warmup": 0.0,
-    "simulate.sample": 1,
+    **keys(
+        "task.hidden=128 task.batch_size=32 partition.alpha=0.3 partition.shards=16 compress.select=chunk_top_k compress.chunk=4096",
+        "compress.response=spread2 mix.decay=0.9 mix.norm_bound=0.0 mix.residual=0.0 mix.outer_lr=1.0 optimizer.lr=0.1",
+        "optimizer.momentum=0.9 optimizer.floor=0.05 optimizer.warmup=0.0 simulate.sample=1",
+    ),
 }
 
 
