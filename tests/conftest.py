@@ -1,4 +1,4 @@
-"""What all tests share: a scheduler that replays, and the long tables only where they are asked for."""
+"""Fixtures and hooks of all tests: a reproducible scheduler, and long tables only on request."""
 
 import gc
 import signal
@@ -14,7 +14,7 @@ REAL = "tests/real/"
 
 
 def pytest_configure() -> None:
-    """A shell starts what it puts in the background deaf to Ctrl-C, and nohup to a hang-up, which is inherited: tests must hear both."""
+    """Restore the default handling of Ctrl-C and hang-up, which background shells and nohup disable for children."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     hypothesis.settings.register_profile("starling", examples(100))
@@ -22,14 +22,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and collected tests live to the end: looked at in every collection of garbage, they are an eighth of all time."""
+    """Freeze modules and collected tests, which live to the end: scanning them in every garbage collection takes an eighth of all time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Acceptance tests take minutes: they run if `-m` names them. Processes come first, as they are waited for while others compute."""
+    """Run acceptance tests only if `-m` names them, since they take minutes. Tests of processes come first, as they mostly wait."""
     items.sort(key=lambda item: not item.nodeid.startswith(REAL))
     if "acceptance" in config.option.markexpr:
         return
@@ -40,8 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Who runs what under `pytest -n 3 --dist loadfile`: a file goes to one process, which makes its fixtures once, and all of tests/real
-    to a single one, so that no two swarms of processes share the machine.
+    """Distribute tests under `pytest -n 3 --dist loadfile`: a file goes to one process, which makes its fixtures once, and all of
+    tests/real to a single one, so that no two swarms of processes share the machine.
     """
     if config.getvalue("dist") != "loadfile":
         return None
@@ -57,9 +57,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 @pytest.fixture
 def deterministic_scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Call it with a seed before `trio.run`: then the order in which trio wakes ready tasks replays.
+    """Return a function to call with a seed before `trio.run`: the order in which trio wakes ready tasks is then reproducible.
 
-    Trio shuffles them on purpose, and offers no public way to seed that; its private names stand here and nowhere else.
+    Trio shuffles them and has no public way to seed that; its private names are used here only.
     """
     run = trio._core._run
     monkeypatch.setattr(run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies and settings that tests of several folders share."""
+"""Hypothesis strategies and settings shared by tests of several folders."""
 
 import os
 
@@ -16,5 +16,5 @@ MORE = float(os.environ.get("STARLING_EXAMPLES", "0.33"))
 
 
 def examples(most: int) -> settings:
-    """So many examples, times MORE, however long one takes: machines that run tests differ."""
+    """Return settings for this many examples, times MORE, without a deadline, since machines differ."""
     return settings(max_examples=max(4, round(MORE * most)), deadline=None)

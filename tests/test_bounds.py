@@ -1,4 +1,4 @@
-"""The page of bounded containers: each in the code is on it, with what happens when it is full, and none that is gone."""
+"""The page of bounded containers lists exactly those in the code, with their behaviour when full."""
 
 import ast
 import re
@@ -41,18 +41,18 @@ def constants(node: ast.AST, pattern: str) -> Iterator[str]:
 
 
 def rows(first: str) -> list[list[str]]:
-    """The rows of the table whose first heading is this."""
+    """Return the rows of the table whose first heading is this."""
     table = PAGE.read_text().split(f"| {first} |")[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
 
 
-def test_every_container_with_a_bound_is_on_the_page_and_none_that_is_gone():
+def test_the_page_lists_exactly_the_bounded_containers():
     listed = [(row[0].strip("`"), row[1].strip("`")) for row in rows("container")]
     assert len(set(listed)) == len(listed)
     assert set(bounded()) == set(listed)
 
 
-def test_the_page_says_of_each_what_happens_when_it_is_full():
+def test_the_page_says_what_happens_when_each_container_is_full():
     ways = {row[0] for row in rows("when full")}
     said = {row[3] for row in rows("container")}
     assert said == ways

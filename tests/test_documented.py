@@ -32,12 +32,12 @@ from tests.harness.tui.terminal import Terminal
 PROGRAMS = "starling|python|pytest|pip|make|docker|docker-compose|kubectl|git|curl|sudo|export|source"
 INLINE = re.compile(r"`(starling [^`]+)`")
 QUICK = re.compile(r"starling (?:config show|manifest (?:show|check)|overlay \w+|examples|help|\w+ --help)\b")
-GIVEN = {"KIND": "torus", "MANIFEST.toml": "examples/digits.toml", "…": "ring,base_k"}  # what a reader puts there
+GIVEN = {"KIND": "torus", "MANIFEST.toml": "examples/digits.toml", "…": "ring,base_k"}  # placeholders that a reader replaces
 NOT_ALONE = re.compile(r"^starling (?:overlay|manifest|manifest check|overlay show)$|--dir")  # these need more than is shown
 
 
 def to_run() -> Iterator[tuple[str, str]]:
-    """(command as shown, options for a shorter run), of all pages."""
+    """Return (command as shown, options for a shorter run) of all pages."""
     for page in PAGES:
         for block in pages.blocks(page, "run"):
             for line in block.lines:
@@ -52,7 +52,7 @@ COMMANDS = sorted(set(to_run()))
 
 
 class Here(ThreadPoolExecutor):
-    """Runs of a sweep one after the other, in this process."""
+    """Executes the runs of a sweep one after the other in this process."""
 
     def __init__(self, jobs: int, threads: int) -> None:
         super().__init__(1)
@@ -62,14 +62,14 @@ class Here(ThreadPoolExecutor):
 
 
 def test_pages_have_commands_to_run():
-    """A change of the markup must not leave this file without work."""
+    """Otherwise a change of the markup could leave this file without tests."""
     assert len(COMMANDS) >= 20
     assert sum(line.startswith("starling simulate") for line, _ in COMMANDS) >= 8
 
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
 def test_every_named_block_is_read_by_a_test(page):
-    """By its name, in a test that knows the page."""
+    """A test that names the page uses the block's name."""
     names = {block.info for block in pages.blocks(page) if block.language == "bash" and block.info}
     for name in {name for name in names if name.split()[0] not in {"run", "type", "not-run:"}}:
         readers = [
@@ -82,7 +82,7 @@ def test_every_named_block_is_read_by_a_test(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
 def test_every_block_is_executed_or_says_why_not(page):
-    """What runs it, or `not-run:` and a reason, stands in its info string."""
+    """Its info string names what runs it, or has `not-run:` and a reason."""
     for block in pages.blocks(page):
         assert block.language, f"no language: {block.text[:80]!r}; `text` if nobody types it"
         assert block.info or block.language in ("text", "math"), f"neither run nor marked: {block.text[:80]!r}"
@@ -90,7 +90,7 @@ def test_every_block_is_executed_or_says_why_not(page):
     assert re.findall(rf"^ +(?:```.*|(?:{PROGRAMS}) .+)$", pages.prose(page), re.MULTILINE) == [], "not in a block"
 
 
-def test_the_blocks_in_toml_are_files_that_are_accepted(tmp_path):
+def test_toml_blocks_are_accepted_files(tmp_path):
     """`scenario` and `manifest`; a package's pyproject.toml is read by tests/node/test_plugins.py."""
     found = [block for page in PAGES for block in pages.blocks(page) if block.language == "toml"]
     assert {block.reader for block in found} <= {"scenario", "manifest", "package", "type"}
@@ -107,9 +107,9 @@ def test_the_blocks_in_toml_are_files_that_are_accepted(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "options"), COMMANDS)
 def test_a_command_runs_as_it_stands(line, options, tmp_path, monkeypatch, capsys):
-    """In a folder in which the examples are where a checkout has them. What it computes is tested elsewhere.
+    """In a folder with the examples of a checkout. Its results are tested elsewhere.
 
-    Here and not in a process of its own, whose imports take longer than most of the commands.
+    In this process, since imports of a new one take longer than most of the commands.
     """
     for folder in ("examples", "benchmarks"):
         (tmp_path / folder).symlink_to(ROOT / folder)
@@ -130,8 +130,8 @@ def test_a_command_runs_as_it_stands(line, options, tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize(
     "target", ["check", "test", "acceptance", "bench", "fuzz", "demo", "mutants", "dist", "libraries", "docs", "gallery", "changelog"]
 )
-def test_make_knows_how(target):
-    """Dry: what it would do, with programs of the virtual environment that are there."""
+def test_make_targets_on_pages_exist(target):
+    """A dry run: make prints what it would do, with existing programs of the virtual environment."""
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     used = set(re.findall(r"(?:^|\s)\.venv/bin/([\w-]+)", done.stdout, re.MULTILINE))
@@ -143,7 +143,7 @@ def test_make_knows_how(target):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 def test_starling_tui_opens_in_a_terminal(tmp_path):
-    """Where no node runs it says so, and q ends it."""
+    """Without a running node it says so, and q ends it."""
     (tmp_path / "starling-2").mkdir()
     (tmp_path / "starling-2" / "node.toml").touch()
     terminal = Terminal([shutil.which("starling", path=ENVIRONMENT["PATH"]), "tui", str(tmp_path / "starling-2")])

@@ -1,4 +1,4 @@
-"""What tests share lies in the harness: a test module that imports another cannot be moved, split or run alone."""
+"""Shared code of tests is in the harness: a test module that another imports cannot be moved, split or run alone."""
 
 import ast
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ TESTS = Path(__file__).parent
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Dotted names of everything that a module imports, at any depth."""
+    """Return the dotted names of all imports of a module, at any depth."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

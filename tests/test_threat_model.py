@@ -1,4 +1,4 @@
-"""The threat model is as good as the tests it names."""
+"""The tests and files that the threat model names exist."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ HERE = Path(__file__).parent
 PAGES = [HERE.parent / "docs" / name for name in ("threat-model.md", "privacy.md")]
 
 
-def test_every_test_that_a_page_names_is_there():
-    """A row whose test was renamed or deleted promises what nobody looks after."""
+def test_every_test_named_on_a_page_exists():
+    """A row with a renamed or deleted test would claim protection that is not tested."""
     named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
     written = {
         name for path in HERE.rglob("test_*.py") for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
@@ -19,8 +19,8 @@ def test_every_test_that_a_page_names_is_there():
     assert named - written == set()
 
 
-def test_every_layer_names_a_test_and_a_place_that_is_there():
-    """What stops an attack is a file; what shows it, a test."""
+def test_every_layer_names_an_existing_test_and_file():
+    """A file stops the attack, and a test shows it."""
     text = PAGES[0].read_text()
     layers = text[text.index("## Layers") : text.index("## What peers share")]
     rows = [line.split("|")[1:-1] for line in layers.splitlines() if line.startswith("|")][2:]

@@ -1,4 +1,4 @@
-"""The page of a node's deadlines says what the code does: each rule, each constant, each key."""
+"""The page of a node's deadlines agrees with the code: each rule, each constant, each key."""
 
 import ast
 import re
@@ -22,14 +22,14 @@ CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*_S")
 
 
 def rows(heading: str) -> list[list[str]]:
-    """Cells of the rows of all tables below a heading, without their heads."""
+    """Return the cells of the rows of all tables below a heading, without their heads."""
     section = TEXT.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
     return [[cell.strip() for cell in line.split("|")[1:-1]] for table in tables for line in table.splitlines()[2:]]
 
 
 def constants(tree: ast.Module) -> dict[str, float]:
-    """Numbers that a module assigns to names at its top."""
+    """Return the numbers that a module assigns to names at top level."""
     found = {}
     for node in tree.body:
         if isinstance(node, ast.Assign):
@@ -43,7 +43,7 @@ def constants(tree: ast.Module) -> dict[str, float]:
 
 
 def known(path: Path, tree: ast.Module) -> dict[str, float]:
-    """Numbers by the names that a module has for them, its own and those that it imports."""
+    """Return numbers by the names that a module defines or imports for them."""
     found = constants(tree)
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("starling."):
@@ -55,7 +55,7 @@ def known(path: Path, tree: ast.Module) -> dict[str, float]:
 
 
 def deadlines() -> Iterator[tuple[str, float]]:
-    """Constants in the deadlines of scopes, by name and value."""
+    """Return the constants in deadlines of scopes, by name and value."""
     for shell in SHELLS:
         for path in sorted((ROOT / shell).rglob("*.py")):
             tree = ast.parse(path.read_text())
@@ -81,7 +81,7 @@ def test_page_and_code_name_the_same_decisions_of_a_rule(rule):
     assert linked == re.findall(r"\d{4}", rule.__doc__.split("\n\n")[0])
 
 
-def test_every_constant_of_a_deadline_is_on_the_page_with_its_value_and_none_that_is_gone():
+def test_the_page_lists_exactly_the_constants_of_deadlines_with_their_values():
     in_code = set(deadlines())
     assert len(in_code) > 25
     listed = {(name.strip("`"), float(seconds)) for name, seconds, _of in rows("Each constant of a deadline")}
@@ -104,7 +104,7 @@ def test_every_key_of_a_wait_is_on_the_page_with_its_default():
     assert named == {key for key in keys if "." in key}
 
 
-def test_every_decision_that_the_page_links_is_there():
+def test_every_decision_linked_on_the_page_exists():
     linked = re.findall(r"\]\(\.\./(decisions/[^)]+)\)", TEXT)
     assert len(linked) > 20
     assert [each for each in linked if not (ROOT / "docs" / each).exists()] == []

@@ -1,4 +1,4 @@
-"""`import starling`: lazy, typed, and what docs/api.md shows works as it stands there."""
+"""`import starling` is lazy and typed, and the code of docs/api.md works unchanged."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def in_child(program, **options):
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, **options)
 
 
-def test_importing_loads_nothing_heavy_and_every_name_is_there():
+def test_importing_is_light_and_every_name_exists():
     program = (
         "import sys, starling; heavy = {'torch', 'trio', 'numpy', 'msgspec', 'libp2p'} & set(sys.modules); "
         "print(sorted(heavy), all(hasattr(starling, name) for name in starling.__all__))"
@@ -47,13 +47,13 @@ def test_every_name_of_the_package_is_on_the_page_or_its_docstring():
         starling.nothing  # noqa: B018
 
 
-def test_what_is_promised_is_what_there_is():
-    """docs/compatibility.md lists the package's names, and exactly these."""
+def test_the_compatibility_page_lists_exactly_the_package_s_names():
+    """docs/compatibility.md lists exactly the package's names."""
     line = re.search(r"^The names are (.*)\.$", (ROOT / "docs" / "compatibility.md").read_text(), re.MULTILINE)[1]
     assert sorted(re.findall(r"`(\w+)`", line)) == sorted(starling.__all__)
 
 
-def test_a_former_name_warns_and_is_the_new_one():
+def test_a_former_name_warns_and_gives_the_new_object():
     with pytest.warns(DeprecationWarning, match=r"starling\.found is called starling\.create now"):
         assert starling.found is starling.create
     assert "found" not in dir(starling)
@@ -125,7 +125,7 @@ def test_wrong_input_is_a_config_error_before_anything_is_written(tmp_path):
     assert not (tmp_path / "n").exists()
 
 
-def test_the_catalogues_name_what_a_manifest_can_give():
+def test_the_catalogues_list_the_parts_of_a_manifest():
     assert {"pet", "dsgd"} <= set(starling.catalogues["mix.kind"])
     assert "digits" in starling.catalogues["task.kind"]
 

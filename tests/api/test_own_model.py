@@ -1,4 +1,4 @@
-"""What docs/own-model*.md show runs as it stands: four whole nodes, simulated in virtual time."""
+"""The code of docs/own-model*.md runs unchanged: four whole nodes, simulated in virtual time."""
 
 import runpy
 import sys
@@ -13,7 +13,7 @@ PAGES = ("own-model.md", "own-model-adapters.md", "tutorials/lora.md")
 
 
 def examples():
-    """(needed package, name of the task's file, its text, the script that follows it) of each example on the pages."""
+    """Return (needed package, name of the task's file, its text, the script that follows it) of each example on the pages."""
     for page in PAGES:
         blocks = pages.blocks(DOCS / page)
         shown = [block for block in blocks if block.language == "python" and block.reader != "not-run:"]

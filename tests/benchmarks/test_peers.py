@@ -1,4 +1,4 @@
-"""One run in several frameworks: what each is given, and what is made of what it prints. The frameworks are not installed here."""
+"""One run in several frameworks: inputs, and parsing of their output. The frameworks are not installed here."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.harness.processes import ROOT
 RUNS = ROOT / "benchmarks" / "peers" / "scripts"
 
 
-def test_the_world_holds_every_sample_once_and_a_model(tmp_path):
+def test_the_shared_input_has_every_sample_once_and_a_model(tmp_path):
     world = World(nodes=3)
     world.write(tmp_path / "world.npz")
     held = np.load(tmp_path / "world.npz")
@@ -28,8 +28,8 @@ def test_the_world_holds_every_sample_once_and_a_model(tmp_path):
     assert held["test_y"].shape == (360,)
 
 
-def test_a_run_reads_the_world_without_this_project(tmp_path, monkeypatch):
-    """Local steps from the model in the file learn its shard; nothing of ours is imported by what the scripts share."""
+def test_runs_read_the_shared_input_without_this_project(tmp_path, monkeypatch):
+    """Local steps from the model in the file learn its shard; the scripts' shared code imports nothing of this project."""
     World(nodes=2).write(tmp_path / "world.npz")
     monkeypatch.syspath_prepend(RUNS)
     monkeypatch.delitem(sys.modules, "common", raising=False)
@@ -53,10 +53,10 @@ def test_every_peer_has_its_script_and_the_version_of_the_page():
         assert peer.package.partition("==")[2] in page
 
 
-def test_our_own_run_is_a_command_that_is_accepted(capsys):
+def test_this_project_s_run_is_a_valid_command(capsys):
     words = command.demo(World(nodes=2, rounds=1))
     assert starling([*words, "--nodes", "1"]) == 2
-    assert "--nodes" in capsys.readouterr().err  # no other word is refused
+    assert "--nodes" in capsys.readouterr().err  # all other words are accepted
 
 
 def test_an_invalid_report_is_an_error_and_the_others_run(monkeypatch, capsys, tmp_path):
@@ -84,7 +84,7 @@ def test_an_invalid_report_is_an_error_and_the_others_run(monkeypatch, capsys, t
 
 
 def test_child_processes_end_with_their_run(tmp_path):
-    """Else the next framework has the daemon of the one before beside it."""
+    """Otherwise the next framework would run beside the last one's daemon."""
     file = tmp_path / "pid"
     leaves = f"import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid, file=open({str(file)!r}, 'w'))"
     output, _ = command.counted([sys.executable, "-c", f"{leaves}; print('done')"], tmp_path)

@@ -1,4 +1,4 @@
-"""Recipes can be read, and what the runner concludes from runs is right. The runs themselves are `make bench`."""
+"""Recipes are valid, and the runner draws the right conclusions from runs. The runs themselves are `make bench`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ TWO = DemoRecipe(title="two cases", seeds=(1, 2), cases={"a": (), "b": ("mix=dsg
 
 
 def demo_run(case: str, seed: int, mean: float, **over: object) -> results.Run:
-    """What a demo of two nodes prints, as far as figures are made of it."""
+    """Return the printed result of a demo of two nodes, as far as figures use it."""
     exchanges = {"committed": 5}
     node = {"bytes_sent": 600, "rounds": 10, "exchanges": exchanges}
     run = {"case": case, "seed": seed, "mean": mean, "min": mean - 0.01, "wall_s": 3.0, "dense_bytes": 400}
@@ -90,14 +90,14 @@ def result(name: str = "claim", date: str = "2026-01-02T03:04:05+00:00", **over:
 
 
 def curve(values, per_round=100.0, **over):
-    """A simulation's, evaluated every ten rounds."""
+    """Return a simulation's curve, evaluated every ten rounds."""
     rounds = list(range(0, 10 * len(values), 10))
     same = {key: list(values) for key in simulations.CURVE}
     return {**same, "round": rounds, "seconds": [0.5 * t for t in rounds], "bytes_per_node": [per_round * t for t in rounds], **over}
 
 
 def simulated(case: str, seed: int, values=(1.0, 0.1), **over: object) -> results.Run:
-    """What is kept of a simulation, as far as figures are made of it."""
+    """Return a simulation's stored result, as far as figures use it."""
     run = {"case": case, "seed": seed, "higher_is_better": False, "metric": "error", "diverged": None, "wall_s": 2.0, "parameters": 10}
     return {**run, "curve": curve(values), **over}
 
@@ -116,14 +116,14 @@ GRID = TrackingRecipe(
 
 
 def tracked(recipe: TrackingRecipe, cell: tuple[str, str, str], method: str, ends=(0.8, 0.9), **over: object) -> results.Run:
-    """What is kept of a method in a cell."""
+    """Return a method's stored result in a cell."""
     run = {"cell": "-".join(cell), "faults": cell[2], "method": method, "metric": "accuracy", "higher_is_better": True}
     sent = {"bytes": [100.0] * len(recipe.seeds), "rounds": 4, "diverged": 0}
     return {**run, "ends": list(ends), **sent, **over}
 
 
 def written(recipe: AuthorsRecipe) -> list[results.Run]:
-    """What is kept of two authors."""
+    """Return the stored result of two authors."""
     both = {"austen": 2.0, "twain": 3.0}
     looks = [[{"austen": 4.0, "twain": 1.5}], [both, {"austen": 2.5, "twain": 2.75}], [{"austen": 2.75, "twain": 2.75}]]
     swarm = {"case": "swarm", "bits": looks, "parameters": 10, "steps": 6, "bytes_per_node": 50.0}
@@ -133,25 +133,25 @@ def written(recipe: AuthorsRecipe) -> list[results.Run]:
 
 
 def walked(case: str, n: int, errors=(1.0, 0.01, 1e-20), **over: object) -> results.Run:
-    """What is kept of an overlay."""
+    """Return the stored result of an overlay."""
     run = {"case": case, "n": n, "seed": 1, "period": 2, "finite_time_rounds": 2, "left_after_measured_rounds": 1e-17}
     return {**run, "messages": 1.0, "consensus_error": list(errors), "messages_per_node": [0.0, 2.0, 4.0], **over}
 
 
 def coded(codec: str, d: int, **over: object) -> results.Run:
-    """A case of `starling bench codec`."""
+    """Return a case of `starling bench codec`."""
     speeds = dict.fromkeys(("encode_gb_s", "decode_gb_s", "round_trip_gb_s"), 2.0)
     run = {"codec": codec, "d": d, **speeds, "bytes_per_parameter": 0.5, "index_bits_over_entropy": None}
     return {**run, "peak_extra_bytes": 2 * d, "memcpy_gb_s": 4.0, **over}
 
 
 def combined(rule: str, d: int) -> results.Run:
-    """A case of `starling bench rules`."""
+    """Return a case of `starling bench rules`."""
     return {"rule": rule, "n": 16, "d": d, "ours_cpu_s": 1.0, "peer_cpu_s": 9.0, "ratio": 9.0, "max_error": 0.0}
 
 
 def large_run(**over: object) -> results.Run:
-    """What is kept of the run with a large model."""
+    """Return the stored result of the run with a large model."""
     run = {
         "parameters": 1000,
         "round_s": [2.0, 4.0, 3.0],
@@ -174,12 +174,12 @@ def large_run(**over: object) -> results.Run:
 
 
 def looped(model: str, optimizer: str, mix: str, driver: str) -> results.Run:
-    """A case of `starling bench loop`."""
+    """Return a case of `starling bench loop`."""
     return {"model": model, "optimizer": optimizer, "mix": mix, "driver": driver, "plain_ms": 1.0, "ours_ms": 1.1, "kept": 0.91}
 
 
 def compared(cell: str, **over: object) -> results.Run:
-    """A case of `starling bench never-worse`."""
+    """Return a case of `starling bench never-worse`."""
     run = {
         "cell": cell,
         "data": "digits",
@@ -206,7 +206,7 @@ def compared(cell: str, **over: object) -> results.Run:
 
 
 def overlapped(model: str, d: int, pace: str, driver: str, mbit: float) -> results.Run:
-    """A case of `starling bench overlap`."""
+    """Return a case of `starling bench overlap`."""
     figures = {
         "kept": 0.96,
         "kept_undisturbed": 0.97,
@@ -222,7 +222,7 @@ def overlapped(model: str, d: int, pace: str, driver: str, mbit: float) -> resul
 
 
 def plausible(recipe: recipes.Recipe) -> results.Figures:
-    """All figures of a recipe, from made-up runs."""
+    """Return all figures of a recipe, from made-up runs."""
     match recipe:
         case DemoRecipe():
             return demos.figures(recipe, [demo_run(case, s, 0.9) for s in recipe.seeds for case in recipe.all_cases])
@@ -270,8 +270,8 @@ def test_every_recipe_can_be_read_and_bounds_only_figures_that_are_measured(path
 
 
 @pytest.mark.parametrize("path", ALL)
-def test_differences_are_claimed_of_three_seeds_or_more(path):
-    """One run says what a case can do, not that it does more than another: so there is no comparison and no bound on one."""
+def test_comparisons_have_at_least_three_seeds(path):
+    """One run shows what a case can reach, not that it is better than another: so it has no comparison and no bound on one."""
     recipe = recipes.load(path)
     if len(getattr(recipe, "seeds", ())) not in (1, 2):
         return
@@ -281,8 +281,8 @@ def test_differences_are_claimed_of_three_seeds_or_more(path):
 
 
 @pytest.mark.parametrize("path", ALL)
-def test_every_command_line_is_one_that_the_command_takes(path):
-    """So that a recipe does not fail after ten minutes because a key was renamed."""
+def test_every_command_line_of_a_recipe_is_valid(path):
+    """So a recipe does not fail after ten minutes because a key was renamed."""
     recipe = recipes.load(path)
     match recipe:
         case DemoRecipe():
@@ -344,8 +344,8 @@ def check_simulation(recipe: SimulateRecipe, case: str) -> None:
     assert [cell.scenario.simulate.seed for cell in cells] == list(recipe.seeds)
 
 
-def test_a_case_can_begin_with_what_a_node_has_learned_from_the_data_of_all(tmp_path):
-    """START is the file of that model, which is equal every time and fits the recipe's task."""
+def test_a_case_can_start_from_a_model_trained_on_all_data(tmp_path):
+    """START is that model's file, which is reproducible and fits the recipe's task."""
     sets = ("task=digits", "task.hidden=8", "pace.local_steps=2", "pace.rounds=2", "mix=dsgd")
     recipe = SimulateRecipe(
         title="x",
@@ -378,7 +378,7 @@ def test_a_case_can_begin_with_what_a_node_has_learned_from_the_data_of_all(tmp_
         "kind = 'overlays'\ntitle = 'x'\nsizes = []\ncases = { a = { kind = 'ring' } }",
     ],
 )
-def test_a_wrong_recipe_is_one_line_that_names_the_file(tmp_path, text):
+def test_an_invalid_recipe_gives_one_line_that_names_the_file(tmp_path, text):
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"wrong\.toml: .+"):
@@ -394,8 +394,8 @@ def test_a_recipe_is_loaded_by_name_or_path(tmp_path):
         recipes.find("by_lable")
 
 
-def test_the_command_line_of_a_demo_names_everything_that_matters():
-    """The case's own settings come last: they win over the recipe's."""
+def test_the_command_line_of_a_demo_has_all_settings():
+    """The case's own settings come last and override the recipe's."""
     recipe = DemoRecipe(title="x", rounds=200, set=("partition=by_label",), cases={"pet": ("mix=pet",)})
     words = "demo --json --no-tui --nodes 8 --seed 3 --rounds 200 --set partition=by_label --set mix=pet"
     assert demos.arguments(recipe, "pet", 3) == words.split()
@@ -429,8 +429,8 @@ AUTHORS = AuthorsRecipe(
 )
 
 
-def test_the_swarm_of_authors_is_as_good_as_its_worst_node_and_every_model_as_its_best_look():
-    """Of three looks at the swarm the second is best, where nodes' means are 2.5 and 2.625: it is the second node.
+def test_the_swarm_of_authors_counts_by_its_worst_node_and_models_by_their_best_evaluation():
+    """Of three evaluations of the swarm the second is best, where nodes' means are 2.5 and 2.625: it counts the second node.
 
     All-reduce of 10 parameters by two in 6 steps: 2·1/2·40·6 = 240 bytes.
     """
@@ -446,7 +446,7 @@ def test_the_swarm_of_authors_is_as_good_as_its_worst_node_and_every_model_as_it
 
 
 def test_lone_and_central_models_do_the_steps_of_the_swarm():
-    """A lone model has a node's batch, the central one those of all; what is set of one is not of the others."""
+    """A lone model has a node's batch, the central one those of all; settings of one do not apply to the other."""
     folder = Path("/texts")
     swarm, central, lone = (authors.assignments(AUTHORS, case, folder) for case in ("swarm", "central", "twain"))
     assert all({"pace.local_steps=2", "pace.rounds=2"} <= set(each) for each in (swarm, central, lone))
@@ -466,8 +466,8 @@ def texts(tmp_path, monkeypatch):
     return folder
 
 
-def test_a_cut_off_measurement_of_authors_goes_on(texts, tmp_path):
-    """What was kept of the same recipe, data and commit is not measured again; afterwards nothing is left of it."""
+def test_an_interrupted_measurement_of_authors_resumes(texts, tmp_path):
+    """Stored results of the same recipe, data and commit are not measured again, and deleted afterwards."""
     kept = tmp_path / "kept"
     learned = {"name": "texts", "sha256": data.fingerprint(texts)}
     done = kept / authors.key(AUTHORS, learned) / "central.json"
@@ -485,8 +485,8 @@ def test_a_cut_off_measurement_of_authors_goes_on(texts, tmp_path):
 
 
 @pytest.mark.parametrize(("text_bytes", "left"), [(100, 100), (None, 1600)])
-def test_texts_may_be_cut(texts, tmp_path, text_bytes, left):
-    """At their beginnings; all authors stay."""
+def test_texts_may_be_shortened(texts, tmp_path, text_bytes, left):
+    """To their beginnings; all authors stay."""
     (tmp_path / "cut").mkdir()
     assert authors.cut(texts, tmp_path / "cut", text_bytes) == ["austen", "twain"]
     whole, kept = (folder / "austen.txt" for folder in (texts, tmp_path / "cut"))
@@ -494,7 +494,7 @@ def test_texts_may_be_cut(texts, tmp_path, text_bytes, left):
 
 
 def test_a_lone_model_learns_as_a_node_that_never_exchanges_anything(texts):
-    """From an equal start, its own text alone, in as many steps of the same length; batches differ."""
+    """From an equal start, on its own text alone, in as many steps of equal length; batches differ."""
     slow = ("optimizer=sgd", "optimizer.lr=0.02")
     recipe = msgspec.structs.replace(AUTHORS, steps=20, local_steps=10, batch_size=8, swarm=slow, lone=slow)
     swarm, _, *lone = authors.measure(recipe, texts.parent / "kept")
@@ -506,15 +506,15 @@ def test_a_lone_model_learns_as_a_node_that_never_exchanges_anything(texts):
     assert nodes[1]["austen"] > nodes[0]["austen"] + 0.5
 
 
-def test_equal_models_of_nodes_are_looked_at_once(texts):
-    """As all who take one outer step together have the same one."""
+def test_equal_models_of_nodes_are_evaluated_once(texts):
+    """After a common outer step all nodes have the same model."""
     every = ("mix=sparse_outer", "overlay=complete", "compress.select=full", "compress.response=spread2")
     swarm, *_ = authors.measure(msgspec.structs.replace(AUTHORS, swarm=every), texts.parent / "kept")
     assert [len(look) for look in swarm["bits"]] == [1, 1]
 
 
-def test_a_swarm_that_does_other_steps_is_refused(texts):
-    """As one of four whose averages take a round more, which has no local steps, and whose recipe names no more rounds."""
+def test_a_swarm_with_another_number_of_steps_is_refused(texts):
+    """For example one of four whose averages take one more round, without local steps, and whose recipe has no more rounds."""
     with pytest.raises(RuntimeError, match="swarm: must do steps = 4, got 2 by pace and overlay"):
         authors.measure(msgspec.structs.replace(AUTHORS, nodes=4, swarm=("overlay.average_every=1",)), texts.parent / "kept")
 
@@ -539,7 +539,7 @@ def test_cases_are_compared_seed_by_seed():
     assert figures["a/b.bytes_per_node"] == 1.0
 
 
-def test_what_liars_cost_is_the_worst_of_their_cases_against_the_honest_one():
+def test_the_cost_of_liars_is_their_worst_case_minus_the_honest_one():
     recipe = DemoRecipe(title="x", seeds=(1,), cases={"honest": ()}, byzantine={"foe": "3:foe", "nan": "3:nan"})
     words = "demo --json --no-tui --nodes 8 --seed 1 --byzantine 3:foe"
     assert demos.arguments(recipe, "foe", 1) == words.split()
@@ -549,13 +549,13 @@ def test_what_liars_cost_is_the_worst_of_their_cases_against_the_honest_one():
     assert figures["attacked.min"] == pytest.approx(0.69)
 
 
-def test_every_attack_that_an_open_swarm_can_meet_is_in_the_recipe():
-    """An attack that is left out has an unknown cost. Attacks on trackers and on drift need them."""
+def test_the_recipe_has_every_attack_possible_in_an_open_swarm():
+    """Except attacks on trackers and on drift, which an open swarm does not have."""
     recipe = recipes.load(recipes.find("strangers_live"))
     assert recipe.byzantine == {name: f"3:{name}" for name in targeting("vector", "data", "wire")}
 
 
-def test_start_up_gives_medians_and_the_worst_and_memory_the_largest_daemon():
+def test_start_up_reports_medians_and_maxima():
     runs = [dict.fromkeys(startup.TIMES, value) for value in (3.0, 1.0, 2.0)]
     memory = [{"begin": 2_000_000, "end": 3_000_000, "peak": 4_000_000}, {"begin": 1, "end": 5_000_000, "peak": 1}]
     figures = startup.figures([*runs, {"memory": memory}])
@@ -574,7 +574,7 @@ def test_a_large_models_memory_is_that_of_its_worst_node_per_parameter():
 
 @pytest.mark.real
 @pytest.mark.acceptance
-def test_a_small_model_goes_the_way_of_the_large_one():
+def test_the_recipe_of_large_models_runs_with_a_small_one():
     """Real processes: two train in fragments, one is killed and resumes, a third joins late."""
     small = {"task.width=768": "task.width=32", "task.heads=12": "task.heads=2", "task.layers=14": "task.layers=1"}
     recipe = recipes.load(recipes.find("large"))
@@ -588,7 +588,7 @@ def test_a_small_model_goes_the_way_of_the_large_one():
 
 
 def test_an_overlay_is_measured_up_to_the_first_round_at_1e_9_and_no_further_than_rounding():
-    """A walk that is exact after two rounds loses sixteen powers of ten in two, not as many as one lets it run."""
+    """A simulation that is exact after two rounds loses sixteen powers of ten in two, however long it runs."""
     recipe = OverlaysRecipe(title="x", sizes=(8,), cases={"a": recipes.OverlayCase(kind="ring")})
     exact = overlays.figures(recipe, [walked("a", 8, (1.0, 0.01, 0.0, 0.0))])
     assert exact["a@8.decades"] == pytest.approx(8.0)
@@ -610,7 +610,7 @@ def test_figures_of_a_simulation_are_medians_over_its_seeds():
     assert figures["a.rounds_to_0.001"] is None
 
 
-def test_a_simulation_that_diverged_has_no_end_that_a_bound_could_like():
+def test_a_diverged_simulation_fails_every_bound():
     recipe = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases={"a": ()}, at_most={"a.final": 1.0})
     figures = simulations.figures(recipe, [simulated("a", 1), simulated("a", 2, diverged=7)])
     assert figures["a.diverged"] == 1
@@ -618,7 +618,7 @@ def test_a_simulation_that_diverged_has_no_end_that_a_bound_could_like():
     assert results.verdicts(recipe, figures)[0].met is False
 
 
-def test_cases_of_a_simulation_are_compared_by_floor_bytes_and_how_long_one_is_behind():
+def test_cases_of_a_simulation_are_compared_by_floor_bytes_and_delay():
     recipe = SimulateRecipe(title="x", scenario="y", seeds=(1,), cases={"a": (), "b": ()}, compare=(("a", "b"),), targets=(0.1,))
     behind = simulated("a", 1, (1.0, 0.9, 0.5, 0.1))
     figures = simulations.figures(recipe, [behind, simulated("b", 1, (1.0, 0.1, 0.1, 0.1))])
@@ -630,7 +630,7 @@ def test_cases_of_a_simulation_are_compared_by_floor_bytes_and_how_long_one_is_b
 
 
 def test_nodes_are_compared_with_the_best_of_those_that_train_alone():
-    """The seed in which they are least ahead counts; where less is better, so it is."""
+    """The seed with the smallest lead counts, for metrics where less is better too."""
     recipe = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases={"a": (), "b": ()}, ahead=(("a", "b"),))
     runs = [simulated("a", 1, (0.5, 0.1)), simulated("a", 2, (0.5, 0.2)), simulated("b", 1, (0.9, 0.5)), simulated("b", 2, (0.9, 0.4))]
     for run, best, worst in zip(runs, (0.05, 0.1, 0.4, 0.35), (0.15, 0.25, 0.6, 0.5), strict=True):
@@ -657,8 +657,8 @@ def test_over_folds_a_swarm_is_compared_with_the_best_lone_node():
     assert simulations.figures(recipe, [better[0] | {"diverged": 3}, *better[1:]])["folds.ahead"] is None
 
 
-def test_what_sends_twice_in_a_round_has_half_the_rounds_of_twice_the_steps():
-    """Equal bytes and equal gradients; nodes crash at half-time all the same."""
+def test_methods_that_send_twice_per_round_have_half_the_rounds():
+    """Equal bytes and equal gradients; nodes still crash at half-time."""
     dsgd, k_gt = (tracking.assignments(GRID, ("iid", "sgd", "faults"), method) for method in ("dsgd", "k_gt"))
     assert (dsgd["pace.rounds"], dsgd["pace.local_steps"], dsgd["faults.churn_from"]) == (4, 3, 2)
     assert (k_gt["pace.rounds"], k_gt["pace.local_steps"], k_gt["faults.churn_from"]) == (2, 6, 1)
@@ -668,15 +668,15 @@ def test_what_sends_twice_in_a_round_has_half_the_rounds_of_twice_the_steps():
 
 
 def grid_of(**ends: tuple[float, ...]) -> list[results.Run]:
-    """`method_faults` or `method` -> what it ends with; others end with .8 and .9."""
+    """Return a grid with this final value of `method_faults` or `method`; others end with .8 and .9."""
     return [
         tracked(GRID, cell, method, ends.get(f"{method}_{cell[2]}", ends.get(method, (0.8, 0.9))))
         for cell, method in itertools.product(tracking.cells(GRID), GRID.methods)
     ]
 
 
-def test_a_grid_says_in_how_many_cells_a_method_is_better_by_more_than_noise():
-    """dsgd .85 ± .0707, so that noise is twice .0707 where the other does not vary: .98 is within it, .995 is not."""
+def test_a_grid_counts_cells_in_which_a_method_is_better_by_more_than_noise():
+    """dsgd .85 ± .0707, so noise is twice .0707 where the other does not vary: .98 is within it, .995 is not."""
     runs = grid_of(pet_calm=(0.995, 0.995), pet_faults=(0.98, 0.98), k_gt=(0.1, 0.1))
     figures = tracking.figures(GRID, runs)
     assert figures["iid-sgd-calm.pet"] == pytest.approx(0.995)
@@ -723,7 +723,7 @@ HARMLESS = {"worst": 0.0, "below": 0, "worse": False}
 
 
 def test_cells_of_a_grid_are_counted_by_optimiser_as_worse_and_better():
-    """Better is who is above at some evaluation and below at none, or diverges in fewer seeds."""
+    """Better means above at some evaluation and below at none, or diverging in fewer seeds."""
     runs = [
         compared("iid/sgd/cosine/normal/calm"),
         compared("iid/sgd/cosine/normal/faults", **HARMLESS),
@@ -829,7 +829,7 @@ def test_a_small_comparison_of_overlays_runs():
 
 @pytest.mark.acceptance
 def test_a_small_simulation_runs():
-    """Averages with all nodes beat no averages at all."""
+    """Averages with all nodes are better than no averages."""
     few = ("simulate.nodes=4", "pace.rounds=60", "task.dim=5")
     cases = {"all": ("mix=dsgd", "overlay=complete"), "none": ("mix=dsgd", "overlay=alone")}
     recipe = SimulateRecipe(title="x", scenario=str(BOWLS), seeds=(1, 2), set=few, cases=cases)
@@ -842,7 +842,7 @@ def test_a_small_simulation_runs():
 
 @pytest.mark.slow
 def test_a_small_grid_runs():
-    """A method that sends twice has the bytes of the others, but for the heads of messages, of which it sends half."""
+    """A method that sends twice has the others' bytes, except for message headers."""
     runs = tracking.measure(msgspec.structs.replace(GRID, set=("simulate.nodes=4",)))
     assert all(run["metric"] == "accuracy" and len(run["ends"]) == 2 for run in runs)
     figures = tracking.figures(GRID, runs)
@@ -893,14 +893,14 @@ def test_a_command_that_fails_is_an_error_and_no_result():
 @pytest.mark.slow
 @pytest.mark.real
 def test_the_help_command_is_timed_and_reaped():
-    """Warnings are errors here: a process that was not waited for would be one."""
+    """Warnings are errors here, such as that of a process that was not waited for."""
     run = startup.time_help()
     assert run["help_s"] > 0
     assert run["help_cpu_s"] > 0
 
 
 @pytest.mark.parametrize(("value", "met"), [(0.89, False), (0.9, True), (1.0, True), (1.01, False), (float("nan"), False)])
-def test_a_figure_is_judged_by_both_of_its_bounds(value, met):
+def test_a_figure_is_checked_against_both_bounds(value, met):
     recipe = DemoRecipe(title="x", at_least={"f": 0.9}, at_most={"f": 1.0})
     assert [verdict.met for verdict in results.verdicts(recipe, {"f": value, "g": 1.0})] == [met, None]
 
@@ -951,8 +951,8 @@ def test_a_figure_that_only_one_result_has_is_outside():
     ("case", "factor", "agrees"),
     [("mean", 1.02, True), ("mean", 1.2, False), ("wall_s", 1.4, True), ("wall_s", 1.6, False), ("bytes_per_exchange", 1.4, True)],
 )
-def test_accuracies_of_demos_are_compared_by_their_spread_and_only_what_a_clock_measures_loosely(case, factor, agrees):
-    """The spread of three seeds is .01: results that were stored without one have it in their runs."""
+def test_accuracies_are_compared_by_their_spread_and_times_loosely(case, factor, agrees):
+    """The spread of three seeds is .01: results stored without one have it in their runs."""
     recipe = DemoRecipe(title="x")
     runs = [demo_run("default", seed, mean) for seed, mean in ((1, 0.89), (2, 0.9), (3, 0.91))]
     stored = msgspec.structs.replace(result(), recipe=recipe, runs=runs, figures=demos.figures(recipe, runs), spread={})
@@ -965,7 +965,7 @@ def test_accuracies_of_demos_are_compared_by_their_spread_and_only_what_a_clock_
 @pytest.mark.acceptance
 @pytest.mark.slow
 def test_a_measurement_is_compared_with_a_stored_one(tmp_path, capsys):
-    """The same code on the same machine agrees with itself; a figure that was another is named, and exit code 1."""
+    """The same code on the same machine agrees with itself; a different figure is named, with exit code 1."""
     recipe = tmp_path / "bowls.toml"
     recipe.write_text(
         'kind = "simulate"\ntitle = "x"\nscenario = "benchmarks/scenarios/heterogeneous.toml"\nseeds = [1]\n'
@@ -988,13 +988,13 @@ def test_a_measurement_is_compared_with_a_stored_one(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("path", ALL)
-def test_every_recipe_says_which_paths_it_measures(path):
+def test_every_recipe_names_the_paths_it_measures(path):
     measures = recipes.load(path).measures
     assert measures
     assert all((facts.ROOT / each.removeprefix(":!")).exists() for each in measures)
 
 
-def test_a_result_is_older_where_its_commit_lacks_the_last_change_of_what_it_measures(tmp_path):
+def test_a_result_is_outdated_if_measured_paths_have_changed_since(tmp_path):
     def git(*words):
         given = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
         return subprocess.run(["git", "-C", tmp_path, *given, *words], check=True, capture_output=True, text=True).stdout.strip()
@@ -1017,7 +1017,7 @@ def test_a_result_is_older_where_its_commit_lacks_the_last_change_of_what_it_mea
     assert facts.changed_since(first, [], tmp_path) == ""
 
 
-def test_a_mark_stands_below_the_circumstances_and_can_be_taken_away():
+def test_a_result_can_be_marked_outdated_and_unmarked():
     text = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
     place = "<!-- result: claim -->\nold\n<!-- end of result -->\n"
     mark = f"**{table.OLDER} (gossip) was last changed.**"
@@ -1027,7 +1027,7 @@ def test_a_mark_stands_below_the_circumstances_and_can_be_taken_away():
         assert table.unmarked(marked) == make(page, [result()])
 
 
-def test_a_result_is_stored_by_day_and_name_and_read_as_it_was(tmp_path):
+def test_a_result_is_stored_by_day_and_name_and_read_back(tmp_path):
     stored = result()
     path = results.save(stored, tmp_path / "made")
     assert path.name == "2026-01-02-claim.json"
@@ -1043,7 +1043,7 @@ def test_the_newest_result_of_a_recipe_is_shown(tmp_path):
 
 
 def test_every_stored_result_can_be_read():
-    """Also after a change to what a recipe can say."""
+    """Also after a change of the recipe format."""
     results.newest(results.FOLDER)
 
 
@@ -1066,8 +1066,8 @@ def test_cases_share_a_table_and_other_figures_have_their_own():
     assert shown.endswith(f"{both}\n\n|  | mean |\n|---|---:|\n| `a-b` | -0.2 |")
 
 
-def test_the_page_keeps_its_words_and_gets_new_tables():
-    """Twice the same: the command can run as often as one likes."""
+def test_updating_tables_keeps_the_page_s_text():
+    """The command is idempotent."""
     text = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
     once = table.page(text, [result()])
     assert once.startswith(f"before\n{table.BEGIN}\n")
@@ -1078,15 +1078,15 @@ def test_the_page_keeps_its_words_and_gets_new_tables():
         table.page("no place", [])
 
 
-def test_the_page_shows_what_is_stored():
-    """Figures are made, not typed: `python -m benchmarks.table` would change nothing."""
+def test_the_page_s_tables_equal_the_stored_results():
+    """`python -m benchmarks.table` would change nothing."""
     text = table.PAGE.read_text()
     assert table.page(text, results.newest(results.FOLDER)) == table.unmarked(text)
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_shows_what_is_stored_of_recipes_and_pictures_that_exist(path):
-    """Its tables are made, not typed, and each names its recipe, result and picture."""
+def test_pages_of_reproductions_equal_stored_results_and_pictures_exist(path):
+    """Its tables are generated, and each names its recipe, result and picture."""
     text = path.read_text()
     stored = {each.name: each for each in results.newest(results.FOLDER)}
     named = [match[1] for match in table.PLACE.findall(text)]
@@ -1103,7 +1103,7 @@ def test_a_page_shows_what_is_stored_of_recipes_and_pictures_that_exist(path):
     assert f"]({path.name})" in (table.PAGES / "README.md").read_text()
 
 
-def test_a_page_keeps_its_words_and_gets_the_tables_that_it_names():
+def test_updating_a_page_keeps_its_text_and_fills_named_tables():
     text = "before\n<!-- result: claim -->\nold\n<!-- end of result -->\nafter\n"
     once = table.fill(text, [result()])
     assert once.startswith("before\n<!-- result: claim -->\n\nFrom [2026-01-02-claim.json](../../benchmarks/results/")
@@ -1121,7 +1121,7 @@ def test_missing_figures_are_dashes_and_meet_no_bound():
     assert "| `a.mean` | ≤ 1 | – | **no** |" in shown
 
 
-def test_curves_are_stored_in_a_line_and_read_as_they_were(tmp_path):
+def test_curves_are_stored_in_a_line_and_read_back(tmp_path):
     stored = msgspec.structs.replace(result(), runs=[{"curve": [1.0, -2e-05, 3.0], "words": ["a, b"], "none": []}])
     path = results.save(stored, tmp_path)
     assert '"curve": [1.0, -0.00002, 3.0]' in path.read_text()
@@ -1135,7 +1135,7 @@ def test_results_with_curves_are_drawn(tmp_path):
     curves = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases={"a": (), "b": ()}, plot=drawn)
     runs = [simulated(case, seed) for case in "ab" for seed in (1, 2)]
     pairs = [compared(f"{split}/sgd/cosine/normal/calm") for split in ("iid", "by_label")]
-    pairs += [compared("iid/sgd/cosine/twentyfold/calm", rounds=[], difference=[], error=[])]  # all of it diverged
+    pairs += [compared("iid/sgd/cosine/twentyfold/calm", rounds=[], difference=[], error=[])]  # all of the run diverged
     kinds = [(walks, [walked("a", 8)]), (curves, runs), (NeverWorseRecipe(title="x"), pairs)]
     for number, (recipe, ran) in enumerate(kinds):
         path: Path = tmp_path / f"{number}.png"

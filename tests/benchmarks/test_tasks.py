@@ -1,4 +1,4 @@
-"""Data sets that only benchmarks read."""
+"""Data sets used by benchmarks only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def idx(path: Path, *shape: int) -> None:
     path.write_bytes(gzip.compress(head + bytes(value % 10 for value in range(size))))
 
 
-def test_images_are_bytes_and_few_of_the_held_out_ones_are_looked_at(tmp_path):
+def test_images_are_bytes_and_few_held_out_ones_are_evaluated(tmp_path):
     for split, many in (("train", 20), ("t10k", tasks.TESTED + 5)):
         idx(tmp_path / f"{split}-images-idx3-ubyte.gz", many, 28, 28)
         idx(tmp_path / f"{split}-labels-idx1-ubyte.gz", many)
@@ -42,8 +42,8 @@ def test_images_are_bytes_and_few_of_the_held_out_ones_are_looked_at(tmp_path):
     assert task.model(torch.Generator())(data.batch(4, torch.Generator())[0]).shape == (4, 10)
 
 
-def test_a_speaker_stays_together_and_first_takes_are_held_out(tmp_path):
-    """Features have mean 0 and variance 1 over all that is trained on."""
+def test_a_speaker_s_samples_stay_together_and_first_takes_are_held_out(tmp_path):
+    """Features have mean 0 and variance 1 over the training data."""
     generator = np.random.default_rng(0)
     count = 40
     arrays = {
@@ -60,11 +60,11 @@ def test_a_speaker_stays_together_and_first_takes_are_held_out(tmp_path):
     assert np.allclose(train.x.std(axis=0), 1.0, atol=1e-3)
     task = tasks.Speech(path=str(tmp_path / "speech.npz"))
     odd = [set((task.data(source("by_key", shard), "cpu").y % 2).tolist()) for shard in range(2)]
-    assert sorted(map(sorted, odd)) == [[0], [1]]  # the label has the parity of its speaker here
+    assert sorted(map(sorted, odd)) == [[0], [1]]  # in this test the label has the speaker's parity
 
 
 def test_no_node_trains_on_the_speaker_left_out(tmp_path):
-    """Digits are moved by whole frames and bands: each batch has their numbers, in another order."""
+    """Digits are shifted by whole frames and bands: each batch has the same numbers in another order."""
     generator = np.random.default_rng(0)
     arrays = {
         "logmel": generator.normal(3.0, 2.0, (60, tasks.FRAMES, tasks.BANDS)).astype(np.float16),
@@ -99,7 +99,7 @@ def test_no_node_trains_on_the_speaker_left_out(tmp_path):
         task.data(Source(tmp_path, PartitionSection(kind="by_key", shards=5), 0, 0), "cpu")
 
 
-def test_a_libsvm_file_is_read_by_number_of_feature(tmp_path):
+def test_a_libsvm_file_is_read_by_feature_index(tmp_path):
     path = tmp_path / "rows.gz"
     path.write_bytes(gzip.compress(b"-1 1:1 3:0.5 \n+1 2:2\n"))
     examples = tasks.libsvm(path, 3)

@@ -53,7 +53,7 @@ def attacked(request, tmp_path_factory):
 
 @pytest.mark.timeout(600 + 60 * SECONDS)
 @pytest.mark.parametrize("name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.acceptance) for name in TARGETS])
-def test_no_input_breaks_the_promise_of_its_decoder(name, attacked):
+def test_no_input_breaks_its_decoder_s_contract(name, attacked):
     """Another exception than the documented one, ten seconds, or two gigabytes end the fuzzer with another code than 0."""
     outcome = attacked(name)
     figures = f"{outcome.executed:,} inputs, {outcome.per_s:,} per second, {outcome.coverage:,} branches"

@@ -1,4 +1,4 @@
-"""A model of any dtype follows its vector, and the vector loses nothing of what the model's own numbers could not hold."""
+"""A model of any dtype follows its vector, and the vector keeps changes that are too small for the model's dtype."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ models = st.lists(st.tuples(st.sampled_from(DTYPES), shapes), min_size=1, max_si
 
 
 def model(drawn, seed=0):
-    """Parameters of drawn dtypes and shapes."""
+    """Draw parameters of several dtypes and shapes."""
     chance = generator(seed, "binding")
     values = [torch.randn(shape, generator=chance, dtype=torch.complex128) for _, shape in drawn]
     values = [each if dtype.is_complex else each.real for (dtype, _), each in zip(drawn, values, strict=True)]
@@ -26,7 +26,7 @@ def model(drawn, seed=0):
 
 
 def losses(net, factor=1.0):
-    """A sum of squares whose gradient at every number is its value times twice the factor."""
+    """Return a sum of squares whose gradient at every number is its value times twice the factor."""
     return sum((each.abs().double().square().sum() for each in net.values()), torch.zeros((), dtype=torch.float64)) * factor
 
 
@@ -61,8 +61,8 @@ def test_gradients_of_several_passes_add_up_in_the_vectors_precision(drawn, back
 
 
 @given(drawn=models)
-def test_a_step_against_the_gradient_goes_down(drawn):
-    """Of complex numbers too: torch's gradient is the one whose negative descends."""
+def test_a_step_along_the_negative_gradient_reduces_the_loss(drawn):
+    """For complex numbers too: torch's gradient is the one whose negative descends."""
     net = model(drawn)
     binding = bound(net, layout(net))
     gradient, before = binding.gradient(), losses(net)
@@ -74,7 +74,7 @@ def test_a_step_against_the_gradient_goes_down(drawn):
 
 
 @given(drawn=models)
-def test_parameters_made_of_a_vector_are_the_bound_ones_and_give_it_their_gradients(drawn):
+def test_parameters_made_from_a_vector_pass_their_gradients_to_it(drawn):
     net = model(drawn)
     plan = layout(net)
     binding = bound(net, plan)
@@ -102,13 +102,13 @@ def test_one_real_dtype_is_bound_without_a_copy(dtype):
 
 
 @pytest.mark.parametrize("dtypes", [[torch.bfloat16], [torch.float16], [torch.complex64], [torch.float32, torch.bfloat16]])
-def test_other_dtypes_have_masters(dtypes):
+def test_other_dtypes_have_float32_master_parameters(dtypes):
     net = model([(dtype, (3,)) for dtype in dtypes])
     assert isinstance(bound(net, layout(net)), Mastered)
 
 
 def test_steps_too_small_for_the_model_add_up_in_the_vector():
-    """A bfloat16 parameter of 1 has neighbors at .996 and 1.008: a step of .001 would be rounded away for ever."""
+    """A bfloat16 parameter of 1 has neighbors at .996 and 1.008, so steps of .001 would always be rounded away."""
     net = nn.ParameterDict({"w": nn.Parameter(torch.ones(2, dtype=torch.bfloat16))})
     binding = bound(net, layout(net))
     for _ in range(10):
@@ -127,7 +127,7 @@ def test_sparse_and_missing_gradients_are_gathered():
     assert all(each.grad is None for each in trainable(net))
 
 
-def test_what_a_pass_left_that_ran_out_of_memory_does_not_count():
+def test_partial_gradients_of_a_pass_out_of_memory_do_not_count():
     net = model([(torch.bfloat16, (3,))])
     binding = bound(net, layout(net))
     losses(net).backward()
@@ -137,7 +137,7 @@ def test_what_a_pass_left_that_ran_out_of_memory_does_not_count():
     assert torch.equal(binding.gradient(), 2 * binding.x)
 
 
-def test_shared_parameters_are_one_in_both():
+def test_shared_parameters_occur_once_in_model_and_vector():
     net = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False).bfloat16(), "b": nn.Linear(2, 2, bias=False).bfloat16()})
     net["b"].weight = net["a"].weight
     binding = bound(net, layout(net))
@@ -160,7 +160,7 @@ def test_the_gradients_vector_is_freed_and_made_anew():
         assert not binding.gradient().any()
 
 
-def test_a_dtype_that_is_not_trained_is_said_with_the_remedy():
+def test_an_unsupported_dtype_is_refused_with_a_remedy():
     net = nn.ParameterDict({"w": nn.Parameter(torch.zeros(2).to(torch.float8_e4m3fn))})
     with pytest.raises(ValueError, match=r"parameter w is float8_e4m3fn, .*one of float32, .*or freeze it, requires_grad_\(False\)"):
         layout(net)
@@ -201,7 +201,7 @@ def test_carried_buffers_lie_behind_the_parameters_and_follow_the_vector(dtype):
     assert net.outer.dtype == dtype
 
 
-def test_a_carried_buffer_that_grows_is_said():
+def test_a_growing_averaged_buffer_is_reported():
     net = Counting()
     binding = bound(net, layout(net, ("inner",)))
     net.inner = torch.zeros(5)
@@ -216,8 +216,8 @@ def test_layouts_with_other_carried_buffers_differ():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["views", "masters"])
-def test_a_parameter_that_is_given_other_memory_is_said(dtype):
-    """Else it would train on alone, and what peers send would reach nobody."""
+def test_a_parameter_moved_to_other_memory_is_reported(dtype):
+    """Otherwise it would train alone, unaffected by peers."""
     net = nn.Linear(2, 1).to(dtype)
     binding = bound(net, layout(net))
     binding.check()
@@ -228,7 +228,7 @@ def test_a_parameter_that_is_given_other_memory_is_said(dtype):
         binding.check()
 
 
-def test_a_model_with_carried_buffers_knows_where_its_parameters_lie():
+def test_a_model_with_averaged_buffers_locates_its_parameters():
     net = Counting()
     binding = bound(net, layout(net, ("inner", "outer")))
     binding.check()
@@ -238,7 +238,7 @@ def test_a_model_with_carried_buffers_knows_where_its_parameters_lie():
         binding.check()
 
 
-def test_a_parameter_of_which_the_module_has_made_another_is_said_in_time():
+def test_a_parameter_replaced_by_the_module_is_reported_in_time():
     net = nn.Linear(2, 1)
     binding = bound(net, layout(net))
     net.weight = nn.Parameter(net.weight.detach().clone())

@@ -1,4 +1,4 @@
-"""Chunks of a model from several peers: whole whenever one of them gives it, and never another one than was agreed on."""
+"""Chunks of a model from several peers: complete if any peer has them all, and always the agreed model."""
 
 import random
 
@@ -22,7 +22,7 @@ def part(state, index):
 
 
 @given(st.binary(min_size=1, max_size=100))
-def test_every_chunk_has_a_digest_and_together_they_are_the_state(state):
+def test_every_chunk_has_a_digest_and_all_chunks_form_the_state(state):
     listed, chunks = digests(state, CHUNK), download(state)
     assert len(listed) == DIGEST_BYTES * count(len(state), CHUNK)
     assert sum(chunks.length(index) for index in range(chunks.missing)) == len(state)
@@ -49,7 +49,7 @@ HOW = st.sampled_from(["honest", "honest", "silent", "liar", "fickle"])
 
 
 @given(st.binary(min_size=1, max_size=120), st.lists(HOW, min_size=1, max_size=5), st.randoms(use_true_random=False))
-def test_whatever_peers_do_in_whatever_order_it_is_whole_if_one_is_honest_and_only_liars_are_blamed(state, kinds, chance: random.Random):
+def test_a_download_completes_with_one_honest_peer_and_blames_only_liars(state, kinds, chance: random.Random):
     chunks = download(state)
     kind = {f"p{number}": each for number, each in enumerate(kinds)}
     under_way, blamed, arrived = [], set(), 0

@@ -1,4 +1,4 @@
-"""Who has a vote, and what votes decide."""
+"""Which members have a vote, and how votes decide."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from starling.gossip.quorum import EXCHANGES, LATELY, LEAST, Electorate, middle, two_thirds
 
 
-def test_a_vote_is_earned_by_exchanges_and_lost_without_them():
+def test_a_vote_requires_recent_exchanges():
     voters = Electorate()
     for _ in range(EXCHANGES - 1):
         voters.exchanged("a")
@@ -21,7 +21,7 @@ def test_a_vote_is_earned_by_exchanges_and_lost_without_them():
 
 
 @given(st.lists(st.integers(0, 2000), max_size=3 * LATELY))
-def test_what_is_remembered_is_bounded(peers):
+def test_stored_exchanges_are_bounded(peers):
     voters = Electorate()
     for peer in peers:
         voters.exchanged(str(peer))
@@ -32,7 +32,7 @@ def test_what_is_remembered_is_bounded(peers):
 
 
 @given(own=st.floats(-1.0, 1.0), honest=st.lists(st.floats(-1.0, 1.0), max_size=10), lies=st.lists(st.floats(-1e9, 1e9), max_size=4))
-def test_fewer_than_a_third_of_liars_leave_the_middle_among_the_honest(own, honest, lies):
+def test_with_fewer_than_a_third_of_liars_the_median_is_within_honest_values(own, honest, lies):
     lies = lies[: len(honest) // 2]
     agreed = middle(own, [*honest, *lies])
     assert (agreed is None) == (len(honest) + len(lies) < LEAST)

@@ -1,4 +1,4 @@
-"""Token buckets by key: each key pays for itself, and those used last are remembered."""
+"""Token buckets by key: each key has its own, and the most recently used ones are stored."""
 
 from starling.gossip.limits import Rates
 
@@ -10,7 +10,7 @@ def test_each_key_has_a_bucket_of_its_own():
     assert rates.take("a", 1.0), "one token came back"
 
 
-def test_those_used_last_are_remembered_and_no_more():
+def test_only_the_most_recently_used_buckets_are_stored():
     rates = Rates(1.0, 1.0, most=2)
     assert rates.take("a", 0.0)
     assert rates.take("b", 0.0)

@@ -1,4 +1,4 @@
-"""Places are shared out: a flood costs itself, and whoever comes late gets as much as others have."""
+"""Places are shared out: a flood displaces only its own connections, and late comers get an equal share."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ def full(*owners):
     return shares
 
 
-def test_free_identities_of_one_prefix_give_up_a_place_for_each_newcomer_of_another():
+def test_identities_of_one_prefix_give_up_places_to_newcomers_of_others():
     shares = full(*[("flood", f"identity {number // 8}") for number in range(64)])
     for number in range(30):
         granted, given_up = shares.take(f"honest {number}", ("home", "honest"))
@@ -39,14 +39,14 @@ def test_owners_with_as_many_places_as_others_keep_them():
     assert "new" in shares
 
 
-def test_a_place_that_is_held_may_be_taken_again():
+def test_an_occupied_place_may_be_taken_again_by_its_owner():
     shares = full(("a", "1"))
     assert shares.take(0, ("b", "2")) == (True, None)
     assert shares.take(1, ("a", "1")) == (False, None)
     assert shares.take(1, ("b", "2")) == (True, 0)
 
 
-def test_a_resource_has_a_place():
+def test_a_resource_needs_at_least_one_place():
     with pytest.raises(ValueError, match="most must be > 0, got 0"):
         Shares(0)
 
@@ -55,8 +55,8 @@ OWNERS = st.tuples(st.sampled_from("abc"), st.sampled_from("123"))
 
 
 @given(st.integers(1, 12), st.lists(OWNERS, max_size=80))
-def test_at_the_end_nobody_who_was_refused_holds_two_fewer_than_another(most, owners):
-    """Max-min fairness, at each level among those that share the one before."""
+def test_no_refused_owner_has_two_places_fewer_than_another(most, owners):
+    """Max-min fairness at each level, among owners that share the level above."""
     shares, refused, places = Shares(most), set(), {}
     for number, owner in enumerate(owners):
         granted, given_up = shares.take(number, owner)
@@ -70,7 +70,7 @@ def test_at_the_end_nobody_who_was_refused_holds_two_fewer_than_another(most, ow
     held = list(places.values())
     assert len(shares) == len(held)
     for owner in refused if len(shares) == most else ():
-        if not shares.is_free(owner):  # else others have more by now
+        if not shares.is_free(owner):  # otherwise others have more by then
             assert owner not in held
             own = sum(each[0] == owner[0] for each in held)
             assert max(sum(each[0] == name for each in held) for name in "abc") <= own + 1

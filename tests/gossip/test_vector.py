@@ -1,4 +1,4 @@
-"""A model and one flat vector are the same memory, and the same schema means the same layout."""
+"""A model and its flat vector share memory, and equal schemas give equal layouts."""
 
 import math
 
@@ -18,7 +18,7 @@ def gaussian(*shape):
     return torch.randn(*shape, generator=generator(0, "vector"))
 
 
-def test_the_layout_puts_parameters_side_by_side_in_order_of_definition():
+def test_the_layout_concatenates_parameters_in_order_of_definition():
     plan = layout(model())
     assert plan.names == ("0.weight", "0.bias", "2.weight", "2.bias")
     assert plan.offsets == (0, 15, 20, 30, 32)
@@ -52,7 +52,7 @@ def test_gradients_arrive_flat_and_add_up():
     assert flat.data_ptr() == net[0].weight.data_ptr()
 
 
-def test_a_step_on_the_vector_is_a_step_of_the_model():
+def test_a_step_on_the_vector_steps_the_model():
     net, other = model(), model()
     other.load_state_dict(net.state_dict())
     flat, grads = bind(net, layout(net))
@@ -90,7 +90,7 @@ def test_named_and_flat_are_inverse():
     assert named["2.bias"].data_ptr() == flat[30:].data_ptr()
 
 
-def test_the_digest_tells_layouts_apart_and_nothing_else():
+def test_the_digest_distinguishes_exactly_the_layouts():
     digest = layout(model()).digest
     assert len(digest) == 16
     assert digest == layout(model()).digest == layout(model().double()).digest
@@ -100,7 +100,7 @@ def test_the_digest_tells_layouts_apart_and_nothing_else():
     assert digest != layout(renamed).digest
 
 
-def test_the_digest_is_part_of_the_protocol():
+def test_the_layout_digest_is_golden():
     assert layout(model()).digest.hex() == DIGEST
 
 
@@ -131,14 +131,14 @@ def test_a_vector_of_another_length_is_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool])
-def test_finite_numbers_are_finite_where_their_sum_is_not_too(dtype):
+def test_finite_numbers_with_an_overflowing_sum_count_as_finite(dtype):
     largest = torch.finfo(dtype).max if dtype.is_floating_point else 1
     assert finite(torch.full((3, 5), largest, dtype=dtype))
     assert finite(torch.zeros(0, dtype=dtype))
 
 
 @pytest.mark.parametrize("bad", [(math.inf,), (math.nan,), (math.inf, -math.inf), (-math.inf, -math.inf)])
-def test_one_number_that_is_not_finite_is_found(bad):
+def test_a_single_non_finite_number_is_found(bad):
     x = gaussian(1000)
     x[torch.tensor([7, 500])[: len(bad)]] = torch.tensor(bad)
     assert not finite(x)

@@ -90,7 +90,7 @@ def outcome(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_ranks(outcome, case):
+def test_cases_of_two_ranks_pass(outcome, case):
     """What it asserts is in `tests.integrations.ranks`."""
     if missing(case):
         pytest.skip(f"needs {NEEDS[case]}")
@@ -98,7 +98,7 @@ def test_two_ranks(outcome, case):
     assert [case in each for each in took] == [True, True], errors
 
 
-def test_ctrl_c_is_heard_in_a_rank_that_waits_and_rank_0_does_not_wait_on(outcome):
+def test_ctrl_c_in_a_waiting_rank_also_ends_rank_0_s_wait(outcome):
     rank_0, rank_1 = (each["interrupted"] for each in outcome[0])
     assert 0.5 <= rank_1 <= CTRL_C_S
     assert rank_0 <= rank_1 + DEAD_S
@@ -113,7 +113,7 @@ def test_trainers_of_two_ranks(tmp_path, case):
     assert [case in each for each in took] == [True, True], errors
 
 
-def test_a_rank_that_is_killed_takes_the_others_and_the_node_with_it(tmp_path):
+def test_a_killed_rank_ends_the_other_ranks_and_the_node(tmp_path):
     """Of a script with a node of its own. Rank 0 learns it from its collective, the node from rank 0, and leaves in order."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -141,7 +141,7 @@ def test_a_rank_that_is_killed_takes_the_others_and_the_node_with_it(tmp_path):
 
 
 @pytest.mark.parametrize(("ranks", "kind"), [(None, "one"), (1, "one"), (2, "several")])
-def test_one_swarm_for_all_ranks_where_there_are_several(monkeypatch, ranks, kind):
+def test_the_distributed_swarm_is_chosen_for_several_ranks(monkeypatch, ranks, kind):
     def kinds(name):
         class Made:
             def __init__(self, *given, **keys):

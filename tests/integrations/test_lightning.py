@@ -96,13 +96,13 @@ def test_the_swarm_s_end_ends_training_at_its_step(tmp_path):
     assert torch.equal(flat(module), node.after[-1])
 
 
-def test_it_ends_in_the_first_epoch_as_well(tmp_path):
+def test_the_swarm_s_end_ends_training_in_the_first_epoch_too(tmp_path):
     module = Fit()
     with Node(tmp_path, module, rounds=1, steps=2):
         assert fit(tmp_path, module, SwarmCallback(tmp_path)).global_step == 2
 
 
-def test_training_that_has_to_go_on_after_the_swarm_s_end_does(tmp_path):
+def test_training_can_be_set_to_continue_after_the_swarm_s_end(tmp_path):
     module = Fit()
     with Node(tmp_path, module, rounds=1, steps=2) as node:
         trainer = fit(tmp_path, module, SwarmCallback(tmp_path), min_epochs=1, max_epochs=100)
@@ -120,7 +120,7 @@ def test_a_member_begins_with_the_swarm_s_parameters(tmp_path):
     assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
 
-def test_a_swarm_that_had_finished_before_leaves_the_model_as_it_is(tmp_path):
+def test_a_swarm_that_has_already_finished_does_not_change_the_model(tmp_path):
     module = Fit()
     with Node(tmp_path, module, rounds=1, steps=2) as node:
         fit(tmp_path, module, callback := SwarmCallback(tmp_path))
@@ -156,7 +156,7 @@ def test_gradients_are_corrected_after_they_were_clipped(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
-def test_batches_that_give_no_loss_are_no_local_steps(tmp_path):
+def test_batches_without_a_loss_do_not_count_as_local_steps(tmp_path):
     """Lightning counts them as steps of the optimizer."""
 
     class Skips(Fit):
@@ -171,7 +171,7 @@ def test_batches_that_give_no_loss_are_no_local_steps(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:train_dataloader yielded None")
-def test_batches_that_are_none_are_no_local_steps(tmp_path):
+def test_batches_that_are_none_do_not_count_as_local_steps(tmp_path):
     module, data = Fit(), list(batches(BATCHES))
     with Node(tmp_path, module, rounds=1, steps=3) as node:
         loader = DataLoader([data[0], None, *data[1:]], batch_size=None)
@@ -179,7 +179,7 @@ def test_batches_that_are_none_are_no_local_steps(tmp_path):
     assert node.steps == module.real == 3
 
 
-def test_accumulated_batches_are_one_local_step_and_their_loss_is_whole(tmp_path):
+def test_accumulated_batches_are_one_local_step_with_their_mean_loss(tmp_path):
     module, losses = Fit(0.0), []
     with Node(tmp_path, module, rounds=2, steps=1) as node:
         trainer = fit(tmp_path, module, SwarmCallback(tmp_path), accumulate_grad_batches=2, max_epochs=100)
@@ -189,7 +189,7 @@ def test_accumulated_batches_are_one_local_step_and_their_loss_is_whole(tmp_path
     assert node.losses[0] == pytest.approx(losses[0])
 
 
-def test_two_optimizers_stepped_by_hand_are_one_vector(tmp_path):
+def test_two_manually_stepped_optimizers_form_one_vector(tmp_path):
     class Two(Fit):
         def __init__(self):
             super().__init__()
@@ -211,7 +211,7 @@ def test_two_optimizers_stepped_by_hand_are_one_vector(tmp_path):
     assert torch.equal(node.before[1], before.models[5])
 
 
-def test_early_stopping_leaves(tmp_path):
+def test_early_stopping_leaves_the_swarm(tmp_path):
     module = Fit(rate=0.0)
     with Node(tmp_path, module, rounds=100, steps=3) as node:
         stops = EarlyStopping("off", patience=1, mode="max", check_finite=True, stopping_threshold=-1.0)
@@ -223,7 +223,7 @@ def test_early_stopping_leaves(tmp_path):
     assert not callback.swarm.finished
 
 
-def test_an_exception_leaves(tmp_path):
+def test_an_exception_leaves_the_swarm(tmp_path):
     class Fails(Fit):
         def training_step(self, batch, index):
             if index == 1:
@@ -296,7 +296,7 @@ def test_a_checkpoint_in_the_middle_of_a_round_is_resumed_with_the_same_bits(tmp
     assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
 
-def test_a_checkpoint_s_place_is_for_the_training_that_loads_it(tmp_path, monkeypatch):
+def test_a_checkpoint_s_position_applies_to_the_training_that_loads_it(tmp_path, monkeypatch):
     module, places = Fit(), []
     monkeypatch.setattr(Swarm, "load_state_dict", lambda swarm, place: places.append(place))
     callback = SwarmCallback(tmp_path)
@@ -307,7 +307,7 @@ def test_a_checkpoint_s_place_is_for_the_training_that_loads_it(tmp_path, monkey
     assert places == [{"round": 7, "steps": 1}]
 
 
-def test_training_twice_corrects_once(tmp_path):
+def test_training_twice_corrects_each_step_once(tmp_path):
     module = Fit(0.1, torch.optim.SGD)
     c = 0.01 * torch.randn(flat(module).numel(), generator=torch.Generator().manual_seed(0))
     with Node(tmp_path, module, rounds=1, steps=3, optimizer="sgd", mix="pet", c=c) as node:

@@ -50,7 +50,7 @@ def test_each_step_is_corrected_and_counted(make):
     assert torch.equal(flat(model), before)
 
 
-def test_a_mix_is_whole_after_a_hundred_steps(make):
+def test_a_mix_is_fully_applied_after_a_hundred_steps(make):
     """Beside the same steps without a mix; gradients are zero, as others would differ."""
     ends = []
     for mixed in (0.0, 1.0):

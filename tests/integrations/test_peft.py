@@ -34,7 +34,7 @@ def adapted():
     return peft.get_peft_model(gpt(), lora())
 
 
-def test_a_trainer_exchanges_adapters_alone(tmp_path):
+def test_a_trainer_exchanges_adapters_only(tmp_path):
     model, before, after = adapted(), Recorder(), Recorder()
     base = {name: each.clone() for name, each in model.named_parameters() if not each.requires_grad}
     with Node(tmp_path, model) as node:

@@ -62,7 +62,7 @@ def test_the_swarm_s_end_ends_training_at_its_step(tmp_path):
     assert torch.equal(flat(used.model), node.after[-1])
 
 
-def test_what_is_evaluated_and_saved_at_a_round_s_end_is_the_mixed_model(tmp_path):
+def test_the_mixed_model_is_evaluated_and_saved_at_a_round_s_end(tmp_path):
     class Evaluated(Recorder):
         def on_evaluate(self, args, state, control, **given):
             self.models[f"evaluated {state.global_step}"] = flat(given["model"])
@@ -106,7 +106,7 @@ def test_a_checkpoint_in_the_middle_of_a_round_is_resumed_with_the_same_bits(tmp
 
 
 @pytest.mark.parametrize("steps", [6, 5], ids=["at a round's end", "in the middle of a round"])
-def test_a_best_model_loaded_at_the_end_is_not_what_peers_get(tmp_path, steps):
+def test_a_best_model_loaded_at_the_end_is_not_sent_to_peers(tmp_path, steps):
     """It is loaded before the callback leaves; the node keeps the last mix."""
     model = gpt()
     often = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
@@ -141,7 +141,7 @@ class Corrections(Recorder):
         self.taken.append(self.gradient - (self.x - flat(given["model"])) / self.rate)
 
 
-def test_training_twice_corrects_once(tmp_path):
+def test_training_twice_corrects_each_step_once(tmp_path):
     """Both times it is the same optimizer, hooks of whose first Swarm must be gone. So short a c counts in full."""
     model, rate = gpt(), 0.1
     c = 1e-4 * torch.randn(flat(model).numel(), generator=torch.Generator().manual_seed(3))
@@ -157,7 +157,7 @@ def test_training_twice_corrects_once(tmp_path):
         torch.testing.assert_close(taken, c, atol=2e-5, rtol=0.0)
 
 
-def test_a_swarm_that_had_finished_before_leaves_the_model_as_it_is(tmp_path):
+def test_a_swarm_that_has_already_finished_does_not_change_the_model(tmp_path):
     """A Trainer takes at least one step."""
     model = gpt()
     with Node(tmp_path, model, rounds=1, steps=2) as node:
@@ -172,7 +172,7 @@ def test_a_swarm_that_had_finished_before_leaves_the_model_as_it_is(tmp_path):
     assert torch.equal(flat(used.model), node.after[-1])
 
 
-def test_training_that_ends_in_the_middle_of_a_round_leaves(tmp_path):
+def test_training_that_ends_in_the_middle_of_a_round_leaves_the_swarm(tmp_path):
     model = gpt()
     with Node(tmp_path, model, rounds=3, steps=4) as node:
         trainer(tmp_path, model, SwarmCallback(tmp_path), max_steps=6).train()
@@ -180,7 +180,7 @@ def test_training_that_ends_in_the_middle_of_a_round_leaves(tmp_path):
     assert len(node.after) == 1
 
 
-def test_after_an_interruption_training_goes_on_where_it_was(tmp_path):
+def test_after_an_interruption_training_resumes(tmp_path):
     """A Trainer does not say that it was interrupted; the callback leaves when training begins anew."""
 
     class Interrupts(Recorder):
@@ -220,7 +220,7 @@ def test_vectors_that_are_not_finite_are_not_sent(tmp_path):
     assert torch.equal(node.x, node.after[0])
 
 
-def test_a_trainer_that_evaluates_for_the_swarm_goes_on_as_without(tmp_path):
+def test_evaluations_for_the_swarm_do_not_change_training(tmp_path):
     """`evaluate` may be the Trainer's own, of the mixed model."""
     ends = []
     for place in ("plain", "evaluates"):
@@ -236,7 +236,7 @@ def test_a_trainer_that_evaluates_for_the_swarm_goes_on_as_without(tmp_path):
     assert [figures.value for figures in node.figures] == [each["eval_loss"] for each in used.state.log_history if "eval_loss" in each]
 
 
-def test_the_swarm_hears_each_logged_loss_once(tmp_path):
+def test_each_logged_loss_is_reported_once(tmp_path):
     """The callback comes before the log, so a loss counts with the step after it."""
     model = gpt()
     with Node(tmp_path, model, rounds=2, steps=2) as node:
@@ -257,7 +257,7 @@ def test_a_member_begins_with_the_swarm_s_parameters(tmp_path):
     assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
 
-def test_arguments_and_functions(monkeypatch, tmp_path):
+def test_callback_arguments_and_functions(monkeypatch, tmp_path):
     """Arguments are those of a Swarm; a function gets its own, and the model and optimizer by name."""
     asked, made = beside(monkeypatch), []
 
@@ -275,7 +275,7 @@ def test_arguments_and_functions(monkeypatch, tmp_path):
     assert set(made[0][1]) == {"model", "optimizer"}
 
 
-def test_a_state_file_says_where_in_a_round_it_is(tmp_path):
+def test_a_state_file_has_its_position_in_a_round(tmp_path):
     model = gpt()
     with Node(tmp_path, model, rounds=2, steps=2):
         trainer(tmp_path, model, SwarmCallback(tmp_path), max_steps=3, save_strategy="steps", save_steps=3).train()

@@ -1,4 +1,4 @@
-"""What we depend on: versions, hashes of their files, base images, and what the targets make of them."""
+"""Dependencies: versions, hashes, base images, and their use in make targets."""
 
 import json
 import os
@@ -18,17 +18,17 @@ from tools.sbom import PIN, bom
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-ELSEWHERE = {"sys_platform == 'win32'"}  # and PyTorch's build for Linux, which needs CUDA's libraries
+ELSEWHERE = {"sys_platform == 'win32'"}  # with PyTorch's build for Linux, which needs CUDA's libraries
 DIGEST = re.compile(r"(\S+:)?[\w.-]+@sha256:[0-9a-f]{64}")
 
 
 def pins():
-    """Name -> version, as `make` installs them."""
+    """Return name -> version, as `make` installs them."""
     lines = (ROOT / "constraints.txt").read_text().split()
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in (line.split("==") for line in lines)}
 
 
-def test_the_lock_has_the_pins_and_beyond_them_only_what_other_machines_need():
+def test_the_lock_has_the_pins_and_packages_for_other_platforms():
     locked = {pin["name"]: pin for pin in PIN.finditer(LOCK)}
     assert {name: locked[name]["version"] for name in pins()} == pins()
     for name in locked.keys() - pins().keys():
@@ -36,8 +36,8 @@ def test_the_lock_has_the_pins_and_beyond_them_only_what_other_machines_need():
     assert {locked[name]["marker"] for name in ("torch", "numpy", "libp2p")} == {None}
 
 
-def test_all_that_libp2p_needs_is_named_but_its_pin_that_would_be_compiled():
-    """Libp2p itself is installed without its dependencies: decisions/0136."""
+def test_dependencies_of_libp2p_are_pinned_except_the_one_to_compile():
+    """libp2p is installed without its dependencies: decisions/0136."""
     ours = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
     stubs = {"types-requests", "mypy-protobuf"}  # of types
     for each in map(Requirement, metadata.requires("libp2p")):
@@ -62,7 +62,7 @@ def test_every_pin_of_the_lock_has_hashes_and_no_file_is_taken_from_elsewhere():
     assert "://" not in LOCK
 
 
-def test_the_bill_of_materials_names_all_that_is_pinned_and_is_the_same_each_time():
+def test_the_bill_of_materials_lists_all_pins_and_is_reproducible():
     document = bom(PROJECT, "1.2.3", LOCK)
     assert document == bom(PROJECT, "1.2.3", LOCK)
     assert document["metadata"]["component"]["purl"] == "pkg:pypi/starling-swarm@1.2.3"
@@ -75,7 +75,7 @@ def test_the_bill_of_materials_names_all_that_is_pinned_and_is_the_same_each_tim
     assert other["serialNumber"] != document["serialNumber"]
 
 
-def test_images_of_others_have_digests_in_one_file_and_none_is_named_elsewhere():
+def test_base_images_have_digests_in_one_file_only():
     dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
     stages = set(re.findall(r" AS (\w+)$", dockerfile, re.MULTILINE))
     assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) - stages == {"${BASE}"}
@@ -95,8 +95,8 @@ def test_images_of_others_have_digests_in_one_file_and_none_is_named_elsewhere()
         (1, "", "nothing is known"),
     ],
 )
-def test_an_audit_that_finds_something_or_asks_in_vain_fails(tmp_path, code, written, within):
-    """Without a database all packages are as good as unknown ones: that must not look like a clean result."""
+def test_an_audit_with_findings_or_without_a_database_fails(tmp_path, code, written, within):
+    """Without a database every package would look safe, which must not count as a clean result."""
     program = tmp_path / "tools" / "bin" / "pip-audit"
     program.parent.mkdir(parents=True)
     last = within if written else "ERROR: not found on the index"

@@ -1,4 +1,4 @@
-"""The wheel and the sdist: only `starling` at top level, beside other projects called gossip, node and robust, and it runs."""
+"""The wheel and the sdist have only `starling` at top level, work beside other projects called gossip, node and robust, and run."""
 
 import email
 import hashlib
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """(wheel, sdist) of the tree as it is, links and all, but of another version."""
+    """Build (wheel, sdist) of the tree with its links, with another version."""
     version = ("src/starling/__init__.py", f'"{starling.__version__}"', f'"{VERSION}"')
     return distributions(source_tree(tmp_path_factory.mktemp("source"), [version]), tmp_path_factory.mktemp("out"))
 
@@ -49,7 +49,7 @@ def test_the_wheel_has_starling_as_its_only_top_level_package(built):
     assert {"starling/__init__.py", "starling/py.typed"} <= files.keys()
 
 
-def test_the_metadata_say_what_an_index_shows(built):
+def test_the_metadata_have_what_an_index_shows(built):
     named = next(text for name, text in files_of(built[0]).items() if name.endswith("/METADATA"))
     metadata = email.message_from_bytes(named)
     assert metadata["Author"] == "Starling developers"
@@ -59,7 +59,7 @@ def test_the_metadata_say_what_an_index_shows(built):
 
 
 def test_the_version_stands_in_one_file(capsys):
-    """A checkout says it whatever was installed before, and CITATION.cff would be a second place."""
+    """A checkout reports it whatever was installed before; CITATION.cff must not repeat it."""
     with pytest.raises(SystemExit):
         starling_command(["--version"])
     assert capsys.readouterr().out == f"starling {starling.__version__}\n"
@@ -89,7 +89,7 @@ def test_a_wheel_made_from_the_sdist_has_the_same_files(built, tmp_path):
 
 
 def stub(name, folder):
-    """A wheel of another project of that name, as PyPI has one."""
+    """Build a wheel of another project with that name, as on PyPI."""
     place, info = folder / f"{name}-9.9-py3-none-any.whl", f"{name}-9.9.dist-info"
     with zipfile.ZipFile(place, "w") as archive:
         archive.writestr(f"{name}/__init__.py", f"WHOSE = 'another {name}'\n")
@@ -101,7 +101,7 @@ def stub(name, folder):
 
 
 def test_a_demo_runs_next_to_packages_with_our_folder_names(built, tmp_path):
-    """The environment is empty but for the dependencies, which it sees where this one has them."""
+    """The environment has only the dependencies, which it sees where this one has them."""
     home = tmp_path / "venv"
     site = environment(home, *(stub(name, tmp_path) for name in OTHERS), built[0])
 
@@ -126,7 +126,7 @@ def test_a_demo_runs_next_to_packages_with_our_folder_names(built, tmp_path):
 
 
 def interpreters():
-    """Other Pythons that are supported and here, of pyenv, whose names on the path may lead nowhere, or on the path."""
+    """Return other supported Pythons on this machine, from pyenv, whose shims may not work, or from the path."""
     for minor in (12, 13):
         of_pyenv = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
         found = of_pyenv[-1] if of_pyenv else shutil.which(f"python3.{minor}")
@@ -148,8 +148,8 @@ print(starling.__file__, len(starling.__all__))
 
 
 @pytest.mark.parametrize("python", list(interpreters()))
-def test_every_supported_python_that_is_here_reads_the_wheel(built, python):
-    """All files, with warnings as errors; and what `import starling` loads needs no other package."""
+def test_every_installed_supported_python_can_use_the_wheel(built, python):
+    """All files compile with warnings as errors; and `import starling` needs no other package."""
     wheel, _ = built
     file, names = run(python, "-c", READ, wheel).split()
     assert Path(file).is_relative_to(wheel)

@@ -1,4 +1,4 @@
-"""What is read outside of the code: the description on an index, links of folders, the Docker build's context."""
+"""Parts of the repository that other programs read: the description on an index, links of folders, the Docker build's context."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_links_and_pictures_of_the_readme_survive_without_the_repository():
 
 
 def test_the_package_s_folders_are_relative_links_and_docker_sees_their_targets():
-    """An absolute link would work on one machine only; a target that Docker is not sent would leave the link dangling."""
+    """An absolute link would work on one machine only; a target missing from the Docker context would leave the link dangling."""
     sent = (ROOT / ".dockerignore").read_text().splitlines()
     links = [path for path in (ROOT / "src" / "starling").iterdir() if path.is_symlink()]
     assert {path.name for path in links} >= {"gossip", "robust", "node", "tui", "kernels", "examples"}

@@ -1,4 +1,4 @@
-"""What tests of real processes share."""
+"""Fixtures for tests of real processes."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ from tests.harness import processes
 
 @pytest.fixture(scope="session")
 def engine_servers() -> Iterator[Path | None]:
-    """Where engines are forked off one that has imported torch, as in a demo; None where that cannot be done."""
+    """Start servers that have imported torch and fork engines, as in a demo; None where that is impossible."""
     if not forks.available():
         yield None
         return
@@ -23,7 +23,7 @@ def engine_servers() -> Iterator[Path | None]:
 
 @pytest.fixture
 def warm_engines(engine_servers: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines of this test's nodes start in a tenth of a second instead of four; how they start is the matter of other tests."""
+    """Let engines of this test's nodes start in a tenth of a second instead of four; other tests cover a normal start."""
     if engine_servers is not None:
         for environment in (os.environ, processes.ENVIRONMENT):
             monkeypatch.setitem(environment, forks.FOLDER, str(engine_servers))

@@ -49,7 +49,7 @@ pytestmark = [
 
 @dataclass
 class Watched:
-    """A node: its statuses, what its line carried, and the exchanges that ended meanwhile."""
+    """A node's statuses, the traffic of its connection, and the exchanges that ended meanwhile."""
 
     shell: Shell
     folder: Path
@@ -65,7 +65,7 @@ class Watched:
 
     @property
     def steps_per_s(self):
-        """From the first change of the count to the last."""
+        """Return the rate of local steps from the first change of the count to the last."""
         changes = [now for then, now in pairwise(self.statuses) if now.local_steps != then.local_steps]
         return (changes[-1].local_steps - changes[0].local_steps) / (changes[-1].time_s - changes[0].time_s)
 
@@ -74,11 +74,11 @@ class Watched:
         return self.statuses[-1].peer
 
     def key(self, it):
-        """The same at both ends: who asked, who answered, number."""
+        """Return the key of an exchange, equal at both ends: initiator, responder, number."""
         return (self.me, it.peer, it.number) if it.asked else (it.peer, self.me, it.number)
 
     def begins(self):
-        """Key -> when this node asked, or was ready to answer what had come too early."""
+        """Return key -> when this node requested, or was ready to answer an early request."""
         found = {}
         for it in self.ended.values():
             waited_s = it.waited_s or 0.0
@@ -87,10 +87,9 @@ class Watched:
         return found
 
     def wire(self, begins):
-        """While an exchange was due here, so that both ends were ready: its share of the time, and of what the line can carry one way, sent
-        and received.
+        """Return the share of time with an exchange due, when both ends were ready, and shares of the line's capacity used both ways.
 
-        Bytes are all that the line carried: those of a request that came too early count as if they had come in time.
+        Bytes are all that the line carried: those of an early request count as if it had come in time.
         """
         (since, up, down), (until_s, up_now, down_now) = self.line[0], self.line[-1]
         spans = sorted((begins[key], it.time_s) for it in self.ended.values() if (key := self.key(it)) in begins)
@@ -104,7 +103,7 @@ class Watched:
 
 @contextmanager
 def nodes(tmp_path, words, name, *, together):
-    """On hosts of their own, one swarm or each its own."""
+    """Run nodes on hosts of their own, in one swarm or in one each."""
     slow_steps.write(tmp_path, width=1580, layers=2, seconds=0.15)
     quorum = NODES if together else 1
     with lan(NODES, LINE) as hosts, terminals() as terminal:
@@ -128,7 +127,7 @@ def watch(watched, seconds):
 
 
 @pytest.mark.parametrize("pace", PACES)
-def test_big_payloads_fill_the_lines_commit_and_leave_the_local_steps_alone(tmp_path, pace):
+def test_big_payloads_use_the_full_lines_and_do_not_slow_local_steps(tmp_path, pace):
     with nodes(tmp_path, PACES[pace], "alone", together=False) as lone:
         watch(lone, ALONE_S)
     with nodes(tmp_path, PACES[pace], "swarm", together=True) as swarm:
@@ -139,7 +138,7 @@ def test_big_payloads_fill_the_lines_commit_and_leave_the_local_steps_alone(tmp_
     for each in swarm:
         for key, at in each.begins().items():
             begins[key] = max(at, begins.get(key, 0.0))
-    dues, wires = [], []  # by node: the share of the time, and of the line
+    dues, wires = [], []  # by node: the shares of the time and of the line
     for number, (alone, each) in enumerate(zip(lone, swarm, strict=True)):
         then, now = each.statuses[0], each.statuses[-1]
         did = [getattr(now.exchanges, it) - getattr(then.exchanges, it) for it in ("committed", "aborted", "timeout", "busy")]

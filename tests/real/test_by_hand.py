@@ -1,4 +1,4 @@
-"""Two nodes as volunteers run them, and what a hard life does to them: killed engines, killed nodes, a network that goes on."""
+"""Two nodes run as volunteers would, with killed engines, killed nodes, and a surviving network."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def engine_of(node):
 
 
 def whole(node, run_dir):
-    """The status, once it says what both processes and the folder take, and how an exchange ended well."""
+    """Return the status once it has the resources of both processes and the folder, and a committed exchange."""
     now = training(run_dir)
     if now is None or now.resources.cpu is None or now.resources.disk_bytes is None:
         return None
@@ -31,7 +31,7 @@ def whole(node, run_dir):
 
 @pytest.mark.acceptance
 def test_a_killed_node_restarts_with_its_identity_and_the_others_go_on(tmp_path):
-    """A dead engine is replaced under a living node; a dead node takes its engine along, is mourned, and resumes its checkpoint."""
+    """A dead engine is replaced under a running node; a killed node takes its engine along, and resumes from its checkpoint."""
     creator_dir, joiner_dir = tmp_path / "creator", tmp_path / "joiner"
     with terminals() as terminal:
         creator = terminal(f"starling create {ENDLESS} {OWN} --shard 0 --dir creator", tmp_path, "f")
@@ -76,7 +76,7 @@ def test_a_killed_node_restarts_with_its_identity_and_the_others_go_on(tmp_path)
 
 @pytest.mark.acceptance
 def test_a_stranger_s_manifest_runs_code_of_this_machine_only_if_its_owner_agrees(tmp_path):
-    """Installed code, but the creator chose which: `join` refuses before anything is imported, and leaves no half-made node."""
+    """The code is installed, but the creator chose it: `join` refuses before importing anything, and leaves no partial node."""
     with terminals() as terminal:
         creator = terminal(
             f"starling create {ENDLESS} --set task=starling.node.tasks.digits:Digits {OWN} --shard 0 --dir creator", tmp_path, "f"
@@ -101,7 +101,7 @@ def test_a_stranger_s_manifest_runs_code_of_this_machine_only_if_its_owner_agree
 
 
 def test_a_closed_terminal_stops_a_node_in_order_and_its_directory_says_how_it_ended(tmp_path):
-    """SIGHUP, as when a window is closed: a checkpoint, a farewell, exit status 129, as a shell counts it."""
+    """On SIGHUP, as when a window is closed: a checkpoint, a farewell, and the shell's exit status 129."""
     run_dir = tmp_path / "n"
     with terminals() as terminal:
         node = terminal(f"starling create {ENDLESS} --set pace.quorum=1 {OWN} --dir n", tmp_path, "n")

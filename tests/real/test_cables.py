@@ -1,4 +1,4 @@
-"""Lines that tests lay between hosts on one machine: what they do to packets is what was asked for."""
+"""Emulated links between hosts on one machine have the configured delay, rate and loss."""
 
 import random
 import socket
@@ -14,7 +14,7 @@ FRAME = bytes(1250)  # a millisecond of 10 Mbit/s
 
 
 def sent(line, frames, every_s=0.0, seed=1):
-    """Arrivals as (time, frame) of frames that are sent so far apart."""
+    """Return arrivals as (time, frame) of frames sent at this interval."""
     direction = Direction(line, random.Random(seed))
     for number, frame in enumerate(frames):
         direction.send(frame, number * every_s)
@@ -25,13 +25,13 @@ def sent(line, frames, every_s=0.0, seed=1):
     return arrivals
 
 
-def test_a_frame_arrives_when_the_line_has_sent_it_and_its_delay_is_over():
+def test_a_frame_arrives_after_its_transmission_time_and_delay():
     (at, frame), (later, _) = sent(Line(10, delay_ms=20), [FRAME, FRAME])
     assert frame == FRAME
     assert (at, later) == pytest.approx((0.021, 0.022))
 
 
-def test_an_idle_line_saves_nothing_up():
+def test_an_idle_line_accumulates_no_capacity():
     arrivals = sent(Line(10), [FRAME] * 3, every_s=0.1)
     assert [at for at, _ in arrivals] == pytest.approx([0.001, 0.101, 0.201])
 
@@ -42,7 +42,7 @@ def test_frames_that_would_wait_too_long_are_lost_and_the_others_keep_their_orde
     assert [frame for _, frame in arrivals] == frames[:10]
 
 
-def test_as_many_frames_are_lost_as_was_said_and_the_same_ones_again():
+def test_the_configured_share_of_frames_is_lost_reproducibly():
     frames = [number.to_bytes(4, "big") for number in range(20_000)]
     line = Line(10, loss=0.05)
     arrived = sent(line, frames, every_s=0.001)
@@ -59,7 +59,7 @@ def opened(host, address):
 
 
 def crossed(source, to, numbers):
-    """Send numbered datagrams of full frames at once. -> the numbers that arrive, and when; not those of before that are late"""
+    """Send numbered full-size datagrams at once; return the numbers that arrive, and when; late ones of earlier calls are ignored."""
     for number in numbers:
         source.sendto(number.to_bytes(4, "big") + bytes(1468), to.getsockname())
     arrivals = []
@@ -76,7 +76,7 @@ def test_emulated_links_have_the_configured_delay_rate_and_loss():
     """A packet crosses two lines, its sender's and its receiver's."""
     line = Line(20, delay_ms=15, loss=0.05, queue_ms=1000)
     with lan(2, line) as hosts, opened(hosts[0], "10.96.0.1") as one, opened(hosts[1], "10.96.0.2") as other:
-        crossed(one, other, [0])  # finds out who has the address
+        crossed(one, other, [0])  # resolves the address
         delays = []
         for number, (source, to) in enumerate([(one, other), (other, one)] * 4, start=1):
             began = time.monotonic()

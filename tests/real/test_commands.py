@@ -1,4 +1,4 @@
-"""Every command that asks a running node, asked of one: what is printed fits its schema, and what was ordered is done."""
+"""Every command that requests something of a running node: its output fits the schema, and the request is carried out."""
 
 import signal
 
@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_
 INVITED = "--preset vouched --set admission.kind=invite"
 
 
-def test_a_creator_looks_judges_invites_and_revokes(tmp_path):
-    """Two nodes of a swarm of invited members; the creator is asked everything there is, and the member is put out in the end."""
+def test_a_creator_can_inspect_ban_invite_and_revoke(tmp_path):
+    """Two nodes of an invited swarm; the creator gets every request, and the member is revoked in the end."""
     place, other = tmp_path / "creator", tmp_path / "member"
 
     def ask(name, *words):
@@ -64,7 +64,7 @@ def test_a_creator_looks_judges_invites_and_revokes(tmp_path):
         control.status(place)
 
 
-def test_a_watch_of_status_goes_through_the_end_and_the_restart_of_its_node(tmp_path):
+def test_status_watch_continues_through_a_restart_of_its_node(tmp_path):
     place = tmp_path / "n"
     options = "--set pace.rounds=0 --set pace.quorum=1 --set optimizer.schedule=constant"
     with terminals() as terminal:

@@ -1,4 +1,4 @@
-"""A crew of three processes: it trains, loses a machine, and goes on with all that it had learned."""
+"""A crew of three processes trains, loses a machine, and continues with all its progress."""
 
 import json
 import time
@@ -64,8 +64,8 @@ def test_a_crew_of_three_trains_and_goes_on_within_fifteen_seconds_after_a_machi
 
 
 @pytest.mark.acceptance
-def test_over_shaped_lines_it_learns_bit_for_bit_what_one_machine_does_though_a_stage_is_killed(tmp_path):
-    """20 Mbit/s and a round trip of 40 ms between any two machines. What was done since the last copy is done again."""
+def test_a_crew_over_slow_lines_trains_bit_for_bit_like_one_machine_despite_a_killed_stage(tmp_path):
+    """20 Mbit/s and a round trip of 40 ms between any two machines. Steps since the last copy are repeated."""
     text = tmp_path / "text.txt"
     text.write_bytes(bytes(32 + (i * i % 97 + i % 13) % 90 for i in range(20_000)))
     whole = {"crew__activation": "float32", "crew__gradient": "float32", "pace__rounds": ROUNDS}
@@ -108,7 +108,7 @@ def test_over_shaped_lines_it_learns_bit_for_bit_what_one_machine_does_though_a_
 
 
 def prepared(node):
-    """Whether what its second nodes are forked from, and their engines, has imported all."""
+    """Return whether the servers that nodes and engines are forked from have imported everything."""
     servers = [each for each in node.family() if "starling.node.forks" in " ".join(each.cmdline())]
     return len(servers) > 1 and all(each.cpu_percent(0.3) < 5.0 for each in servers)
 

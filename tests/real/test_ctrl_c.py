@@ -1,4 +1,4 @@
-"""Ctrl-C ends every command that goes on by itself within three seconds, with nothing left behind, on a machine that has other work."""
+"""Ctrl-C ends every long-running command within three seconds, with nothing left behind, on a busy machine."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ COMMANDS = {
 
 @pytest.fixture
 def other_work():
-    """Twice as many programs that only compute as there are cores."""
+    """Run twice as many computing programs as there are cores."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
     yield
     for process in busy:
@@ -51,7 +51,7 @@ def other_work():
 
 @pytest.mark.usefixtures("other_work")
 @pytest.mark.parametrize("line", COMMANDS, ids=lambda line: " ".join(line.replace(f"{ROOT}/", "").split()[1:3]))
-def test_ctrl_c_ends_it_and_all_that_came_of_it(line, tmp_path):
+def test_ctrl_c_ends_each_command_with_all_its_processes(line, tmp_path):
     """`Shell.ctrl_c` asserts that everything is gone after three seconds."""
     ready, code = COMMANDS[line]
     (tmp_path / "mine").mkdir()
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_a_node_that_joined(tmp_path):
 
 @contextmanager
 def ended_in_time(pids):
-    """Processes that are gone three seconds after the block at the latest."""
+    """Assert that these processes have ended three seconds after the block at the latest."""
     family, began = [psutil.Process(pid) for pid in pids], time.monotonic()
     yield
     until(f"still there: {family}", lambda: not any(map(lives, family)), PROMISE_S - (time.monotonic() - began))
@@ -88,8 +88,8 @@ def ended_in_time(pids):
 @needs_tmux
 @pytest.mark.usefixtures("other_work")
 @pytest.mark.parametrize("by", ["key", signal.SIGINT, signal.SIGTERM], ids=str)
-def test_the_terminal_ui_ends_and_leaves_the_terminal_as_it_was(by, tmp_path):
-    """The key is read by the UI; a signal comes from outside. What the shell prints afterwards is to be seen."""
+def test_the_terminal_ui_restores_the_terminal(by, tmp_path):
+    """The UI reads the key; a signal comes from outside. Later output of the shell must be visible."""
     (tmp_path / "node.toml").touch()
     ui = f"{sys.executable} -m starling tui {tmp_path}"
     with closing(Terminal(["bash", "-c", f"{ui}; stty -a | grep -o '[-]*icanon'; echo code $?; sleep 60"], (120, 40))) as screen:

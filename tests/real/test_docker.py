@@ -1,6 +1,6 @@
-"""The containers of `docker/`: what docs/containers.md promises, its own commands, on a Docker engine. Skipped where none answers.
+"""The containers of `docker/` work as docs/containers.md says, by its own commands, on a Docker engine. Skipped without one.
 
-The first run builds the image, which takes minutes and gets packages from where pip gets them.
+The first run builds the image, which takes minutes and downloads packages from pip's index.
 """
 
 import json
@@ -65,7 +65,7 @@ class Swarm:
         return said(*self.program, "-f", str(FOLDER / "compose.yaml"), "-p", self.name, *words, within_s=within_s)
 
     def shell(self, line: str, within_s: float = BUILD_S) -> subprocess.CompletedProcess[str]:
-        """A line of the page, in this project; with compose 1 if there is no other, and without a terminal."""
+        """Run a line of the page in this project; with compose 1 if there is no other, and without a terminal."""
         typed = re.sub(r" exec (?!-T)", " exec -T ", line.replace("docker compose", " ".join(self.program)))
         named = {"COMPOSE_FILE": "docker/compose.yaml", "COMPOSE_PROJECT_NAME": self.name}
         return command("sh", "-ec", typed, within_s=within_s, env={**os.environ, **named})
@@ -83,7 +83,7 @@ class Swarm:
         return self.containers("creator", "volunteer", "wan")
 
     def all_learn(self) -> None:
-        """All honest nodes know each other, and reach what none reaches on its own part of the data."""
+        """Return whether all honest nodes know each other, and exceed the accuracy of any single part of the data."""
         honest = self.honest
 
         def learned() -> bool:
@@ -106,14 +106,14 @@ def is_healthy(container: str) -> bool:
 
 
 def status(container: str) -> dict[str, Any]:
-    """What a node says of itself; nothing until it answers."""
+    """Return a node's status; nothing until it answers."""
     ended = command("docker", "exec", "-u", "10001", container, "starling", "status", "--dir", "/data", "--json")
     return json.loads(ended.stdout) if ended.returncode == 0 else {}
 
 
 @pytest.fixture(scope="module")
 def program() -> tuple[str, ...]:
-    """Compose 2, else compose 1, where an engine answers; with the image built."""
+    """Return compose 2, else compose 1, if an engine answers; build the image."""
     version = next((version for version in (2, 1) if installed(version)), None)
     if version is None:
         pytest.skip("neither `docker compose` nor `docker-compose` is installed")
@@ -124,7 +124,7 @@ def program() -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def begin(program: tuple[str, ...]) -> Iterator[Callable[[str, str], Swarm]]:
-    """Starts a project by a line of the page. What is started ends when another is, or with the tests."""
+    """Start a project by a line of the page. It ends when another is started, or with the tests."""
     started: list[Swarm] = []
 
     def end() -> None:
@@ -148,13 +148,13 @@ def begin(program: tuple[str, ...]) -> Iterator[Callable[[str, str], Swarm]]:
 
 @pytest.fixture(scope="module")
 def swarm(begin: Callable[[str, str], Swarm]) -> Swarm:
-    """The creator and volunteers of the page's beginning."""
+    """Start the page's creator and volunteers."""
     (line,) = (line for line in BLOCKS["start"] if " up " in line)
     assert f"--scale volunteer={VOLUNTEERS}" in line
     return begin("swarm", line)
 
 
-def test_the_manifest_is_one_that_create_accepts():
+def test_create_accepts_the_container_manifest():
     check(settings.load(FOLDER / "manifest.toml", Manifest))
 
 
@@ -178,8 +178,8 @@ def test_either_compose_accepts_the_file(version, profile):
             assert all("127.0.0.1" in str(port) for port in services.get(name, {}).get("ports", []))
 
 
-def test_what_is_observed_is_configured():
-    """Prometheus asks every service that has nodes; Grafana reads the same Prometheus and finds its dashboard."""
+def test_prometheus_and_grafana_are_configured_for_all_nodes():
+    """Prometheus scrapes every service with nodes; Grafana reads the same Prometheus and finds its dashboard."""
     (source,) = yaml.safe_load((FOLDER / "observe/grafana/datasources/prometheus.yml").read_text())["datasources"]
     services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
     assert source["url"] == "http://prometheus:9090"
@@ -268,7 +268,7 @@ def test_the_image_is_small_and_not_root(program):
 
 
 def test_a_demo_learns_in_the_image(program):
-    """What was left out of it to make it small is not missed."""
+    """Files left out of the small image are not missed."""
     line = ("docker", "run", "--rm", "starling", "demo", "--nodes", "2", "--rounds", "30", "--no-tui", "--json")
     answer = json.loads(said(*line, within_s=START_S))
     assert all(each["value"] > 0.8 for each in answer["nodes"])
@@ -287,12 +287,12 @@ def test_a_volunteer_without_a_creator_names_it(program):
         said("docker", "rm", "-f", "-v", started)
 
 
-def test_a_creator_alone_says_what_it_misses_and_goes_on(begin):
+def test_a_lone_creator_reports_what_it_waits_for(begin):
     """One node, then enough of them, then fewer while it runs."""
     swarm = begin("alone", "docker compose up -d creator")
     (creator,) = swarm.containers("creator")
     until(lambda: is_healthy(creator), START_S, "healthy")
-    if os.getloadavg()[0] < (os.cpu_count() or 1):  # what else runs here is not the image's fault
+    if os.getloadavg()[0] < (os.cpu_count() or 1):  # other load on this machine is not the image's fault
         log = json.loads(inspected(creator, "{{json .State.Health.Log}}"))
         first = next(each["End"] for each in log if each["ExitCode"] == 0)
         assert (at(first) - at(inspected(creator, "{{.State.StartedAt}}"))).total_seconds() <= HEALTHY_S
@@ -311,7 +311,7 @@ def test_every_container_becomes_healthy(swarm):
 
 
 def test_the_volunteers_find_the_creator_and_all_learn(swarm):
-    """By the invite alone, and from parts of the data none of which is enough for that figure by itself."""
+    """By the invite alone, and from parts of the data none of which suffices for that accuracy."""
     swarm.all_learn()
 
 
@@ -327,7 +327,7 @@ def test_a_node_has_no_privileges(swarm):
 
 
 def has_none(container: str) -> None:
-    """The processes of the node are those of a user without rights."""
+    """Assert that the node's processes run as a user without privileges."""
     look = "for p in /proc/[0-9]*; do grep -q ^/opt/starling/bin/python $p/cmdline && cat $p/status; done; true"
     answer = said("docker", "exec", "-u", "10001", container, "sh", "-c", look)
     facts = re.findall(r"^(Uid|CapEff|CapBnd|NoNewPrivs):\t(.*)$", answer, re.MULTILINE)
@@ -337,19 +337,19 @@ def has_none(container: str) -> None:
 
 
 @pytest.mark.parametrize("line", BLOCKS["look"])
-def test_a_running_swarm_can_be_looked_at(swarm, line):
+def test_a_running_swarm_can_be_inspected(swarm, line):
     assert swarm.shell(line).stdout
 
 
-def test_its_figures_can_be_fetched(swarm):
-    """From the address that Prometheus asks, by the name that compose gives."""
+def test_metrics_of_containers_can_be_scraped(swarm):
+    """From the address that Prometheus scrapes, by the name that compose gives."""
     fetch = "import urllib.request as u; print(u.urlopen('http://volunteer:9464/metrics').read().decode())"
     assert "# TYPE starling_" in said("docker", "exec", swarm.containers("creator")[0], "python", "-c", fetch)
 
 
 @pytest.mark.parametrize("line", BLOCKS["scenarios"])
 def test_the_swarm_heals(swarm, line):
-    """Its table lists every node, and its exit code says that all have all members again and are past where they were."""
+    """The scenario's table lists every node, and its exit code says that all know all members again and have progressed."""
     ended = swarm.shell(line, within_s=SCENARIO_S)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-1000:]
     if "scenarios" not in line:
@@ -359,14 +359,14 @@ def test_the_swarm_heals(swarm, line):
     assert re.search(r"^healed after \d+ s$", last, re.MULTILINE)
     if "kill" in line:
         assert len(re.findall(r" yes$", last, re.MULTILINE)) == 2
-    if "partition" in line:  # while it was cut, each half had lost the other
+    if "partition" in line:  # during the partition each half declared the other dead
         first, cut, *_ = ended.stdout.split("node ")[1:]
         assert len(re.findall(rf" training +{VOLUNTEERS + 1} ", first)) == VOLUNTEERS + 1
         assert len(re.findall(r" training +3 ", cut)) == VOLUNTEERS + 1
 
 
 def test_a_stopped_container_leaves_in_order_and_comes_back_as_itself(swarm):
-    """No node has to create or join again; members find a creator whose address has changed."""
+    """No node has to create or join again; members find a creator at its new address."""
     for each in (swarm.containers("creator")[0], swarm.containers("volunteer")[0]):
         until(lambda each=each: bool(status(each)), START_S, "it answers")
         before = status(each)
@@ -406,8 +406,8 @@ def test_a_swarm_learns_among_byzantine_nodes(begin):
     assert all(each["byzantine"] and "sign_flip" in each["problem"] for each in answer)
 
 
-def test_a_swarm_learns_over_bad_lines(begin):
-    """Packets are lost and the rate is held, only in the containers that ask for it, and by no process that trains."""
+def test_a_swarm_learns_over_slow_and_lossy_connections(begin):
+    """Packets are lost and the rate is limited only in the containers that request it, and by no training process."""
     swarm = begin("wan", of_profile("wan"))
     swarm.all_learn()
     shaped = swarm.containers("wan")

@@ -1,4 +1,4 @@
-"""The engine in its own process: it dies alone, and never outlives its daemon."""
+"""The engine in its own process dies alone, and never outlives its daemon."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ START_S = 60.0  # importing torch on a busy machine
 
 
 def real(test):
-    """Run an async test on the real clock, with an end."""
+    """Run an async test on the real clock, with a timeout."""
 
     async def bounded(*args):
         with trio.fail_after(START_S):
@@ -42,8 +42,8 @@ def real(test):
 
 
 @real
-async def test_a_process_computes_what_the_object_does():
-    """The pipe carries every call; the bits are those of an engine called directly."""
+async def test_an_engine_process_computes_the_bits_of_the_engine_object():
+    """All calls go through the pipe; the bits equal those of an engine called directly."""
     agreed = manifest(rounds=1)
     twin = opened(agreed)
     async with open_engine() as engine:
@@ -74,7 +74,7 @@ async def test_the_engine_and_its_threads_lower_their_priority_when_it_opens():
 @warm
 @real
 async def test_a_killed_engine_fails_every_call_within_a_moment():
-    """SIGKILL, as an out-of-memory killer would: the node's identity and edges live on in the daemon."""
+    """SIGKILL, as from an out-of-memory killer: the daemon keeps the node's identity and edges."""
     async with open_engine() as engine:
         await engine.call(opening(manifest(pace="clock")))
         await engine.call(calls.Free(on=True, round=0))
@@ -94,9 +94,9 @@ async def test_a_killed_engine_fails_every_call_within_a_moment():
 
 
 async def limited(more: int) -> tuple[str, float, bool]:
-    """An engine whose address space may grow by so many bytes is given work for which that is not enough.
+    """Give an engine whose address space may grow by this many bytes work that needs more.
 
-    -> what it refuses or breaks down with, in how many seconds, whether an engine without the limit goes on after it
+    Return its error, the seconds until it, and whether an engine without the limit works afterwards.
     """
     resource = pytest.importorskip("resource")
     began = trio.current_time()
@@ -132,8 +132,8 @@ def test_an_engine_without_memory_says_so_in_one_line_and_the_next_one_works(mor
 @pytest.mark.acceptance
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups")
 @real
-async def test_an_engine_that_its_control_group_kills_is_one_line_and_the_daemon_starts_another():
-    """As in a container whose other processes use up what there was: the kernel kills the engine, and the daemon says so and goes on."""
+async def test_an_engine_killed_by_its_control_group_gives_one_line_and_is_restarted():
+    """As in a container whose other processes used up its memory: the kernel kills the engine, and the daemon reports it and continues."""
     engines, notes = [], Reports()
 
     @asynccontextmanager
@@ -160,7 +160,7 @@ async def test_an_engine_that_its_control_group_kills_is_one_line_and_the_daemon
 @pytest.mark.acceptance
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups")
 @real
-async def test_a_task_that_its_control_group_has_no_memory_for_is_refused_in_one_line():
+async def test_a_task_beyond_the_control_group_s_memory_is_refused_in_one_line():
     async with open_engine() as engine:
         with limited_memory(engine.pid, 512 << 20):
             reply = await engine.call(opening(manifest("diagonal", params={"dim": 1 << 24, "nodes": 4})))
@@ -185,7 +185,7 @@ async def test_a_cancelled_call_leaves_the_pipe_whole():
 
 @warm
 @real
-async def test_signals_to_the_group_are_the_daemons_to_answer():
+async def test_an_engine_ignores_signals_to_the_process_group():
     """Ctrl-C reaches both processes; the daemon still wants to say Stop."""
     async with open_engine() as engine:
         await engine.call(opening(manifest()))
@@ -196,8 +196,8 @@ async def test_signals_to_the_group_are_the_daemons_to_answer():
 
 @warm
 @real
-async def test_a_bug_in_the_engine_ends_it_and_its_error_arrives():
-    """Not an answer: an engine with a broken invariant is not used again."""
+async def test_a_bug_in_the_engine_ends_it_and_is_reported():
+    """The error is not an answer: an engine with a broken invariant is not used again."""
     async with open_engine() as engine:
         await engine.call(opening(manifest(params={"model": "mlp"})))
         with pytest.raises(EngineError, match="the engine broke down: "):
@@ -206,7 +206,7 @@ async def test_a_bug_in_the_engine_ends_it_and_its_error_arrives():
 
 @warm
 def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
-    """Not even in the middle of training: the end of the pipe is its end."""
+    """Even during training: it ends with the pipe."""
     daemon = textwrap.dedent("""
         import trio
         from starling.node.daemon.engine.client import open_engine
@@ -233,7 +233,7 @@ def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
 
 
 def test_what_a_task_prints_goes_to_stderr(tmp_path):
-    """The creator's stdout is the invite alone, and the engine inherits it."""
+    """The creator's stdout has only the invite, and the engine inherits it."""
     (tmp_path / "chatty.py").write_text(
         "from starling.node.tasks.digits import Digits\n"
         "class Chatty(Digits):\n"
@@ -259,7 +259,7 @@ def test_what_a_task_prints_goes_to_stderr(tmp_path):
 
 
 def _lives(process):
-    """Running, and not merely waiting for an init that does not reap."""
+    """Return whether a process runs, and is not a zombie that init does not reap."""
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 

@@ -1,4 +1,4 @@
-"""Processes forked for a local swarm: they end as others do, and nothing of them stays."""
+"""Processes forked for a local swarm end as others do, and leave nothing."""
 
 import subprocess
 import sys
@@ -21,8 +21,8 @@ def servers(tmp_path_factory):
     until("a server is still there", lambda: not any(map(lives, family)), 5.0)
 
 
-def test_servers_that_still_import_end_with_who_started_them(tmp_path):
-    """Torch takes seconds, in which a server hears of nothing: Ctrl-C while a demo starts promises three."""
+def test_servers_that_are_importing_end_with_their_parent(tmp_path):
+    """Importing torch takes seconds in which a server notices nothing; Ctrl-C during a demo's start must work within three."""
     with forks.Servers(tmp_path) as starting:
         ours = psutil.Process(starting.pid)
         family = [ours, *until("only one server", ours.children)]
@@ -31,7 +31,7 @@ def test_servers_that_still_import_end_with_who_started_them(tmp_path):
 
 @pytest.fixture
 def forked(servers, tmp_path):
-    """A command of starling that is forked, and what it prints."""
+    """Fork a command of starling; return what it prints."""
     output = tmp_path / "output"
 
     def fork(*arguments):
@@ -46,7 +46,7 @@ def forked(servers, tmp_path):
         process.stdin.close()
 
 
-def test_what_is_printed_and_the_exit_status_come_through(forked):
+def test_output_and_exit_status_of_forked_processes_are_passed_on(forked):
     process, output = forked("--version")
     assert process.wait(60.0) == 0
     assert output.read_text().startswith("starling")
@@ -56,7 +56,7 @@ def test_what_is_printed_and_the_exit_status_come_through(forked):
     assert process.poll() == 2
 
 
-def test_a_killed_process_says_so_and_one_that_has_ended_is_not_killed(forked, tmp_path):
+def test_a_killed_process_is_reported_and_an_ended_one_is_not_killed(forked, tmp_path):
     process, _output = forked("create", "--dir", str(tmp_path / "n"), "--listen", "/ip4/127.0.0.1/tcp/0")
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.05)
@@ -66,8 +66,8 @@ def test_a_killed_process_says_so_and_one_that_has_ended_is_not_killed(forked, t
     process.kill()
 
 
-def test_the_folder_of_servers_goes_with_who_started_them(tmp_path):
-    """SIGKILL: whoever would have deleted it is gone, and the servers do it."""
+def test_the_servers_folder_is_deleted_when_their_parent_is_killed(tmp_path):
+    """After SIGKILL the servers delete their folder themselves."""
     folder = tmp_path / "forks"
     folder.mkdir()
     words = "import pathlib, sys, time; from starling.node import forks\nwith forks.Servers(pathlib.Path(sys.argv[1])): time.sleep(600)"
@@ -79,15 +79,15 @@ def test_the_folder_of_servers_goes_with_who_started_them(tmp_path):
 
 
 def test_nothing_outlives_a_demo_that_is_killed(tmp_path):
-    """Standard input ends, of both servers and of the nodes; an engine ends with its node."""
+    """Standard input ends for both servers and the nodes; an engine ends with its node."""
     with terminals() as terminal:
         running = terminal("starling demo --nodes 2 --rounds 100000 --no-tui --dir kept", tmp_path, "demo")
         running.until(lambda: (now := status_of(tmp_path / "kept" / "node-1")) and now.round > 2)
         family = running.kill()
-        assert len(family) == 8  # two servers, two nodes and one that trains alone, with an engine each
+        assert len(family) == 8  # two servers, two nodes and the lone node, with an engine each
         until(f"still there: {family}", lambda: not any(map(lives, family)), 20.0)
 
 
-def test_without_a_server_there_is_a_reason(tmp_path):
+def test_a_missing_fork_server_has_a_reason(tmp_path):
     with pytest.raises(OSError, match=r"No such file|not found"):
         forks.Servers(tmp_path).node(["--version"], 2)

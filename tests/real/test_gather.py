@@ -8,7 +8,7 @@ from tests.harness.processes import demo
 @pytest.mark.real
 @pytest.mark.slow
 def test_four_nodes_that_pull_from_all_others_learn_the_digits(tmp_path):
-    """Nearly every request is answered, and no node has to skip a round."""
+    """Almost every request is answered, and no node has to skip a round."""
     settings = ("mix=gather", "overlay=pull", "overlay.k=3", "robust.f=1", "compress.select=full", "compress.response=fp16")
     chosen = [word for setting in settings for word in ("--set", setting)]
     table = demo(tmp_path, "--nodes", 4, "--rounds", 30, "--seed", 1, *chosen)

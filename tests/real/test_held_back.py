@@ -1,4 +1,4 @@
-"""What the system holds of a link that takes nothing: on Linux, which says how much that is."""
+"""Bytes queued in the system for a connection whose peer does not read, on Linux, which reports them."""
 
 import array
 import fcntl
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.real, pytest.mark.skipif(not hasattr(socket, "SO_PASSC
 
 
 class Plain:
-    """A channel that seals nothing."""
+    """A channel without encryption."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -30,11 +30,11 @@ class Plain:
 
 
 async def ignore(_stream):
-    """No stream is opened."""
+    """Ignore inbound streams, of which there are none."""
 
 
-def test_a_link_whose_peer_does_not_read_leaves_what_waits_where_short_frames_can_overtake_it():
-    """Its buffer takes what it can get, up to megabytes on lines that are long or have been fast, and a probe would come behind that."""
+def test_bytes_for_a_peer_that_does_not_read_stay_where_short_frames_can_overtake():
+    """The system's buffer would accept megabytes on long or formerly fast lines, and delay a probe by all of it."""
 
     async def main():
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")

@@ -1,7 +1,7 @@
-"""Hostile identities on real sockets against real processes: exchanges that are left to the honest, and what many identities gain.
+"""Hostile identities on real sockets against real processes: honest exchanges that remain, and the gain of many identities.
 
-What is measured is a ratio within one run, of spans that take turns, since other work on the machine would else be taken for the attack's.
-So would the attacker's own processor, where it shares the victims' machine: in undisturbed spans it sends the same frames to sinks.
+The measure is a ratio within one run, of alternating spans, since other load would otherwise count as the attack's effect. So would the
+attacker's own processor time on a shared machine: in undisturbed spans it sends the same frames to sinks.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.harness.hostile_sockets import RealStranger, stranger
 from tests.harness.processes import ENDLESS, OWN, starling, status_of, terminals, training, until
 
 NODES = 4
-SPANS, SPAN_S = 4, 5.0  # undisturbed and disturbed by turns, so many of each
-PER_S = {"versions": 190.0, "fresh records": 20.0}  # frames, of all together
+SPANS, SPAN_S = 4, 5.0  # alternating undisturbed and disturbed spans, this many of each
+PER_S = {"versions": 190.0, "fresh records": 20.0}  # frames of all together
 LEFT = 0.7  # of undisturbed exchanges
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
 
 
 def begun(terminal, folder, *settings: str) -> list:
-    """Four nodes that train with one another -> their folders."""
+    """Start four nodes that train together; return their folders."""
     agreed = " ".join((ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}"), *settings))
     creator = terminal(f"starling create {agreed} {OWN} --shard 0 --dir 0", folder, "0")
     creator.until(creator.first_line)
@@ -56,20 +56,20 @@ def committed(folders) -> int:
 
 @dataclass(slots=True)
 class Spans:
-    """What happened in undisturbed and in disturbed spans."""
+    """Counts in undisturbed and in disturbed spans."""
 
-    committed: list[int] = field(default_factory=lambda: [0, 0])  # exchanges, of all victims
-    cpu_s: list[float] = field(default_factory=lambda: [0.0, 0.0])  # of the attacker's process, the sinks included
+    committed: list[int] = field(default_factory=lambda: [0, 0])  # exchanges of all victims
+    cpu_s: list[float] = field(default_factory=lambda: [0.0, 0.0])  # of the attacker's process, including the sinks
 
 
 def versions(hostile: RealStranger) -> Iterator[bytes]:
-    """It is here, it has left, it is here."""
+    """Yield records of a peer that is present, has left, and is present again."""
     for version in count():
         yield encode(Spread((hostile.record(version=version, status=("alive", "left")[version % 2]),)))
 
 
 def fresh_records(hostile: RealStranger, frames: int) -> list[bytes]:
-    """Signed beforehand: its processor is not the victim's."""
+    """Sign records beforehand, since the attacker's processor is not the victim's."""
     keys = [key(hostile.peer, each) for each in range(800)]
     named = cycle((each, version) for version in range(frames) for each in keys)
     return [
@@ -79,7 +79,7 @@ def fresh_records(hostile: RealStranger, frames: int) -> list[bytes]:
 
 
 async def share_left(folders, what: str, hostiles: list[RealStranger], sinks: list[RealStranger]) -> Spans:
-    """They talk to the victims and, in the other spans, to as many sinks: what talking costs is not what listening does."""
+    """Send frames to the victims and, in the other spans, to as many sinks, so that sending costs the same in both."""
     addresses = [status_of(it).addresses[0] for it in folders] + [it.network.addresses[0] for it in sinks]
     for hostile in hostiles:
         peers = [await hostile.dial(it) for it in addresses]
@@ -138,7 +138,7 @@ def test_exchanges_of_real_processes_go_on_while_records_flap_and_pour_in(tmp_pa
 
 @pytest.mark.timeout(400)
 def test_probes_of_a_member_are_answered_by_real_nodes_while_fresh_records_pour_in(tmp_path, warm_engines):
-    """Both from strangers and from a member, 20 frames a second to one node, which once lost 23 of 33 probes of an honest one."""
+    """From strangers and from a member, 20 frames per second to one node, which once lost 23 of 33 probes of an honest one."""
     with terminals() as terminal:
         folders = begun(terminal, tmp_path)
         victim, swarm = status_of(folders[0]), status_of(folders[0]).swarm
@@ -175,14 +175,14 @@ SEARCHED = 4_000  # identities that the attacker makes; it keeps the best
 
 
 def partners(members, me, salt, rounds=64) -> list[str]:
-    """With whom a member is paired in each round of sticky matchings; it has a partner in nearly all."""
+    """Return a member's partner in each round of sticky matchings; it has one in nearly all."""
     order, overlay = ranked(members, salt), Sticky(0)
     rows = (overlay.row(order.index(me), len(order), number) for number in range(rounds))
     return [order[rank] for row in rows for rank in row]
 
 
 def ground(victim, honest, swarm, number):
-    """Of many identities those beside the victim in the swarm's public order: who are its partners in the shortest distances."""
+    """Search many identities for those beside the victim in the public order, which are its most frequent partners."""
     salt = swarm.encode()
     made = [key("ground", each) for each in range(SEARCHED)]
     order = ranked([*honest, *(it.peer_id for it in made)], salt)
@@ -193,7 +193,7 @@ def ground(victim, honest, swarm, number):
 
 
 async def gained(folders, identities) -> tuple[float, float, int]:
-    """-> honest exchanges a round of the victim, before and with these identities as members, and members that it then counts"""
+    """Return honest exchanges per round of the victim, without and with these identities as members, and its number of members then."""
     peers = [status_of(it).peer for it in folders]
 
     def counts():
@@ -228,8 +228,8 @@ async def gained(folders, identities) -> tuple[float, float, int]:
     ("admission", "ids", "number"),
     [("open", "any", NODES - 1), ("open", "ground", NODES - 1), ("open", "any", SYBILS), ("invite", "ground", SYBILS)],
 )
-def test_what_many_identities_on_real_sockets_take_from_a_victim(tmp_path, warm_engines, admission, ids, number):
-    """Where anybody is let in they are its partners by their number, and ground ones more; where one must be invited they are nobody."""
+def test_the_gain_of_many_identities_on_real_sockets(tmp_path, warm_engines, admission, ids, number):
+    """Under open admission they are its partners in proportion to their number, searched ones more; under invitation they are refused."""
     with terminals() as terminal:
         folders = begun(terminal, tmp_path, *(["--set admission.kind=invite"] if admission == "invite" else []))
         honest, swarm = [status_of(it).peer for it in folders], status_of(folders[0]).swarm

@@ -1,4 +1,4 @@
-"""The claim of a hundred times fewer bytes, on whole nodes and real images: some ten minutes, and data that do not ship with Starling."""
+"""The claim of a hundred times fewer bytes, on whole nodes and real images: about ten minutes, with data that Starling does not ship."""
 
 import os
 from pathlib import Path

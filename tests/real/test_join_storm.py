@@ -22,7 +22,7 @@ KNOWN_S = 10.0
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
 
 
-def test_thirty_that_join_in_ten_seconds_are_known_to_all_within_ten_more():
+def test_thirty_joiners_in_ten_seconds_are_known_to_all_within_ten_more():
     words = [sys.executable, "-m", "tests.harness.light_members", str(JOINS + 1), str(JOINING_S), str(LASTING_S)]
     done = subprocess.run(words, cwd=ROOT, env=ENVIRONMENT, capture_output=True, check=False, timeout=120)
     assert not done.returncode, done.stderr.decode()

@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.real]
 
 @on_sockets
 async def test_frames_pass_whole_on_every_lane_both_ways():
-    """From the empty frame to the largest that a lane's tests can afford; the contract is starling.node.net.api's."""
+    """From the empty frame to the largest that a lane's tests can afford; the contract is that of starling.node.net.api."""
     async with nodes("a", "b") as (a, b):
         network: Network = a
         assert await network.dial(b.addresses[0]) == b.peer_id == peer_of("b")
@@ -57,7 +57,7 @@ async def test_frames_pass_whole_on_every_lane_both_ways():
 @pytest.mark.slow
 @on_sockets
 async def test_a_large_frame_does_not_hold_up_another_lane():
-    """Probes must pass while a model does, or training looks like death."""
+    """Probes must pass during a model's transfer, or training would look like a crash."""
     async with nodes("a", "b") as (a, b):
         await a.dial(b.addresses[0])
         await a.send(b.peer_id, "control", b"open the lane")
@@ -77,7 +77,7 @@ async def test_a_large_frame_does_not_hold_up_another_lane():
 @pytest.mark.slow
 @on_sockets
 async def test_a_cancelled_send_loses_its_frame_and_nothing_else():
-    """A deadline in the middle of a frame: the next frame of that lane is whole, other lanes notice nothing."""
+    """A deadline in the middle of a frame: the next frame of that lane is whole, and other lanes are unaffected."""
     async with nodes("a", "b", down=4_000_000) as (a, b):
         await a.dial(b.addresses[0])
         await a.send(b.peer_id, "control", b"first")
@@ -95,7 +95,7 @@ async def test_a_cancelled_send_loses_its_frame_and_nothing_else():
 
 @on_sockets
 async def test_both_ends_hear_of_connections_and_a_send_redials():
-    """Hanging up is not refusing."""
+    """A disconnection is not a refusal."""
     async with nodes("a", "b") as (a, b):
         a.learn(b.peer_id, ["nonsense", f"/ip4/127.0.0.1/tcp/9/p2p/{a.peer_id}", *b.addresses])
         await a.send(b.peer_id, "control", b"1")
@@ -109,7 +109,7 @@ async def test_both_ends_hear_of_connections_and_a_send_redials():
 
 @on_sockets
 async def test_a_restarted_peer_is_reached_at_once():
-    """No memory of failures: the second after a reboot counts, and meanwhile a send fails quickly with one line."""
+    """Failures are not remembered, since the first second after a restart counts; until then a send fails quickly in one line."""
     async with node("a") as a:
         async with node("b") as b:
             address = b.addresses[0]
@@ -128,8 +128,8 @@ async def test_a_restarted_peer_is_reached_at_once():
 
 
 @on_sockets
-async def test_what_was_sent_before_leaving_arrives():
-    """A farewell is sent and then the network is closed: closing must not outrun it."""
+async def test_frames_sent_before_leaving_arrive():
+    """Closing the network must not overtake the farewell sent before it."""
     async with node("a") as a:
         async with node("b") as b:
             await b.dial(a.addresses[0])
@@ -141,7 +141,7 @@ async def test_what_was_sent_before_leaving_arrives():
 
 @on_sockets
 async def test_undialable_addresses_are_explained_in_one_line():
-    """Each failure is a PeerUnreachable, none a crash: addresses come from strangers."""
+    """Each failure is a PeerUnreachable, since addresses come from strangers."""
     async with nodes("a", "b") as (a, b):
         port = b.addresses[0].split("/")[4]
         stranger = peer_of("stranger")
@@ -165,7 +165,7 @@ async def test_undialable_addresses_are_explained_in_one_line():
 @pytest.mark.slow
 @on_sockets
 async def test_a_dead_address_among_several_costs_a_quarter_second_at_most():
-    """Records list every interface; most of them are not reachable from here."""
+    """Records list every interface, most of which are unreachable from elsewhere."""
     async with nodes("a", "b") as (a, b):
         silent = socket.create_server(("127.0.0.1", 0), backlog=1)
         with silent:
@@ -177,7 +177,7 @@ async def test_a_dead_address_among_several_costs_a_quarter_second_at_most():
 
 @on_sockets
 async def test_simultaneous_dials_leave_both_able_to_send():
-    """Two members learn of each other at the same moment, always."""
+    """This is common, since two members learn of each other at the same time."""
     async with nodes("a", "b") as (a, b):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(a.dial, b.addresses[0])
@@ -191,7 +191,7 @@ async def test_simultaneous_dials_leave_both_able_to_send():
 
 @on_sockets
 async def test_reported_addresses_are_dialled_once_and_delay_no_known_peer():
-    """Sixty-four records of peers that nobody met, each sent a frame again and again: one knock at each door, and a few at a time."""
+    """Sixty-four records of unmet peers, each sent frames repeatedly: one dial per address, and a few at a time."""
     knocks = Counter()
     async with nodes("a", "b") as (a, b), trio.open_nursery() as nursery:
         await b.dial(a.addresses[0])
@@ -228,7 +228,7 @@ async def test_reported_addresses_are_dialled_once_and_delay_no_known_peer():
 
 
 @on_sockets
-async def test_a_node_that_does_not_listen_reaches_told_addresses_of_the_kind_that_its_owner_gave():
+async def test_a_node_that_does_not_listen_dials_reported_addresses_of_its_owner_s_kind():
     async with nodes("a", "b") as (a, b), node("c", listen="") as c:
         c.learn(b.peer_id, b.addresses)
         with pytest.raises(PeerUnreachable, match="may be dialled"):
@@ -239,7 +239,7 @@ async def test_a_node_that_does_not_listen_reaches_told_addresses_of_the_kind_th
 
 
 @on_sockets
-async def test_an_address_of_an_earlier_run_opens_no_other_of_its_kind_and_names_where_its_peer_was_met():
+async def test_an_address_of_an_earlier_run_permits_no_other_of_its_kind():
     async with nodes("a", "b") as (a, b), node("c", listen="") as c:
         assert c.met(a.peer_id, a.addresses) == ()
         await c.dial(a.addresses[0], given=False)
@@ -251,7 +251,7 @@ async def test_an_address_of_an_earlier_run_opens_no_other_of_its_kind_and_names
 
 @on_sockets
 async def test_a_reported_host_name_does_not_reach_private_networks():
-    """Where it leads is seen when it is resolved: on compose to a private address beside ours, from a liar to anything."""
+    """It is checked after resolution: on compose to a neighboring private address, from a liar to any."""
     async with nodes("a", "b") as (a, b):
         named = f"/dns4/localhost/tcp/{addresses.parse(b.addresses[0]).port}"
         a.learn(b.peer_id, [named])
@@ -266,8 +266,8 @@ async def test_a_reported_host_name_does_not_reach_private_networks():
 
 @pytest.mark.slow
 @on_sockets
-async def test_nothing_is_dialled_unless_asked():
-    """py-libp2p's swarm dials by itself up to 100 peers it knows; a volunteer's node must not."""
+async def test_nothing_is_dialled_without_a_request():
+    """py-libp2p's swarm dials up to 100 known peers by itself, which a volunteer's node must not."""
     async with nodes("a", "b") as (a, b):
         for i in range(20):
             a.learn(peer_of(f"p{i}"), b.addresses[0].partition("/p2p")[:1])
@@ -280,7 +280,7 @@ async def test_nothing_is_dialled_unless_asked():
 @pytest.mark.slow
 @on_sockets
 async def test_a_cap_on_bytes_holds_both_ways():
-    """The volunteer's line is his: 1 MB at 2 MB/s takes half a second, sent or received."""
+    """1 MB at 2 MB/s takes half a second, sent or received."""
     for caps in ({"up": 2_000_000}, {"down": 2_000_000}):
         async with node("a", up=caps.get("up", 0)) as a, node("b", down=caps.get("down", 0)) as b:
             await a.dial(b.addresses[0])
@@ -292,8 +292,8 @@ async def test_a_cap_on_bytes_holds_both_ways():
 
 @pytest.mark.slow
 @on_sockets
-async def test_a_cap_changed_under_a_frame_holds_for_the_rest_of_it():
-    """The megabyte would take twenty seconds at first, then two and a half, and at last none."""
+async def test_a_cap_changed_during_a_frame_applies_to_its_rest():
+    """The megabyte would take twenty seconds at first, then two and a half, and finally almost none."""
     for side in (0, 1):
         async with node("a", up=50_000 * (not side)) as a, node("b", down=50_000 * side) as b, trio.open_nursery() as nursery:
             await a.dial(b.addresses[0])
@@ -313,7 +313,7 @@ async def test_a_cap_changed_under_a_frame_holds_for_the_rest_of_it():
 @pytest.mark.slow
 @on_sockets
 async def test_under_a_small_cap_probes_still_pass_a_model():
-    """The model is seven seconds of this line; a probe behind it waits for half a second of it, not for all."""
+    """The model takes seven seconds of this line; a probe behind it waits for half a second, not for all of it."""
     async with nodes("a", "b", up=100_000) as (a, b), trio.open_nursery() as nursery:
         await a.dial(b.addresses[0])
         await a.send(b.peer_id, "control", b"open the lane")
@@ -325,12 +325,12 @@ async def test_under_a_small_cap_probes_still_pass_a_model():
         assert (await next_frame(b, "control")).frame == b"probe"
         probe = trio.current_time() - start
         await next_frame(b, "exchange")
-        assert probe < (trio.current_time() - start) / 2  # quiet: .11; a busy machine delays a probe by seconds
+        assert probe < (trio.current_time() - start) / 2  # on a quiet machine .11; a busy one delays a probe by seconds
 
 
 @on_sockets
 async def test_addresses_have_the_real_port_and_can_be_replaced():
-    """Published addresses must be dialable; behind port forwarding only the volunteer knows them."""
+    """Published addresses must be dialable; behind port forwarding only the owner knows them."""
     async with node("a", listen="/ip4/0.0.0.0/tcp/0") as a:
         endpoint = addresses.parse(a.addresses[0])
         assert endpoint.host != "0.0.0.0"
@@ -358,7 +358,7 @@ async def test_by_default_both_versions_of_ip_are_served_at_one_port():
 
 
 @on_sockets
-async def test_a_version_of_ip_that_the_machine_lacks_is_left_out_unless_it_is_all_that_was_asked(monkeypatch):
+async def test_a_missing_ip_version_is_skipped_unless_it_is_the_only_one_requested(monkeypatch):
     bind = trio.open_tcp_listeners
 
     async def without_ipv6(port, *, host):
@@ -375,7 +375,7 @@ async def test_a_version_of_ip_that_the_machine_lacks_is_left_out_unless_it_is_a
 
 
 @on_sockets
-async def test_a_node_that_moves_says_so_and_is_known_by_its_new_address(monkeypatch):
+async def test_a_node_with_a_new_address_announces_it(monkeypatch):
     report, here = Remembered(), ["192.0.2.7"]
     monkeypatch.setattr(addresses, "interfaces", lambda: here)
     async with node("a", listen="/ip4/0.0.0.0/tcp/0", report=report) as a:
@@ -387,7 +387,7 @@ async def test_a_node_that_moves_says_so_and_is_known_by_its_new_address(monkeyp
 
 
 @on_sockets
-async def test_a_dial_back_finds_the_peer_itself_or_nothing_and_leaves_no_connection():
+async def test_a_dial_back_verifies_the_peer_s_identity_and_leaves_no_connection():
     async with nodes("a", "b", "c") as (a, b, c):
         ports = {each: addresses.parse(each.addresses[0]).port for each in (a, b, c)}
         assert await a.dial_back(b.peer_id, ports[b]) == ("", False), "whom we do not know we do not dial"
@@ -405,7 +405,7 @@ async def test_a_dial_back_finds_the_peer_itself_or_nothing_and_leaves_no_connec
 
 
 @on_sockets
-async def test_a_hidden_node_announces_nothing_and_one_that_is_seen_elsewhere_that_too():
+async def test_a_hidden_node_announces_nothing_and_others_add_observed_addresses():
     async with node("a") as a:
         own = a.announced
         a.found(hidden=True, host="")
@@ -417,8 +417,8 @@ async def test_a_hidden_node_announces_nothing_and_one_that_is_seen_elsewhere_th
 
 
 @on_sockets
-async def test_listening_where_one_cannot_is_the_persons_to_fix():
-    """One line with key, value and reason, not a traceback."""
+async def test_an_unusable_listen_address_is_an_error_for_the_user():
+    """One line with key, value and reason, without a traceback."""
     async with node("a") as a:
         taken = a.addresses[0].partition("/p2p")[0]
         for listen, why in (
@@ -433,7 +433,7 @@ async def test_listening_where_one_cannot_is_the_persons_to_fix():
 
 
 @on_sockets
-async def test_leaving_is_quick_and_quiet_with_many_connections():
+async def test_closing_is_quick_and_silent_with_many_connections():
     """Stock py-libp2p takes 0.2 s per connection, and raises out of the context manager."""
     names = [f"n{i}" for i in range(24)]
     async with nodes(*names) as others:
@@ -446,7 +446,7 @@ async def test_leaving_is_quick_and_quiet_with_many_connections():
 
 
 @on_sockets
-async def test_an_exception_of_the_block_comes_out_as_it_is():
+async def test_an_exception_of_the_block_propagates_unchanged():
     """The network's own machinery must not wrap or replace it, nor swallow a cancellation."""
 
     async def fail() -> None:
@@ -486,8 +486,8 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_process_at_once_without_a_word():
-    """No hang, no traceback, nothing on stderr, and the root logger is the application's."""
+def test_ctrl_c_ends_the_process_at_once_without_output():
+    """No delay, no traceback, nothing on stderr, and the root logger is the application's."""
     process = subprocess.Popen([sys.executable, "-c", LISTENER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
         assert process.stdout.readline().startswith("/ip4/127.0.0.1/tcp/")
@@ -545,7 +545,7 @@ trio.run(main)
 @pytest.mark.slow
 @on_sockets
 async def test_a_stock_py_libp2p_host_connects_and_exchanges_frames():
-    """The wire is libp2p's, not a private one: Noise, Yamux and multistream-select of the unmodified library."""
+    """The wire format is libp2p's: Noise, Yamux and multistream-select of the unmodified library."""
     async with node("a", report=(report := Remembered())) as a:
         process = await trio.lowlevel.open_process([sys.executable, "-c", STOCK, a.addresses[0]], stdout=subprocess.PIPE)
         try:
@@ -577,7 +577,7 @@ trio.run(main)
 
 @pytest.mark.slow
 def test_a_listening_network_is_small():
-    """A volunteer's node shares the machine: the whole daemon has 130 MiB, its network must leave it most of that."""
+    """The whole daemon has 130 MiB, most of which its network must leave free."""
     done = subprocess.run([sys.executable, "-c", STARTUP], capture_output=True, text=True, check=True, timeout=30)
     mebibytes, *superfluous = done.stdout.split()
     assert int(mebibytes) < 90
@@ -585,7 +585,7 @@ def test_a_listening_network_is_small():
 
 
 def test_loopback_is_announced_only_when_nothing_else_is_bound():
-    """A node that listens on 127.0.0.1 means it; one that listens everywhere means its interfaces."""
+    """A node that listens on 127.0.0.1 announces it; one that listens on all interfaces announces the others."""
     hosts = ["192.0.2.7", "2001:db8::7"]
     published = addresses.reachable([("127.0.0.1", 4001)], "P", hosts)
     assert [str(each) for each in published] == ["/ip4/127.0.0.1/tcp/4001/p2p/P"]

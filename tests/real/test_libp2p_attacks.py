@@ -1,6 +1,6 @@
-"""Attacks on the real network, each of which harms or ends a stock py-libp2p host; here the victim stays well.
+"""Attacks on the real network, each of which harms or ends a stock py-libp2p host; here the victim survives.
 
-The letters name the attacks that were measured against py-libp2p 0.8.1: A to C end or cripple it, D to L slow it down.
+The letters denote the attacks measured against py-libp2p 0.8.1: A to C end or cripple it, D to L slow it down.
 """
 
 import os
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.real]
 
 
 async def is_well(victim) -> None:
-    """An honest newcomer connects, and its frame arrives."""
+    """Assert that an honest newcomer connects, and its frame arrives."""
     async with node("honest") as honest:
         await honest.dial(victim.addresses[0])
         await honest.send(victim.peer_id, "control", b"hello")
@@ -75,8 +75,8 @@ async def test_an_error_in_a_handler_ends_one_connection_only(monkeypatch):
 
 
 @on_sockets
-async def test_more_connections_over_time_than_places_are_all_served():
-    """B: a stock host is deaf for ever after 250 inbound connections, open or not."""
+async def test_more_successive_connections_than_places_are_all_served():
+    """B: a stock host is unreachable for ever after 250 inbound connections, open or not."""
     async with node("victim", connections=4, connections_per_ip=4) as victim:
         for i in range(20):
             async with node(f"n{i}", listen=None) as caller:
@@ -105,7 +105,7 @@ async def read_all(network, lane):
 
 @on_sockets
 async def test_a_burst_beyond_the_inbox_waits_and_arrives():
-    """Who sends faster than is read is slowed down: 4 KB frames beyond the inbox were dropped without a word to their sender."""
+    """A sender faster than the reader is slowed down: 4 KB frames beyond the inbox were once dropped silently."""
     async with node("reader", inbox_frames=16) as reader, node("writer") as writer:
         await writer.dial(reader.addresses[0])
         async with trio.open_nursery() as nursery:
@@ -147,7 +147,7 @@ async def test_a_violation_of_the_protocol_ends_the_connection_and_is_a_fault(vi
 
 
 @on_sockets
-async def test_a_promised_frame_costs_what_has_arrived_of_it():
+async def test_an_announced_frame_costs_only_the_memory_that_has_arrived():
     """The largest frame announced on many streams at once, with a few bytes of each: memory follows the bytes."""
     async with node("victim") as victim:
         before = psutil.Process().memory_info().rss
@@ -183,7 +183,7 @@ async def test_garbage_at_every_stage_is_survived():
 @pytest.mark.slow
 @on_sockets
 async def test_three_hundred_rapid_connects_are_survived():
-    """J: connect and close, as fast as it goes, and then some with a first line."""
+    """J: connecting and closing as fast as possible, with and without a first line."""
     async with node("victim", report=(report := Remembered())) as victim:
         for i in range(300):
             stream = await raw_connection(victim)
@@ -198,7 +198,7 @@ async def test_three_hundred_rapid_connects_are_survived():
 
 @on_sockets
 async def test_half_open_connections_do_not_keep_an_honest_peer_out():
-    """G: 400 silent sockets take every place of a stock host for ten seconds. Here the oldest gives way."""
+    """G: 400 silent sockets occupy every place of a stock host for ten seconds. Here the oldest is dropped."""
     async with node("victim") as victim:
         silent = [await raw_connection(victim) for _ in range(100)]
         start = trio.current_time()
@@ -209,8 +209,8 @@ async def test_half_open_connections_do_not_keep_an_honest_peer_out():
 
 
 @on_sockets
-async def test_one_address_holds_its_share_of_places_only():
-    """L: 400 identities from one address fill a stock host; others are refused for ever."""
+async def test_one_address_gets_only_its_share_of_places():
+    """L: 400 identities from one address fill a stock host, which then refuses others for ever."""
     async with node("victim", connections_per_ip=2) as victim, nodes("s1", "s2", "s3") as sybils:
         for sybil in sybils:
             sybil.learn(victim.peer_id, victim.addresses)
@@ -228,8 +228,8 @@ async def test_one_address_holds_its_share_of_places_only():
 
 @pytest.mark.slow
 @on_sockets
-async def test_a_refused_peer_is_out_until_the_hour():
-    """A ban must hold on the connection, in both directions, and end."""
+async def test_a_refused_peer_is_refused_until_the_ban_ends():
+    """A ban must apply to connections in both directions, and end."""
     async with nodes("victim", "mallory") as (victim, mallory):
         await mallory.dial(victim.addresses[0])
         await next_event(mallory)
@@ -248,7 +248,7 @@ async def test_a_refused_peer_is_out_until_the_hour():
 
 @on_sockets
 async def test_a_flood_of_frames_is_dropped_and_counted():
-    """Bounded per peer, at the door: the node's work per second is its own decision."""
+    """Frames are bounded per peer on arrival, so the node's work per second is its own choice."""
     async with node("victim", frames_per_s=10.0, inbox_frames=1000) as victim, node("mallory") as mallory:
         await mallory.dial(victim.addresses[0])
         for _ in range(500):
@@ -258,8 +258,8 @@ async def test_a_flood_of_frames_is_dropped_and_counted():
 
 
 @on_sockets
-async def test_a_node_refused_repeatedly_dials_ever_less():
-    """A handshake costs both ends, and only at its end is it known whose it was: a banned node must not make one for every frame."""
+async def test_a_repeatedly_refused_node_dials_with_growing_pauses():
+    """A handshake costs both ends, and identifies the peer only at its end: a banned node must not start one per frame."""
     async with nodes("victim", "banned") as (victim, banned):
         victim.refuse(banned.peer_id, inf)
         banned.learn(victim.peer_id, victim.addresses)
@@ -312,7 +312,7 @@ def test_the_oldest_handshake_gives_way_first_within_its_block():
 
 
 def test_full_connection_slots_drop_only_useless_connections():
-    """Sybils that connect and say nothing are the ones to go; peers that exchange stay."""
+    """Idle Sybils are disconnected; peers with exchanges stay."""
     limits = LimitsSection(connections=3, connections_per_ip=3)
     busy = [guest(f"b{i}", f"10.0.0.{i}", useful_at=1000.0) for i in range(2)]
     idle = guest("sybil", "10.0.1.1", useful_at=1000.0 - IDLE_S)
@@ -325,8 +325,8 @@ def test_full_connection_slots_drop_only_useless_connections():
     assert make_room([*busy, ours], newcomer, limits, 1000.0) is None, "what we dialled is not for strangers to end"
 
 
-def test_a_full_address_block_is_turned_away_before_it_costs_a_handshake():
-    """400 identities that knock five times a second each would else keep us at nothing but handshakes."""
+def test_connections_from_a_full_address_block_are_refused_before_a_handshake():
+    """Otherwise 400 identities that connect five times per second would keep the node busy with handshakes."""
     limits = LimitsSection(connections=100, connections_per_ip=2)
     sybils = [guest(f"s{i}", useful_at=1000.0) for i in range(2)]
     assert not guards.is_full(sybils[:1], "10.0.0.1", limits, 1000.0)
@@ -336,8 +336,8 @@ def test_a_full_address_block_is_turned_away_before_it_costs_a_handshake():
     assert not guards.is_full([guest("ours", inbound=False), *sybils[:1]], "10.0.0.1", limits, 1000.0)
 
 
-def test_an_address_that_knocks_all_the_time_is_turned_away_without_a_handshake():
-    """A handshake is milliseconds of our processor and one packet of theirs."""
+def test_an_address_that_connects_too_often_is_refused_without_a_handshake():
+    """A handshake takes milliseconds of this processor and one packet of the attacker's."""
     knocks = guards.AcceptRate()
     assert sum(knocks.allowed("10.0.0.1", 0.0) for _ in range(10_000)) == 8 * guards.ACCEPTS_PER_S
     assert knocks.allowed("10.0.0.2", 0.0), "others are not in its way"
@@ -347,8 +347,8 @@ def test_an_address_that_knocks_all_the_time_is_turned_away_without_a_handshake(
     assert knocks.blocks == guards.MAX_BLOCKS
 
 
-def test_a_peer_that_comes_back_replaces_its_own_oldest_connection():
-    """A rebooted peer's dead connections must not keep it out."""
+def test_a_returning_peer_replaces_its_own_oldest_connection():
+    """A restarted peer's dead connections must not block it."""
     limits = LimitsSection(connections=100, connections_per_ip=100)
     old = [guest("p") for _ in range(MAX_PER_PEER)]
     assert make_room([guest("q"), *old], guest("p"), limits, 0.0) == [old[0]]

@@ -1,4 +1,4 @@
-"""Messages over a round trip of 80 ms come as fast as TCP brings them, and iperf3 where it is installed: one command, and its figures.
+"""Messages over a round trip of 80 ms are as fast as TCP, and as iperf3 where it is installed: one command, and its figures.
 
 pytest -s -m acceptance tests/real/test_long_lines.py
 """
@@ -17,7 +17,7 @@ from tests.harness.namespaces import lan
 from tests.harness.processes import ENVIRONMENT
 
 LINES = [Line(100, delay_ms=20), Line(1000, delay_ms=20, mtu=9000)]  # a round trip crosses four
-BUFFER_BYTES = 64 << 20  # some times what is under way at 1 Gbit/s
+BUFFER_BYTES = 64 << 20  # several times what is in flight at 1 Gbit/s
 SIZES = (1 << 20, 16 << 20)
 SHARE = 0.85
 RECEIVER = "10.96.0.2:4100"
@@ -42,7 +42,7 @@ def receiver(host):
 
 
 def iperf(here, there):
-    """-> MB/s that arrived, after the first three seconds; None: it is not installed"""
+    """Return MB/s that arrived, after the first three seconds; None without iperf3."""
     if shutil.which("iperf3") is None:
         return None
     serve = ["ip", "netns", "exec", there, "iperf3", "--server", "--one-off", "--forceflush"]
@@ -58,7 +58,7 @@ def iperf(here, there):
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.mbit} Mbit/s")
-def test_long_messages_fill_a_long_line_as_tcp_does(line):
+def test_long_messages_use_a_line_with_long_delay_like_tcp(line):
     cases = [f"--message-bytes={size}" for size in SIZES] + ["--transport=starling", "--transport=tcp"]
     words = ["--connect", RECEIVER, *cases, "--seconds", "4", "--repeat", "2", "--json"]
     with lan(2, line, BUFFER_BYTES) as (here, there):

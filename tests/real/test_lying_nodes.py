@@ -1,4 +1,4 @@
-"""Real nodes of which one lies as the kit says: the same lies as in virtual time, by processes on real sockets."""
+"""Real nodes with one liar: the lies of the virtual-time tests, by processes on real sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.harness.processes import ENDLESS, OWN, ROOT, starling, status_of, ter
 
 NODES, ROUNDS = 4, 60
 LOCAL_STEPS = 10  # of a round
-POINTS = 0.02  # of accuracy, by which equal runs of real processes differ; in virtual time the bound is one point
+POINTS = 0.02  # accuracy by which equal runs of real processes differ; in virtual time the bound is one point
 AGREED = ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}")
 TO_THE_END = AGREED.replace("pace.rounds=0", f"pace.rounds={ROUNDS}") + f" --set pace.quorum={NODES} --set pace.local_steps={LOCAL_STEPS}"
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
 
 
 def with_one_that_is(lie: str, agreed: str, terminal, folder) -> list:
-    """Honest nodes and one that lies from its first moment on. -> folders of the honest"""
+    """Run honest nodes and one that lies from the start; return the folders of the honest."""
     folder.mkdir()
     creator = terminal(f"starling create {agreed} {OWN} --shard 0 --dir 0", folder, "0")
     creator.until(creator.first_line)
@@ -35,7 +35,7 @@ def with_one_that_is(lie: str, agreed: str, terminal, folder) -> list:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("preset", ["custom", "vouched"])
 def test_a_peer_that_reports_all_as_late_costs_real_nodes_no_steps_or_accuracy(tmp_path, warm_engines, preset):
-    """Beside one that refuses all exchanges, and says nothing false."""
+    """Compared with one that truthfully refuses all exchanges."""
     steps, accuracy = {}, {}
     for lie in ("useless", "late"):
         with terminals() as terminal:
@@ -52,7 +52,7 @@ def test_a_peer_that_reports_all_as_late_costs_real_nodes_no_steps_or_accuracy(t
 
 
 @pytest.mark.timeout(200)
-def test_a_real_node_that_sends_garbage_is_shut_out_by_all_and_the_others_go_on(tmp_path, warm_engines):
+def test_a_real_node_that_sends_garbage_is_refused_by_all(tmp_path, warm_engines):
     with terminals() as terminal:
         folders = with_one_that_is("garbled", AGREED, terminal, tmp_path / "garbled")
         until("they do not begin", lambda: all((now := training(it)) and now.members >= NODES - 1 for it in folders))

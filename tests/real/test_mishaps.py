@@ -1,9 +1,9 @@
-"""What `benchmarks/mishaps` tells of happens to real processes, on hosts of their own or in containers: one command, and its figures.
+"""The mishaps of `benchmarks/mishaps` with real processes, on hosts of their own or in containers: one command, and its figures.
 
     pytest -s -m acceptance tests/real/test_mishaps.py
 
-The files, bars and times are those that `tests/swarm/test_mishaps.py` plays in virtual time. A local step sleeps for nearly all of its
-time, or eight nodes on a few cores would have the time of those that something happens to. Clocks are left out: one machine has one.
+Files, bounds and times are those of `tests/swarm/test_mishaps.py` in virtual time. A local step sleeps for nearly all of its time, since
+eight nodes on a few cores would otherwise affect each other. Clock jumps are left out: one machine has one clock.
 """
 
 import os
@@ -39,7 +39,7 @@ pytestmark = [
 
 
 class Hosts:
-    """Namespaces on one local network. What a host is not to hear is sent to a MAC address that no host has."""
+    """Namespaces on one local network. Frames that a host must not receive are sent to a MAC address that no host has."""
 
     def __init__(self, hosts):
         self.hosts = hosts
@@ -81,7 +81,7 @@ class Hosts:
 
 
 class Play:
-    """A story, from `begin` on."""
+    """A running story."""
 
     def __init__(self, story, hosts, folders):
         self.story, self.hosts, self.folders = story, hosts, folders
@@ -94,7 +94,7 @@ class Play:
         return time.monotonic() - self.began
 
     def happen(self):
-        """What begins or ends now."""
+        """Begin and end the events that are due."""
         for number, it in enumerate(self.story.mishaps):
             on = self.now >= it.at_s if it.kind == "move" else it.lasts(self.now)
             if on != self.on[number]:
@@ -107,7 +107,7 @@ class Play:
             time.sleep(LOOK_S)
 
     def speeds(self, until_s):
-        """A second until then: exchanges with each other of those that nothing happens to, rounds of the slowest."""
+        """Measure until then, per second: exchanges among unaffected nodes, and rounds of the slowest."""
         began, met, rounds = self.now, self._met(), self._rounds()
         self.until(until_s)
         took_s = self.now - began
@@ -115,11 +115,11 @@ class Play:
         return (self._met() - met) / took_s, slowest / took_s
 
     def whole(self):
-        """Whether every node lists all others."""
+        """Return whether every node lists all others."""
         return all(it.members == self.story.nodes for it in self._statuses(self.folders))
 
     def _statuses(self, folders):
-        """Of those that sleep when they wake."""
+        """Return the statuses; those of sleeping nodes when they wake."""
         return [until("it does not answer", lambda folder=folder: status_of(folder), AFTER_S) for folder in folders]
 
     def _rounds(self):
@@ -133,21 +133,21 @@ class Play:
 
 @contextmanager
 def on_hosts(count, _folder):
-    """Namespaces -> the line for each that runs `starling` with some words, and a function that names them when all run."""
+    """Make namespaces; return each one's command line to run `starling`, and a function that names them once all run."""
     with lan(count) as hosts:
         yield lambda number, words: f"ip netns exec {hosts[number]} starling {words}", lambda: hosts
 
 
 @contextmanager
 def in_containers(count, folder):
-    """The same in containers."""
+    """Do the same in containers."""
     with containers(count, folder, NETWORK) as made:
         yield made.line, made.hosts
 
 
 @contextmanager
 def training(story, places, tmp_path):
-    """Nodes, a host each, past their first rounds."""
+    """Start nodes on a host each, and wait for their first rounds."""
     slow_steps.write(tmp_path, width=8, layers=1, seconds=STEP_S)
     folders = [tmp_path / str(number) for number in range(story.nodes)]
     what = f"create {AGREED} --set pace.quorum={story.nodes}"

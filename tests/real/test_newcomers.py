@@ -1,4 +1,4 @@
-"""Newcomers to a swarm whose creator is dead, on hosts of their own: found on the local network, or invited by whoever is left."""
+"""Newcomers to a swarm with a dead creator, on hosts of their own: through the local network, or another member's invite."""
 
 import time
 
@@ -25,7 +25,7 @@ def test_with_the_creator_dead_a_newcomer_is_a_member_within_ten_seconds(tmp_pat
         old = creator.until(creator.first_line)
         other = terminal(f"ip netns exec {second} starling join {old} --shard 1 --dir b", tmp_path, "b")
         other.until(lambda: training(tmp_path / "b", beyond=2))
-        unplug(first)  # as of a machine that is switched off, which refuses nothing
+        unplug(first)  # as with a machine that is switched off, which refuses no connection
         until("it is not missed", lambda: (now := status_of(tmp_path / "b")) is not None and now.members == 1)
 
         invite = starling("invite", "--dir", "b", cwd=tmp_path).strip()

@@ -1,4 +1,4 @@
-"""examples/own-loop/notebook.md in a kernel of Jupyter: its cells are run, run again, interrupted; the kernel is restarted."""
+"""examples/own-loop/notebook.md in a Jupyter kernel: cells are run, repeated, interrupted; the kernel is restarted."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ READ, JOIN, TRAIN, END = range(4)
 
 
 def cells(**changed):
-    """Code of the notebook, on loopback."""
+    """Return the code of the notebook, on loopback."""
     code = notebook.cells(PAGE.read_text())
     code[JOIN] = code[JOIN].replace('"evaluate": accuracy', f'"evaluate": accuracy, {LOCAL}')
     for old, new in changed.items():
@@ -54,7 +54,7 @@ class Kernel:
         self._client.wait_for_ready(timeout=CELL_S)
 
     def run(self, code, *, stop_at=None):
-        """Run a cell -> what it printed, and the name of what it raised. The stop button is pressed when it prints `stop_at`."""
+        """Run a cell; return its output, and the name of the exception. The stop button is pressed when it prints `stop_at`."""
         said, pressed = [], []
 
         def hear(message):
@@ -67,7 +67,7 @@ class Kernel:
         return "".join(said), reply["content"].get("ename")
 
     def restart(self):
-        """Lose all that is in memory, at once."""
+        """Restart, losing all memory."""
         self._client.stop_channels()
         self.manager.restart_kernel(now=True)
         self._meet()
@@ -98,7 +98,7 @@ def round_of(folder):
 
 
 def test_a_notebook_and_a_script_train_one_model(tmp_path):
-    """Its cells are run, run twice, and interrupted in between; both know all digits in the end."""
+    """Cells are run, repeated, and interrupted; both members know all digits in the end."""
     other = tmp_path / "other"
     other.mkdir()
     of_script = cells(
@@ -141,7 +141,7 @@ def test_a_notebook_and_a_script_train_one_model(tmp_path):
     until("a node is left", lambda: gone(tmp_path))
 
 
-def test_a_kernel_that_is_restarted_takes_its_node_with_it_and_goes_on(tmp_path):
+def test_restarting_a_kernel_ends_its_node_and_training_resumes(tmp_path):
     code, folder = cells(**{"rounds=60": "rounds=0"}), tmp_path / "notebook"
     with opened(folder) as kernel:
         for each in code[:TRAIN]:

@@ -1,6 +1,6 @@
-"""The cells of tutorials run in order in one session: with small settings in every run, as they stand nightly.
+"""The cells of tutorials run in order in one session: with small settings in every run, unchanged nightly.
 
-Those of recorded-run are run by tests/tools/test_notebook.py, with a record that is there.
+Those of recorded-run are run by tests/tools/test_notebook.py, with an existing record.
 """
 
 import subprocess
@@ -18,7 +18,7 @@ PAGES = {path.stem: code for path in sorted((ROOT / "docs/tutorials").glob("*.md
 
 
 def run(code, folder):
-    """As one script in a process of its own -> what it printed. It says nothing on standard error and leaves no process behind."""
+    """Run as one script in a separate process; return its output. It prints nothing on standard error and leaves no process behind."""
     (folder / "session.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "session.py"], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=280
@@ -29,7 +29,7 @@ def run(code, folder):
 
 
 def with_smaller(name, settings):
-    """The code of a page, with these of its settings replaced."""
+    """Return the code of a page with some settings replaced."""
     code = "\n".join(PAGES[name])
     for shown, smaller in settings.items():
         assert code.count(shown) == 1, shown
@@ -45,7 +45,7 @@ def test_four_nodes_train_a_model_with_fewer_rounds(tmp_path):
 
 
 def test_algorithms_are_compared_over_fewer_rounds(capsys):
-    """In this process: to import torch takes longer than the runs."""
+    """In this process, since importing torch takes longer than the runs."""
     code = with_smaller("simulate", {"rounds=60": "rounds=20", '"pace.evaluate_every": 20': '"pace.evaluate_every": 10'})
     exec(compile(code, "simulate.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
@@ -54,5 +54,5 @@ def test_algorithms_are_compared_over_fewer_rounds(capsys):
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("name", PAGES)
-def test_the_cells_run_as_they_stand(name, tmp_path):
+def test_unchanged_cells_run(name, tmp_path):
     assert len(run("\n".join(PAGES[name]), tmp_path).splitlines()) >= 5

@@ -1,4 +1,4 @@
-"""A real node watched from outside, by the lines of docs/observing.md as they stand: scraped, recorded, logged, converted."""
+"""A real node is scraped, recorded, logged and converted by the unchanged commands of docs/observing.md."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ def figures(text):
 
 
 def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
-    """A second node on the same port says so once and trains on."""
+    """A second node on the same port reports it once and continues training."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -66,7 +66,7 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
     assert len(rounds) <= run[-1].uptime_s + 1
 
 
-def test_a_recorded_demo_is_read_by_whatever_reads_records(tmp_path):
+def test_a_recorded_demo_is_read_by_all_readers_of_records(tmp_path):
     demo, convert = BLOCKS["record"].lines
     table = bash(demo, tmp_path)
     assert "accuracy: mean" in table
@@ -74,7 +74,7 @@ def test_a_recorded_demo_is_read_by_whatever_reads_records(tmp_path):
     assert all(run[-1].round == 60 for run in runs)
     assert {event.name for event in runs[0][-1].events} >= {"listening", "peer_joined", "finished"}
     if importlib.util.find_spec("tensorboard") is not None:
-        (tmp_path / "tools").symlink_to(ROOT / "tools")  # the page says it from a checkout
+        (tmp_path / "tools").symlink_to(ROOT / "tools")  # the page's command assumes a checkout
         written = bash(convert, tmp_path)
         assert re.findall(r"(node-\d)/record.jsonl: [1-9]\d* points", written) == ["node-0", "node-1"]
     if importlib.util.find_spec("pandas") is not None:

@@ -1,4 +1,4 @@
-"""Kills at random instants of real processes: nodes, which come back with their checkpoint, and engines under living nodes."""
+"""Kills at random times of real processes: nodes, which return with their checkpoint, and engines of running nodes."""
 
 import os
 import signal
@@ -14,14 +14,14 @@ from tests.harness.processes import ENDLESS, OWN, status_of, terminals, training
 NODES = 6
 KILLS = int(os.environ.get("STARLING_KILLS", "40"))
 AWAY = 2  # nodes at a time, at most
-GONE_S = 20.0  # until no edge with a dead node is left
+GONE_S = 20.0  # time until no edge with a dead node is left
 AGREED = ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}")
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
 
 
 def killed(process):
-    """SIGKILL to its engine, if it has one now. -> whether it had"""
+    """SIGKILL the node's engine, if it has one now; return whether it had."""
     try:
         engines = psutil.Process(process.pid).children(recursive=True)
         for engine in engines:
@@ -32,8 +32,8 @@ def killed(process):
 
 
 @pytest.mark.timeout(300 + 15 * KILLS)
-def test_after_kills_at_random_instants_all_commit_and_nothing_of_the_dead_is_left(tmp_path):
-    """At most two of six are away at a time; whoever is killed may still be starting. `STARLING_KILLS` says how many kills."""
+def test_after_random_kills_all_nodes_commit_and_no_flow_of_dead_ones_remains(tmp_path):
+    """At most two of six are away at a time; nodes may be killed while starting. `STARLING_KILLS` sets the number of kills."""
     chance, away, nodes = Random(1), dict[int, float](), {}
     folders = [tmp_path / str(index) for index in range(NODES)]
     with terminals() as terminal:
@@ -44,7 +44,7 @@ def test_after_kills_at_random_instants_all_commit_and_nothing_of_the_dead_is_le
         until("they do not begin", lambda: all((now := training(it, beyond=2)) and now.members == NODES for it in folders))
         counts = {"node": 0, "engine": 0}
         number = 0
-        while sum(counts.values()) < KILLS:  # an engine that is still to start cannot be killed
+        while sum(counts.values()) < KILLS:  # an engine that has not started yet cannot be killed
             number += 1
             time.sleep(chance.expovariate(1.5))
             index = chance.choice(sorted(nodes.keys() - away.keys()))
@@ -69,7 +69,7 @@ def test_after_kills_at_random_instants_all_commit_and_nothing_of_the_dead_is_le
                 for it, was in zip(folders, before, strict=True)
             ),
         )
-        assert [peer for it in folders for peer in status_of(it).peers if peer.score >= HARD] == []  # soft ones may be
+        assert [peer for it in folders for peer in status_of(it).peers if peer.score >= HARD] == []  # soft faults may remain
         gone = before[-1].peer
         nodes[NODES - 1].kill()
         until(

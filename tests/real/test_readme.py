@@ -1,4 +1,4 @@
-"""What the documentation says is there, is there; what the README tells people to type, works."""
+"""Files, tests and commands named in the documentation exist, and what the README tells users to type works."""
 
 import itertools
 import re
@@ -35,27 +35,27 @@ def lines(name, page="README.md"):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
-def test_every_place_a_page_names_is_there(page):
+def test_every_file_named_on_a_page_exists(page):
     """Links between pages, and files named in the text."""
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (page.parent / target).exists(), f"link to {target}"
     if "**Status:** superseded" in text:
-        return  # what it names may be gone
+        return  # files that it names may be gone
     for place in set(PLACE.findall(text)) - PLACES_OF_A_NODE:
         assert (ROOT / place).exists() or (page.parent / place).exists(), f"file {place}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
-def test_every_test_a_page_names_is_there(page):
-    """A claim names the test that shows it."""
+def test_every_test_named_on_a_documentation_page_exists(page):
+    """Claims on pages name the test that shows them."""
     names = set(re.findall(r"`(test_\w+)`", page.read_text()))
     written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py")) if names else ""
     assert names <= set(re.findall(r"def (test_\w+)", written))
 
 
 def shown(page):
-    """Commands of ours on a page, in blocks and between words."""
+    """Return the commands of this project on a page, in blocks and in text."""
     return re.findall(r"(?:^ *|`)(starling [a-z][^`\n#]*)", page.read_text(), re.MULTILINE)
 
 
@@ -72,11 +72,11 @@ def test_every_command_a_page_shows_exists_with_its_options(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
-def test_every_setting_a_page_gives_is_one(page):
-    """`--set KEY=VALUE` wherever it stands: some file takes that key with that value."""
+def test_every_setting_on_a_page_is_valid(page):
+    """For every `--set KEY=VALUE`, some file accepts that key with that value."""
     for given in re.findall(r"--set[ \n]([\w.]+=[^\s`]+)", page.read_text()):
         if "$" in given:
-            continue  # what a shell puts there is checked with the file of the line, below
+            continue  # text that a shell inserts is checked with the file of the line, below
         refusals = []
         for kind in (Manifest, NodeConfig, Scenario):
             try:
@@ -88,7 +88,7 @@ def test_every_setting_a_page_gives_is_one(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
 def test_every_swarm_a_page_creates_demonstrates_or_simulates_passes_its_check(page, tmp_path):
-    """What `create`, `demo` and `simulate` look at before they begin, with the preset and settings of the line."""
+    """The checks of `create`, `demo` and `simulate` before they start, with the preset and settings of the line."""
     for line in shown(page):
         words = [re.sub(r"\$STARLING_DATA/\w+", str(tmp_path), word) for word in line.split()[1:]]
         options = [
@@ -107,8 +107,8 @@ def test_every_swarm_a_page_creates_demonstrates_or_simulates_passes_its_check(p
 
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
-def test_every_extra_and_make_target_a_page_names_is_there(page):
-    """`pip install 'starling-swarm[privacy]'` warns and goes on where there is no such extra."""
+def test_every_extra_and_make_target_named_on_a_page_exists(page):
+    """`pip install 'starling-swarm[privacy]'` only warns if the extra does not exist."""
     text = page.read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {extra for found in re.findall(r"starling-swarm\[([\w,-]+)\]", text) for extra in found.split(",")}
@@ -131,7 +131,7 @@ def test_the_defaults_that_a_page_shows_are_those_of_the_manifest():
         assert str(attrgetter(key)(Manifest())) == default, key
 
 
-def test_the_example_is_a_manifest_in_which_four_can_meet():
+def test_the_readme_s_manifest_suits_four_nodes():
     text = (ROOT / "examples/digits.toml").read_text()
     manifest = convert(tomllib.loads(text), Manifest)
     assert manifest.pace.quorum == manifest.partition.shards == 4
@@ -147,11 +147,11 @@ def test_every_command_is_in_the_readme_or_in_operating():
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_engines")
 def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
-    """Found, join three times, look, export, leave, Ctrl-C: the blocks as they stand, each line in a terminal of its own."""
+    """Create, join three times, look, export, leave, Ctrl-C: the blocks unchanged, each line in its own terminal."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     with terminals() as terminal:
         source, create = lines("create")
-        assert source == "source .venv/bin/activate"  # whose PATH this process has already
+        assert source == "source .venv/bin/activate"  # this process has its PATH already
         creator = terminal(create, tmp_path, "terminal-1")
         invite = creator.until(creator.first_line)
         assert invite.startswith("starling1:")
@@ -186,7 +186,7 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_the_way_to_look_at_settings_works():
+def test_the_documented_command_shows_settings():
     first, second = (shell(line, ROOT) for line in lines("show", "docs/operating.md"))
     assert "flow_limit = 100.0" in first
     assert second == ""
@@ -194,7 +194,7 @@ def test_the_way_to_look_at_settings_works():
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_what_make_demo_runs_is_a_command():
+def test_make_demo_runs_a_valid_command():
     """Its recipe is not run here again: tests/real/test_demo.py runs shorter ones."""
     recipe = re.search(r"^demo:.*\n\t\$\(BIN\)/(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe

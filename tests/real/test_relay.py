@@ -1,4 +1,4 @@
-"""Peers that nobody can dial, on real sockets: circuits through a relay, what it gives and sees, and connections without it."""
+"""Peers that cannot be dialled, on real sockets: circuits through a relay, the relay's limits and view, and direct connections."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ PUBLIC = "2001:4860::1"
 
 @asynccontextmanager
 async def behind_a_relay(*names, mode="small", places=True):
-    """A relay, and peers that cannot be dialled; with a place at the relay, and known to each other, if `places`."""
+    """Start a relay and peers that cannot be dialled; with reservations at the relay, and known to each other, if `places`."""
     async with AsyncExitStack() as stack:
         middle = await stack.enter_async_context(node("r", relay=mode))
         ends = [await stack.enter_async_context(node(name)) for name in names]
@@ -42,7 +42,7 @@ async def behind_a_relay(*names, mode="small", places=True):
 
 @pytest.fixture
 def no_nat_opens(monkeypatch):
-    """What is sent to the other's port never arrives, as between two symmetric NATs."""
+    """Drop what is sent to the other's port, as between two symmetric NATs."""
 
     async def connected(_endpoint, _local):
         raise OSError("no answer")
@@ -51,7 +51,7 @@ def no_nat_opens(monkeypatch):
 
 
 async def ask(network, middle, message):
-    """What a relay says to a message."""
+    """Return a relay's answer to a message."""
     stream = network.links.direct(middle.peer_id).open()
     conversation = Conversation(stream.read, stream.write)
     await negotiate(conversation, [HOP], initiator=True)
@@ -62,8 +62,8 @@ async def ask(network, middle, message):
 
 
 @on_sockets
-async def test_two_peers_that_nobody_can_dial_exchange_through_a_relay_that_reads_nothing(monkeypatch, no_nat_opens):
-    """Whatever the relay passes on is encrypted between the two ends."""
+async def test_two_undialable_peers_exchange_through_a_relay_that_sees_ciphertext_only(monkeypatch, no_nat_opens):
+    """The bytes that the relay forwards are encrypted end to end."""
     seen = bytearray()
 
     class Tap:
@@ -125,7 +125,7 @@ async def test_bytes_changed_by_a_relay_end_the_circuit_undelivered(monkeypatch,
 
 @on_sockets
 async def test_bytes_through_a_relay_count_once_under_a_cap(no_nat_opens):
-    """They leave in the connection to the relay."""
+    """They are sent through the connection to the relay."""
     async with behind_a_relay("a", "b") as (_, a, b):
         b.cap(100_000, 0)
         began = trio.current_time()
@@ -138,7 +138,7 @@ async def test_bytes_through_a_relay_count_once_under_a_cap(no_nat_opens):
 async def test_a_relay_for_control_messages_carries_no_exchange(no_nat_opens):
     async with behind_a_relay("a", "b", mode="control") as (_, a, b):
         await b.send(a.peer_id, "control", b"hello")
-        await b.send(a.peer_id, "state", bytes(64 << 10))  # a manifest, so that one can join
+        await b.send(a.peer_id, "state", bytes(64 << 10))  # a manifest, so that a newcomer can join
         assert (await next_frame(a, "state")).peer == b.peer_id
         assert a.way(b.peer_id) == b.way(a.peer_id) == "control"
         for lane, size in (("exchange", 1), ("state", 1 << 20)):
@@ -147,8 +147,8 @@ async def test_a_relay_for_control_messages_carries_no_exchange(no_nat_opens):
 
 
 @on_sockets
-async def test_a_relay_gives_places_to_members_and_says_to_others_why_not():
-    """Nobody is cut off for asking."""
+async def test_a_relay_accepts_members_and_gives_others_a_reason():
+    """Requesting does not disconnect anybody."""
     async with behind_a_relay("a", places=False) as (middle, a), node("s") as stranger:
         await until(lambda: a.announced)
         await stranger.dial(middle.addresses[0])
@@ -168,7 +168,7 @@ async def test_a_relay_gives_places_to_members_and_says_to_others_why_not():
 
 
 @on_sockets
-async def test_a_newcomer_joins_through_an_address_at_a_relay_and_no_relay_is_behind_another(no_nat_opens):
+async def test_a_newcomer_joins_through_a_relay_address_and_relays_are_not_chained(no_nat_opens):
     """An invite of a node that nobody can dial."""
     async with behind_a_relay("a") as (middle, a), node("new") as new:
         assert await new.dial(a.announced[0]) == a.peer_id
@@ -201,7 +201,7 @@ async def test_only_a_requested_relay_may_open_a_circuit():
 
 
 class Openings:
-    """A network of NATs in which two connections from and to the same ports, begun at once, are one."""
+    """A network of NATs in which two simultaneous connections between the same ports become one."""
 
     def __init__(self):
         self.waiting = {}
@@ -218,8 +218,8 @@ class Openings:
 
 
 @on_sockets
-async def test_both_ends_connect_at_once_and_need_the_relay_no_longer(monkeypatch):
-    """The relay tells each where it sees it; who is there is proved by the handshake, and what goes through the relay ends."""
+async def test_a_simultaneous_open_replaces_the_circuit(monkeypatch):
+    """The relay tells each end its observed address; the handshake proves identities, and the circuit ends."""
     monkeypatch.setattr(punching, "_connected", Openings().connected)
     monkeypatch.setattr(punching, "LINGER_S", 0.5)
     async with behind_a_relay("a", "b", mode="control") as (middle, a, b):
@@ -236,8 +236,8 @@ async def test_both_ends_connect_at_once_and_need_the_relay_no_longer(monkeypatc
 
 
 @on_sockets
-async def test_two_behind_symmetric_nats_meet_by_ipv6_if_both_have_it(monkeypatch):
-    """No router translates that, so the address and port that each tells are those the other meets."""
+async def test_two_peers_behind_symmetric_nats_connect_by_ipv6(monkeypatch):
+    """No router translates IPv6, so the address and port that each end sends are valid."""
     openings, tried = Openings(), []
 
     async def connected(endpoint, local):
@@ -257,7 +257,7 @@ async def test_two_behind_symmetric_nats_meet_by_ipv6_if_both_have_it(monkeypatc
 
 
 @on_sockets
-async def test_where_one_end_has_no_ipv6_only_what_both_have_is_tried(monkeypatch):
+async def test_a_simultaneous_open_uses_ip_versions_of_both_ends_only(monkeypatch):
     tried, mine = [], cycle([PUBLIC, ""])
 
     async def connected(endpoint, local):
@@ -275,7 +275,7 @@ async def test_where_one_end_has_no_ipv6_only_what_both_have_is_tried(monkeypatc
 
 @on_sockets
 async def test_a_hidden_node_is_dialled_back_where_possible(monkeypatch):
-    """One end can be dialled: the other does that, instead of a connection of both at once."""
+    """If one end can be dialled the other dials it, instead of a simultaneous open."""
 
     async def connected(_endpoint, _local):
         raise AssertionError("nothing is to be punched")
@@ -335,7 +335,7 @@ trio.run(main)
 
 @asynccontextmanager
 async def stock(*arguments):
-    """A py-libp2p host in a process of its own, and its address: a relay, or with a relay and a peer behind it a client of both."""
+    """Run a py-libp2p host in a separate process; return it and its address: a relay, or a client of a relay and of a peer behind it."""
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", STOCK, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -412,7 +412,7 @@ trio.run(main)
 @pytest.mark.acceptance
 @pytest.mark.parametrize("routers", [{}, {"symmetric": (0, 1), "ipv6": True}], ids=["restricted", "symmetric_with_ipv6"])
 @on_sockets
-async def test_two_nodes_behind_home_routers_connect_without_the_relay_that_brought_them_together(routers):
+async def test_two_nodes_behind_home_routers_connect_directly_after_meeting_at_a_relay(routers):
     """Real address translation and a real simultaneous open of TCP, in network namespaces."""
     with homes(2, **routers) as (there, *behind):
         async with AsyncExitStack() as stack:

@@ -2,8 +2,8 @@
 
     pytest -s -m acceptance tests/real/test_routers.py
 
-From host to host a packet takes 40 ms. Of eight, two are in the open and relay small exchanges, four are behind NATs that keep a port for
-all destinations, two behind symmetric ones; of three, one and two.
+From host to host a packet takes 40 ms. Of eight hosts, two are public and relay small exchanges, four are behind NATs that keep one port
+for all destinations, two behind symmetric ones; of three, one and two.
 """
 
 import time
@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def trained(tmp_path, *, opens, behind, symmetric=(), rounds=ROUNDS):
-    """Nodes on hosts in the open, which relay, and behind routers train -> their last status, and how many seconds they took."""
+    """Let nodes on public hosts, which relay, and behind routers train; return their last status and the seconds taken."""
     count = opens + behind
     folders = [tmp_path / str(number) for number in range(count)]
     what = f"create {ROOT}/examples/digits.toml --set pace.rounds={rounds}"
@@ -47,7 +47,7 @@ def trained(tmp_path, *, opens, behind, symmetric=(), rounds=ROUNDS):
         return [status_of(it) for it in folders], time.monotonic() - began
 
 
-def test_eight_hosts_most_of_them_behind_routers_learn_and_commit_what_they_begin(tmp_path):
+def test_eight_hosts_mostly_behind_routers_learn_and_complete_exchanges(tmp_path):
     behind = RESTRICTED + SYMMETRIC
     ended, took_s = trained(tmp_path, opens=OPEN, behind=behind, symmetric=range(RESTRICTED, behind))
     begun = [it.exchanges.committed + it.exchanges.aborted + it.exchanges.timeout for it in ended]
@@ -62,8 +62,8 @@ def test_eight_hosts_most_of_them_behind_routers_learn_and_commit_what_they_begi
     assert share >= COMMITTED
 
 
-def test_two_hosts_behind_routers_train_with_each_other_where_one_member_relays(tmp_path):
-    """What they exchange goes by a connection that both opened at once, or by the relay."""
+def test_two_hosts_behind_routers_train_together_with_one_relay(tmp_path):
+    """Their exchanges use a simultaneous open, or the relay."""
     (relay, *hidden), took_s = trained(tmp_path, opens=1, behind=2, rounds=60)
     for one, other in (hidden, hidden[::-1]):
         (seen,) = [it for it in one.peers if it.peer not in {relay.peer, one.peer}]

@@ -1,4 +1,4 @@
-"""Training scripts as members, in processes of their own over loopback, as docs/your-own-loop.md shows."""
+"""Training scripts as members, in separate processes over loopback, as docs/your-own-loop.md shows."""
 
 import os
 import re
@@ -19,13 +19,13 @@ from tests.harness.processes import ROOT
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "your-own-loop.md"
 WAIT_S = 120.0
-WORKERS_S = 600.0  # each epoch has two of its own, which import torch anew where they are spawned
+WORKERS_S = 600.0  # each epoch has two workers, which import torch anew where they are spawned
 JOIN = 'starling.Swarm("second", sys.argv[1], model=model, optimizer=optimizer)'
 LOCAL = 'listen="/ip4/127.0.0.1/tcp/0", config={"lan": False, "linger_s": 1}'
 
 
 def text(name="first.py", page=PAGE, **changed):
-    """The page's script, on loopback."""
+    """Return the page's script, on loopback."""
     shown = pages.block(page, name).text
     for old, new in changed.items():
         assert old in shown, old
@@ -34,7 +34,7 @@ def text(name="first.py", page=PAGE, **changed):
 
 
 def joining(script):
-    """The same script as a member that was invited."""
+    """Return the same script as an invited member."""
     created = re.search(r"starling\.Swarm\.create\(.*?\) as swarm", script, re.DOTALL).group()
     second = script.replace(created, f'starling.Swarm("second", sys.argv[1], model=model, optimizer=optimizer, {LOCAL}) as swarm')
     return re.sub(r"^ +print\(swarm\.invite\(\), flush=True\)\n", "", second, flags=re.MULTILINE)
@@ -55,7 +55,7 @@ def ended(process):
 
 
 def gone(folder):
-    """Whether no process of a node in this folder is left."""
+    """Return whether no process of a node in this folder is left."""
     return not [each for each in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(each.info["cmdline"] or ())]
 
 
@@ -77,8 +77,8 @@ def test_two_scripts_of_the_page_train_one_model(page, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_script_that_is_killed_goes_on_where_it_was_and_leaves_no_process(tmp_path):
-    """SIGKILL: the node leaves in order; the same script again is the same member, in a later round."""
+def test_a_killed_script_resumes_and_leaves_no_process(tmp_path):
+    """On SIGKILL the node leaves in order; the restarted script is the same member, in a later round."""
     script = text(**{"rounds=30": "rounds=200", "            swarm.step(loss)": "            swarm.step(loss); time.sleep(0.003)"})
     script = script.replace("import sys\n", "import sys, time\n")
     first = started(tmp_path, "first.py", script)
@@ -119,7 +119,7 @@ def test_the_loop_of_the_readme_has_twelve_lines():
     assert 'starling.Swarm("second", invite, model=model, optimizer=optimizer)' in README.read_text()
 
 
-def test_the_page_shows_what_there_is():
+def test_the_page_lists_existing_functions():
     assert Path(PAGE).exists()
 
 
@@ -162,7 +162,7 @@ def alone(end, loader=BATCHES, rounds=20):
 
 
 def with_workers(start, more=""):
-    """A loader of 8 batches, in two processes of its own."""
+    """Return a loader of 8 batches with two worker processes."""
     return (
         "loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=32, num_workers=2, "
         f"multiprocessing_context='{start}'{more})"
@@ -180,7 +180,7 @@ def with_workers(start, more=""):
         ("os.kill(os.getpid(), 15)", -15),
     ],
 )
-def test_however_a_script_ends_its_node_leaves_in_order_within_seconds(tmp_path, end, code):
+def test_a_script_s_node_leaves_in_order_however_the_script_ends(tmp_path, end, code):
     process = started(tmp_path, "alone.py", alone(end))
     assert process.stdout.readline() == "enough rounds\n"
     began = time.monotonic()
@@ -192,7 +192,7 @@ def test_however_a_script_ends_its_node_leaves_in_order_within_seconds(tmp_path,
 
 
 @pytest.mark.acceptance
-def test_under_nohup_a_hang_up_ends_neither_script_nor_node(tmp_path):
+def test_under_nohup_a_hang_up_is_ignored(tmp_path):
     process = started(tmp_path, "alone.py", "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + alone("pass"))
     assert process.stdout.readline() == "enough rounds\n"
     attached = Attached(tmp_path / "alone")
@@ -207,7 +207,7 @@ def test_under_nohup_a_hang_up_ends_neither_script_nor_node(tmp_path):
 @pytest.mark.acceptance
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_workers_of_a_data_loader_do_not_disturb_a_swarm(tmp_path, start):
-    """Twenty epochs, each with workers of its own: one node, no hang."""
+    """Twenty epochs, each with new workers: one node, no deadlock."""
     process = started(tmp_path, "alone.py", alone("return", with_workers(start), rounds=20 * 8 // 5))
     out, err = process.communicate(timeout=WORKERS_S)
     assert (process.returncode, out) == (0, "enough rounds\n"), err
@@ -215,8 +215,8 @@ def test_workers_of_a_data_loader_do_not_disturb_a_swarm(tmp_path, start):
 
 
 @pytest.mark.acceptance
-def test_workers_that_outlive_a_killed_script_do_not_keep_its_node(tmp_path):
-    """They inherit what tells the node that the script is there, and see its end only when they look for it."""
+def test_workers_that_outlive_a_killed_script_do_not_keep_its_node_alive(tmp_path):
+    """They inherit the pipe that shows the node its script, and notice its end only when they look."""
     end = "time.sleep(2.0); os.kill(os.getpid(), 9)"
     process = started(tmp_path, "alone.py", alone(end, with_workers("fork", ", persistent_workers=True")))
     assert process.stdout.readline() == "enough rounds\n"
@@ -226,7 +226,7 @@ def test_workers_that_outlive_a_killed_script_do_not_keep_its_node(tmp_path):
     until(lambda: gone(tmp_path))
     assert time.monotonic() - began < 8.0
     assert load(tmp_path / "alone").ended == "left"
-    process.communicate(timeout=WAIT_S)  # until the workers, too, have closed what they inherited
+    process.communicate(timeout=WAIT_S)  # until the workers too have closed what they inherited
 
 
 STOPPED = """
@@ -273,8 +273,8 @@ swarm.close()
 
 
 @pytest.mark.acceptance
-def test_ctrl_c_in_a_step_and_in_each_wait_leaves_a_script_that_goes_on(tmp_path):
-    """Before training begins, inside the optimizer, and at a round's end, where the other one has not done its steps; the node answers."""
+def test_a_script_can_continue_after_ctrl_c_in_a_step_or_a_wait(tmp_path):
+    """Before training, inside the optimizer, and in the wait at a round's end for the other script; the node still answers."""
     given = f"model=model, optimizer=optimizer, {LOCAL}"
     script = STOPPED.replace("{SWARM}", f'starling.Swarm.create("first", rounds=30, local_steps=4, quorum=2, {given})')
     first = started(tmp_path, "first.py", script.replace("{PAUSE}", "0.01"))

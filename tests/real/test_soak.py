@@ -1,6 +1,6 @@
-"""A swarm of processes that lives long among comings and goings: nothing grows in those that stay.
+"""A long-running swarm of processes under churn: memory does not grow in the nodes that stay.
 
-STARLING_SOAK_S says for how long, an hour for instance; three minutes unless told.
+STARLING_SOAK_S sets the duration, for instance an hour; three minutes by default.
 """
 
 import os
@@ -17,7 +17,7 @@ from tests.harness.processes import ENDLESS, OWN, terminals, training, until
 SECONDS = float(os.environ.get("STARLING_SOAK_S", "180"))
 NODES, STAYING = 8, 4
 EVERY_S, AWAY_S, SAMPLE_S = 30.0, 10.0, 2.0
-WARM = 1 / 3  # of the time, after which everything has happened once
+WARM = 1 / 3  # share of the time after which everything has happened once
 FLAT = 0.05
 AGREED = ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}")
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest
 
 @dataclass
 class Watched:
-    """What two processes of a node that stays take, sampled while nobody is away; who came back may still be starting."""
+    """Resources of both processes of a node that stays, sampled while no node is away or starting."""
 
     node: psutil.Process
     at: list[float] = field(default_factory=list)
@@ -47,15 +47,15 @@ class Watched:
             self.taken.setdefault(name, []).append(value)
 
     def medians(self, name):
-        """In the half of the time after warming up, and in the last quarter."""
+        """Return medians of half of the time after warming up, and of the last quarter."""
         begin, last = SECONDS * WARM, SECONDS * (1.0 - (1.0 - WARM) / 4)
         early = [it for it, at in zip(self.taken[name], self.at, strict=True) if begin <= at < begin + (last - begin) / 2]
         late = [it for it, at in zip(self.taken[name], self.at, strict=True) if at >= last]
         return median(early), median(late)
 
 
-def test_nothing_grows_in_those_that_stay_while_others_come_and_go(tmp_path):
-    """One of eight every half minute is killed, or leaves, and comes back ten seconds later; memory stays within five percent."""
+def test_memory_of_long_running_nodes_does_not_grow_under_churn(tmp_path):
+    """Every half minute one of eight is killed or leaves, and returns ten seconds later; memory stays within five percent."""
     folders = [tmp_path / str(index) for index in range(NODES)]
 
     def all_here():

@@ -1,8 +1,8 @@
-"""Nodes that have next to no processor: one command, and its figures.
+"""Nodes with almost no processor time: one command, and its figures.
 
     pytest -s -m acceptance tests/real/test_starved.py
 
-STARLING_STARVED_S says for how long, five minutes unless told. Whole nodes; each with its engine has a thirtieth of a core.
+STARLING_STARVED_S sets the duration, five minutes by default. Whole nodes; each with its engine has a thirtieth of a core.
 """
 
 import os
@@ -22,12 +22,12 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest
 
 
 def said(folders, name):
-    """How many events of this name each node has had; the log has all."""
+    """Return the number of events with this name in each node's log."""
     return [(folder / "log.jsonl").read_text().count(f'"{name}"') for folder in folders]
 
 
 def seconds_of(family):
-    """Of the processor."""
+    """Return the processor seconds of a process."""
     return sum(sum(it.cpu_times()[:2]) for it in family)
 
 

@@ -1,6 +1,6 @@
-"""A model to a joiner from three peers, each a host with a line of 100 Mbit/s: at the rate of the line, over a restart, past a liar.
+"""A model is sent to a joiner by three peers, each a host with a line of 100 Mbit/s: at line rate, across a restart, despite a liar.
 
-STARLING_STATE_MB says how large it is, 1000 for instance; 100 unless told. A round trip takes 40 ms.
+STARLING_STATE_MB sets its size, for instance 1000; 100 by default. A round trip takes 40 ms.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from tests.harness.namespaces import lan
 from tests.harness.processes import ENVIRONMENT, ROOT
 
 SIZE = int(os.environ.get("STARLING_STATE_MB", "100")) * 1_000_000
-LINE = Line(100, delay_ms=10, mtu=9000)  # of larger packets than usual, which cost this machine less
+LINE = Line(100, delay_ms=10, mtu=9000)  # larger packets than usual, which cost this machine less
 LINE_BYTES_PER_S = LINE.mbit * 1e6 / 8
 SHARE = 0.85  # of the line
-UNDER_WAY = 3 * 4 << 20  # what three peers may have sent when the joiner is killed: four chunks each
+UNDER_WAY = 3 * 4 << 20  # bytes that three peers may have sent when the joiner is killed: four chunks each
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
 
@@ -43,7 +43,7 @@ def on(host, *words, **options):
 
 @contextmanager
 def holders(hosts, model, kinds):
-    """Processes that hold the model -> their addresses."""
+    """Start processes that have the model; return their addresses."""
     with ExitStack() as stack:
         started = []
         for number, (host, kind) in enumerate(zip(hosts, kinds, strict=True)):
@@ -54,7 +54,7 @@ def holders(hosts, model, kinds):
 
 
 def fetched(host, model, kept, addresses, until=2.0):
-    """What the joiner says: in the end, or when it has this share of the model and is killed."""
+    """Return the joiner's output: at the end, or when it is killed with this share of the model."""
     with on(host, "fetch", model, kept, *addresses) as process:
         for line in process.stdout:
             now = json.loads(line)
@@ -66,7 +66,7 @@ def fetched(host, model, kept, addresses, until=2.0):
     raise AssertionError("it ended before")
 
 
-def test_it_comes_at_the_rate_of_the_line_and_after_a_kill_only_the_rest_does(model, tmp_path):
+def test_a_model_download_uses_the_full_line_and_resumes_after_a_kill(model, tmp_path):
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
     with lan(4, LINE) as (*hosts, joiner), holders(hosts, model, ["hold"] * 3) as addresses:
         whole = fetched(joiner, model, tmp_path / "first.part", addresses)
@@ -86,7 +86,7 @@ def test_it_comes_at_the_rate_of_the_line_and_after_a_kill_only_the_rest_does(mo
     print(figures)  # noqa: T201 - what a large run is for
 
 
-def test_a_wrong_chunk_names_its_peer_and_costs_next_to_nothing(model, tmp_path):
+def test_a_wrong_chunk_blames_its_peer_and_costs_almost_nothing(model, tmp_path):
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
     with lan(4, LINE) as (*hosts, joiner), holders(hosts, model, ["hold", "lie", "hold"]) as addresses:
         whole = fetched(joiner, model, tmp_path / "third.part", addresses)

@@ -1,10 +1,10 @@
-"""Nodes at the end of thin lines, with a model that fills them for many seconds: one command, and its figures.
+"""Nodes on slow connections, with a model that takes many seconds to send: one command, and its figures.
 
     pytest -s -m acceptance tests/real/test_thin_lines.py
 
-STARLING_THIN_S says for how long, ten minutes unless told. A packet from host to host crosses two lines, each of which holds a tenth of a
-second of packets, as a router's queue. Round trips are those that status shows of each peer, which change with every probe; one that was
-repeated counts from its first frame.
+STARLING_THIN_S sets the duration, ten minutes by default. A packet from host to host crosses two lines, each of which queues a tenth of a
+second of packets, like a router. Round trips are those that status shows for each peer, updated by every probe; a repeated probe counts
+from its first frame.
 """
 
 import os
@@ -22,7 +22,7 @@ SECONDS = float(os.environ.get("STARLING_THIN_S", "600"))
 NODES, LINE, HIDDEN = 4, Line(1), 13_333
 TRIP_S = 0.5
 LOOK_S = 0.2
-BUSY = 0.5  # of what the line can carry one way, from one look to the next: a payload is under way
+BUSY = 0.5  # share of the line's one-way capacity between two samples: a payload is in flight
 
 pytestmark = [
     pytest.mark.real,
@@ -35,7 +35,7 @@ pytestmark = [
 
 @dataclass
 class Probes:
-    """Round trips that one node shows, and which of them were of a time in which its line was at work."""
+    """Round trips that one node shows, separated by whether its line was busy."""
 
     shell: Shell
     folder: Path
@@ -57,7 +57,7 @@ class Probes:
 
 
 def shares(trips):
-    """In words; and the 99th percentile."""
+    """Return the shares in words, and the 99th percentile."""
     trips = sorted(trips)
     at = {share: trips[int(share * (len(trips) - 1))] for share in (0.5, 0.9, 0.99, 1.0)}
     return f"{len(trips)} probes, seconds by share: " + ", ".join(f"{it}: {at[it]:.3f}" for it in at), at[0.99]

@@ -1,8 +1,8 @@
-"""Every known attack on a libp2p host, from another process, against a node as people run it: it lives, and honest peers are served.
+"""Every known attack on a libp2p host, from another process, against a normal node: it survives, and honest peers are served.
 
-The letters are those of the threat model, where a stock py-libp2p host dies, goes deaf, or slows down. While an attack goes on, every half
-second an honest newcomer connects and asks for the manifest, as does one that is connected already; the control socket is asked from
-outside, and a stopwatch lies on the node's loop (`tests/harness/victim.py`).
+The letters are those of the threat model, for attacks under which a stock py-libp2p host dies, becomes unreachable, or slows down. During
+an attack an honest newcomer connects every half second and requests the manifest, as does an already connected one; the control socket is
+queried from outside, and the node's loop is timed (`tests/harness/victim.py`).
 """
 
 import json
@@ -40,7 +40,7 @@ CREATE = "create --set task.kind=digits --set pace.quorum=2 --set pace.rounds=0 
 
 @dataclass
 class Victim:
-    """A node without company, waiting for others, and who attacks it."""
+    """A node that waits for members, and its attacker."""
 
     directory: Path
     process: psutil.Process
@@ -50,12 +50,12 @@ class Victim:
     attackers: subprocess.Popen
 
     def reset(self):
-        with self.worst.open("r+b") as file:  # in place: the node holds a map of it
+        with self.worst.open("r+b") as file:  # modified in place: the node has a memory map of it
             file.write(bytes(SECONDS.size))
 
     @property
     def late_s(self):
-        """Longest stretch of its loop's own work since the reset."""
+        """Return the longest stretch of its loop's own work since the reset."""
         return SECONDS.unpack(self.worst.read_bytes())[0]
 
 
@@ -96,7 +96,7 @@ def victim(tmp_path_factory):
 
 @dataclass
 class Seen:
-    """What was measured while an attack went on."""
+    """Measurements during an attack."""
 
     newcomers: list[float] = field(default_factory=list)
     present: list[float] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Seen:
 
 
 async def asked(network, victim, peer):
-    """Seconds until the manifest is here."""
+    """Return the seconds until the manifest has arrived."""
     began = trio.current_time()
     with trio.fail_after(10 * SERVED_S):
         await network.send(peer, "state", frames.encode(ManifestQuery(victim.swarm)))
@@ -127,7 +127,7 @@ async def newcomer(victim, name, seen):
 
 
 async def probe(victim, present, peer, seen):
-    """Every half second, whether the last ones were served or not."""
+    """Request every half second, whether or not the last requests were served."""
     async with trio.open_nursery() as nursery:
         for number in range(10_000):
             nursery.start_soon(newcomer, victim, f"honest {os.getpid()} {number}", seen)
@@ -200,13 +200,13 @@ def check(victim, name, seconds, times):
 
 
 @pytest.mark.parametrize("name", sorted(TIMES))
-def test_a_node_under_attack_serves_the_honest_and_keeps_its_memory_and_its_time(victim, name):
+def test_a_node_under_attack_serves_honest_peers_within_bounded_memory_and_time(victim, name):
     """Honest peers within two seconds throughout, memory no more than 64 MiB higher, the loop never busy for a tenth of a second."""
     check(victim, name, 1.0, TIMES[name])
 
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("name", sorted(MORE))
-def test_a_node_stands_every_attack_for_long(victim, name):
-    """The same for ten seconds and more."""
+def test_a_node_withstands_every_attack_for_long(victim, name):
+    """The same for at least ten seconds."""
     check(victim, name, 10.0, MORE[name])

@@ -1,4 +1,4 @@
-"""The terminal UI in real terminals on a demo that runs: what a person would see, and what that costs."""
+"""The terminal UI in real terminals on a running demo: what a user sees, and what that costs."""
 
 import sys
 import time
@@ -21,8 +21,8 @@ def ui(folder, size):
 
 
 @pytest.mark.slow
-def test_every_screen_follows_a_demo_of_which_a_node_is_killed_and_comes_back(tmp_path):
-    """Both sizes at once, attached to all nodes; the chosen node dies under our eyes."""
+def test_every_screen_follows_a_demo_with_a_killed_and_restarted_node(tmp_path):
+    """Both sizes at once, attached to all nodes; the chosen node is killed."""
     with terminals() as terminal:
         demo = terminal("starling demo --nodes 3 --seconds 600 --kill 1@0.01 --no-tui --dir kept", tmp_path, "demo")
         demo.until(lambda: status_of(tmp_path / "kept" / "node-2"))
@@ -51,8 +51,8 @@ def test_every_screen_follows_a_demo_of_which_a_node_is_killed_and_comes_back(tm
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("key", "12345")
-def test_a_look_costs_at_most_three_hundredths_of_a_core(tmp_path, key):
-    """A minute of processor time on a demo of eight nodes, at both sizes."""
+def test_the_terminal_ui_uses_at_most_three_hundredths_of_a_core(tmp_path, key):
+    """Processor time over a minute on a demo of eight nodes, at both sizes."""
     with terminals() as terminal:
         demo = terminal("starling demo --seconds 600 --no-tui --dir kept", tmp_path, "demo")
         demo.until(lambda: (now := status_of(tmp_path / "kept" / "node-7")) and now.round > 2)
@@ -60,7 +60,7 @@ def test_a_look_costs_at_most_three_hundredths_of_a_core(tmp_path, key):
             for screen in (small, large):
                 screen.shows("● training", timeout_s=PATIENCE_S)
                 screen.press(key)
-            time.sleep(5)  # what opening costs is not asked
+            time.sleep(5)  # the cost of opening does not count
             before = [spent_s(screen) for screen in (small, large)]
             time.sleep(60)
             cores = [(spent_s(screen) - at) / 60 for screen, at in zip((small, large), before, strict=True)]
@@ -69,7 +69,7 @@ def test_a_look_costs_at_most_three_hundredths_of_a_core(tmp_path, key):
 
 
 def spent_s(screen):
-    """Processor seconds that the program in this terminal has taken."""
+    """Return the processor seconds of the program in this terminal."""
     shell = psutil.Process(int(screen.run("list-panes", "-F", "#{pane_pid}").stdout))
     times = [each.cpu_times() for each in (shell, *shell.children(recursive=True))]
     return sum(each.user + each.system for each in times)

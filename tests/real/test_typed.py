@@ -20,12 +20,12 @@ from tests.harness.processes import bash, status_of, terminals, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
-IN_EVERY_RUN = {"first-swarm", "own-data", "open-swarm", "behind-a-router"}  # tutorials; the others nightly
+IN_EVERY_RUN = {"first-swarm", "own-data", "open-swarm", "behind-a-router"}  # tutorials in every run; the others nightly
 PAGES = [page for page in pages.PAGES if pages.blocks(page, "type")]
 
 
 def under_way(shell, run_dir: Path, nodes):
-    """It trains, waits for others that the page has yet to start, or is over as it should be."""
+    """Return whether a node trains, waits for nodes that the page starts later, or has ended well."""
     if shell.process.poll() is not None:
         assert shell.process.returncode == 0, shell.err
         return True
@@ -33,7 +33,7 @@ def under_way(shell, run_dir: Path, nodes):
     return now is not None and (now.state in {"training", "finished"} or (now.state == "waiting" and nodes == 1))
 
 
-def test_the_tutorials_are_typed():
+def test_tutorials_have_commands_to_type():
     """A change of the markup must not leave this file without pages."""
     typed = {"first-swarm", "own-data", "behind-a-router", "open-swarm", "resume", "caps", "debugging", "key-backup"}
     assert {page.stem for page in PAGES} >= typed
@@ -42,7 +42,7 @@ def test_the_tutorials_are_typed():
 @pytest.mark.parametrize(
     "page", [pytest.param(page, id=page.stem, marks=() if page.stem in IN_EVERY_RUN else pytest.mark.acceptance) for page in PAGES]
 )
-def test_a_page_can_be_typed(page, tmp_path):
+def test_typing_a_page_s_commands_works(page, tmp_path):
     invite, nodes = "INVITE", []
     with terminals() as terminal:
         for block in pages.blocks(page, "type"):

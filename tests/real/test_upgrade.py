@@ -27,7 +27,7 @@ SWARM = (
 
 @pytest.fixture(scope="module")
 def later(tmp_path_factory):
-    """The command of a later version, typed in a terminal."""
+    """Return the command of a later version, typed in a terminal."""
     source = source_tree(tmp_path_factory.mktemp("source"), CHANGES)
     wheel, _ = distributions(source, tmp_path_factory.mktemp("out"))
     home = tmp_path_factory.mktemp("venv")
@@ -40,8 +40,8 @@ def exchanging(run_dir, more_than=0):
     return now if now is not None and now.exchanges.committed > more_than else None
 
 
-def test_a_node_is_upgraded_while_its_swarm_trains_and_goes_back(tmp_path, later):
-    """Its identity, swarm and model stay; both versions exchange with each other, and each reads what the other wrote."""
+def test_a_node_is_upgraded_and_downgraded_while_its_swarm_trains(tmp_path, later):
+    """Its identity, swarm and model stay; the versions exchange with each other, and each reads the other's files."""
     with terminals() as terminal:
         creator = terminal(f"starling create {SWARM} {OWN} --shard 0 --dir creator --json", tmp_path, "creator")
         invite = json.loads(creator.until(creator.first_line))["invite"]
@@ -63,7 +63,7 @@ def test_a_node_is_upgraded_while_its_swarm_trains_and_goes_back(tmp_path, later
 
 
 def test_a_key_of_the_later_version_is_refused_by_the_older_in_one_line(tmp_path, later):
-    """Nothing of the swarm is lost: the owner is told to upgrade."""
+    """Nothing is lost: the owner is told to upgrade."""
     with terminals() as terminal:
         creator = terminal(f"{later} create {SWARM} {OWN} --set mix.novel=0.5 --dir creator --json", tmp_path, "creator")
         invite = json.loads(creator.until(creator.first_line))["invite"]

@@ -1,4 +1,4 @@
-"""Two nodes of different versions on real sockets: what both understand they use, else both say which is the older."""
+"""Two nodes of different versions on real sockets use the newest common version, or both report which is older."""
 
 import pytest
 
@@ -31,7 +31,7 @@ async def test_nodes_use_the_newest_version_that_both_speak():
 
 @on_sockets
 async def test_without_a_common_version_both_ends_learn_which_is_the_older():
-    """In one line each, once, and only the lane that differs is refused."""
+    """In one line each, once, and only the differing lane is refused."""
     old, new = Remembered(), Remembered()
     async with of_version("a", old, state=Range(1, 1)) as a, of_version("b", new, state=Range(2, 3)) as b:
         await a.dial(b.addresses[0])
@@ -43,14 +43,14 @@ async def test_without_a_common_version_both_ends_learn_which_is_the_older():
         await until(lambda: new.events)
         assert ("other_version", {"peer": b.peer_id}) in old.events
         assert ("other_version", {"peer": a.peer_id}) in new.events
-        assert len(old.events) <= 2  # what it found out, and what it was told
+        assert len(old.events) <= 2  # its own finding, and the other end's report
         await a.send(b.peer_id, "control", b"still")
         assert (await next_frame(b, "control")).frame == b"still"
 
 
 @on_sockets
-async def test_many_peers_that_tell_of_other_versions_are_not_as_many_lines():
-    """Anybody can make an identity and say anything; the log is for the owner."""
+async def test_version_reports_of_many_peers_give_few_log_lines():
+    """Identities and their claims are free, and the log is for the owner."""
     report = Remembered()
     async with of_version("a", report) as a:
         for number in range(50):

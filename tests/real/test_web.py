@@ -1,4 +1,4 @@
-"""`starling web` in a real browser, with nodes that are killed and come back."""
+"""`starling web` in a real browser, with nodes that are killed and return."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ MEASURED_S, SETTLE_S, POLL_S = 20.0, 3.0, 2.0  # POLL_S: as page.js polls
 
 @contextmanager
 def web(*arguments):
-    """The process, and the address that it prints."""
+    """Start the process; return it and the address that it prints."""
     process = subprocess.Popen(
         ["starling", "web", *map(str, arguments)], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -33,7 +33,7 @@ def web(*arguments):
 
 
 @needs_browser
-def test_every_page_is_drawn_while_a_node_is_killed_and_comes_back(tmp_path):
+def test_every_web_page_is_drawn_while_a_node_is_killed_and_restarted(tmp_path):
     demo = tmp_path / "demo"
     for name in ("node-0", "node-1"):
         (demo / name).mkdir(parents=True)
@@ -78,13 +78,13 @@ def test_every_page_is_drawn_while_a_node_is_killed_and_comes_back(tmp_path):
 
 
 class Poller:
-    """Asks as the page does, where no browser is installed."""
+    """Polls as the page does, where no browser is installed."""
 
     def __init__(self, address):
         self._address = address
 
     def look(self, page, duration_s):
-        """Show `page` for so long -> the title at the end."""
+        """Show `page` for this long; return the title at the end."""
         end = time.monotonic() + duration_s
         while True:
             with urllib.request.urlopen(f"{self._address}view.json?page={page}") as answer:
@@ -98,7 +98,7 @@ class Poller:
 
 
 class Looker(Browser):
-    """The same by the page itself."""
+    """Opens the page itself in a browser."""
 
     def __init__(self, address, folder):
         super().__init__(folder)
@@ -107,7 +107,7 @@ class Looker(Browser):
         self.shows("● training")
 
     def look(self, page, duration_s):
-        """As Poller.look."""
+        """Do the same as Poller.look."""
         self.value(f"location.hash = 'page={page}'")
         time.sleep(duration_s)
         return self.value("document.title")
@@ -131,7 +131,7 @@ def test_an_open_page_costs_the_server_at_most_three_hundredths_of_a_core(tmp_pa
     assert 0.0 < max(cores.values()) <= 0.03, cores
 
 
-def test_the_address_is_all_of_standard_output_and_a_signal_ends_the_page(tmp_path):
+def test_standard_output_is_the_address_only_and_a_signal_ends_the_server(tmp_path):
     (tmp_path / "node.toml").touch()
     for number in (signal.SIGINT, signal.SIGTERM):
         with web(tmp_path) as (process, address):
@@ -142,7 +142,7 @@ def test_the_address_is_all_of_standard_output_and_a_signal_ends_the_page(tmp_pa
             assert err.count("\n") == 1
 
 
-def test_a_port_that_is_taken_is_said_in_a_line(tmp_path):
+def test_a_port_in_use_gives_one_line(tmp_path):
     (tmp_path / "node.toml").touch()
     with web(tmp_path) as (_, address):
         port = address.split(":")[2].split("/")[0]

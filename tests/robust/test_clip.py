@@ -1,4 +1,4 @@
-"""Symmetric clipping bounds an exchange and keeps both ends antisymmetric, whatever the vector."""
+"""Symmetric clipping bounds an exchange and keeps both ends antisymmetric, for any vector."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_clipping_is_odd_to_the_bit(seed, exponent, tau):
 @given(seed=seeds, exponent=exponents, tau=st.floats(1e-3, 1e3))
 @examples(60)
 def test_the_norm_never_exceeds_tau_and_the_direction_stays(seed, exponent, tau):
-    """For float64 of any magnitude: squares that overflow must not turn into a zero or an infinity."""
+    """For float64 of any magnitude: overflowing squares must not give zero or infinity."""
     v = gaussian(seed, dtype=torch.float64) * 10.0**exponent
     shortened, clipped = clip(v, tau)
     unit = v / v.abs().max()
@@ -45,8 +45,8 @@ def test_the_norm_never_exceeds_tau_and_the_direction_stays(seed, exponent, tau)
 
 @given(seed=seeds, factor=st.floats(0.25, 4.0), tau=st.floats(1e-3, 1e3), dtype=st.sampled_from([torch.float32, torch.float64]))
 @examples(100)
-def test_near_the_threshold_only_what_is_longer_is_shortened(seed, factor, tau, dtype):
-    """Norms within a factor 4 of tau: what is no longer comes back itself, what is longer has norm tau and the same direction."""
+def test_near_the_threshold_only_longer_vectors_are_clipped(seed, factor, tau, dtype):
+    """Norms within a factor 4 of tau: shorter vectors are returned unchanged, longer ones get norm tau and keep their direction."""
     unit = gaussian(seed, dtype=torch.float64)
     v = (unit * (factor * tau / unit.norm())).to(dtype)
     norm = float(v.double().norm())
@@ -68,16 +68,16 @@ def test_huge_float32_vectors_are_clipped_accurately():
 
 
 @pytest.mark.parametrize("shorter", [1e-9, 1e-6, 1e-4])
-def test_sums_in_float32_decide_nothing_that_is_close(shorter):
-    """Of equal numbers, whose squares are all rounded the same way."""
-    v = torch.full((1 << 18,), 48 / 97)  # in float32 2.4e-4 too short
+def test_close_decisions_do_not_use_float32_sums(shorter):
+    """For equal numbers, whose squares are all rounded in the same direction."""
+    v = torch.full((1 << 18,), 48 / 97)  # a float32 sum is 2.4e-4 too short
     norm = float(v.double().norm())
     assert clip(v, norm * (1 - shorter))[1]
     assert not clip(v, norm * (1 + shorter))[1]
 
 
 @pytest.mark.parametrize("tau", [1e-30, 1e-26, 1e-23])
-def test_squares_that_float32_does_not_hold_count(tau):
+def test_squares_that_overflow_float32_count(tau):
     v = torch.full((100,), 1e-25)
     assert clip(v, tau)[1] == (tau < 1e-24)
 

@@ -1,4 +1,4 @@
-"""One node's measure of its peers' models: what a liar can do to it, and what honest peers need not fear."""
+"""A node's measure of its peers' distances: the effect of a liar, and that honest peers are not refused."""
 
 import math
 from dataclasses import asdict
@@ -15,7 +15,7 @@ LENGTHS = st.floats(1e-3, 1e3)
 
 
 def knowing(distances, step=0.0, round=0):
-    """A node that met peers "0", "1", … at these distances, as far as they are votes."""
+    """Return a node that has exchanged with peers "0", "1", … at these distances, as far as they have votes."""
     it = Distances()
     it.stepped(step)
     for peer, distance in enumerate(distances):
@@ -24,7 +24,7 @@ def knowing(distances, step=0.0, round=0):
 
 
 def meet(it, peer, distance, at=0):
-    """What is wrong with a peer, after another was met as before."""
+    """Return the verdict on a peer, after an ordinary exchange with another."""
     it.met("0", 1.4, at)
     return it.met(peer, distance, at)
 
@@ -36,12 +36,12 @@ def usual():
 
 
 def test_the_reference_is_the_lower_median_of_other_peers_and_own_steps(usual):
-    assert usual.reference("new", 0) == 1.2  # of 1, 1.2, 1.2 = 1.5 · 0.8 and 1.4
-    assert usual.reference("0", 0) == pytest.approx(OWN * 0.8)  # of 1, 1.2 and 1.2
+    assert usual.reference("new", 0) == 1.2  # lower median of 1, 1.2, 1.2 = 1.5 · 0.8 and 1.4
+    assert usual.reference("0", 0) == pytest.approx(OWN * 0.8)  # median of 1, 1.2 and 1.2
     assert knowing([1.0, 1.1, 9.0]).reference("new", 0) == 1.1
 
 
-def test_fewer_than_three_votes_judge_nobody_and_only_the_first_exchanges_are_bounded_by_own_steps():
+def test_fewer_than_three_votes_judge_nobody_and_own_steps_bound_only_the_first_exchanges():
     it = knowing([1.0, 1.0], step=0.0)
     it.stepped(1.0)
     assert Distances().reference("new", 0) == 0.0
@@ -51,7 +51,7 @@ def test_fewer_than_three_votes_judge_nobody_and_only_the_first_exchanges_are_bo
     assert share(1e9, 0.0) == 1.0
 
 
-def test_strikes_add_up_to_a_refusal_and_one_very_far_counts_half_as_much_again(usual):
+def test_strikes_add_up_to_a_refusal_and_very_far_models_count_one_and_a_half_times(usual):
     assert meet(usual, "far", FAR * 1.2, 0) is None
     first = meet(usual, "far", 5.0, 1)
     assert first == Far(5.0, pytest.approx(1.2), 1.0, 0)
@@ -61,8 +61,8 @@ def test_strikes_add_up_to_a_refusal_and_one_very_far_counts_half_as_much_again(
     assert meet(usual, "farther", 1.01 * FARTHER * 1.2, 4).refused == REFUSED
 
 
-def test_there_is_no_second_strike_before_another_peer_was_met(usual):
-    """It may be this node that has moved, which the others tell. Shortened it is each time."""
+def test_a_second_strike_requires_an_exchange_with_another_peer(usual):
+    """This node itself may have moved, which exchanges with others show. Clipping applies each time."""
     assert meet(usual, "far", 5.0).score == 1.0
     assert [usual.met("far", 5.0, 0) for _ in range(9)] == [None] * 9
     assert usual.reference("far", 0) == pytest.approx(1.2)
@@ -78,41 +78,41 @@ def test_ordinary_exchanges_clear_a_strike(usual):
 
 @pytest.fixture
 def back(usual):
-    """The same, after "far" was refused."""
+    """The same, after the peer "far" was refused."""
     while not meet(usual, "far", 5.0, 0).refused:
         pass
     return usual
 
 
-def test_who_comes_back_is_refused_for_twice_as_long_by_one_strike(back):
+def test_a_returned_peer_is_refused_for_twice_as_long_after_one_strike(back):
     refusals = [meet(back, "far", 5.0, 0).refused for _ in range(DOUBLED + 2)]
     assert refusals[:3] == [2 * REFUSED, 4 * REFUSED, 8 * REFUSED]
     assert refusals[DOUBLED - 1 :] == [REFUSED << DOUBLED] * 3
 
 
-def test_who_comes_back_must_be_as_near_as_others_until_ordinary_exchanges_have_cleared_it(back):
+def test_a_returned_peer_must_be_as_near_as_others_until_cleared(back):
     for _ in range(4):
         assert meet(back, "far", LIMIT * 1.2, 0) is None
     assert meet(back, "far", FAR * 1.2, 0) is None
     assert meet(back, "far", 5.0, 0).score == 1.0
 
 
-def test_who_comes_back_is_struck_by_whatever_is_shortened(back):
+def test_any_clipping_strikes_a_returned_peer(back):
     assert meet(back, "far", 1.01 * LIMIT * 1.2, 0).refused == 2 * REFUSED
 
 
-def test_the_refused_are_not_compared_with(usual):
+def test_refused_peers_are_not_part_of_the_reference(usual):
     meet(usual, "low", 0.1, 0)
     meet(usual, "far", 5.0, 0)
     meet(usual, "lower", 0.1, 0)
-    assert usual.reference("new", 0) == pytest.approx(1.2)  # of 0.1, 0.1, 1, 1.2, 1.2, 1.4 and 4.8
+    assert usual.reference("new", 0) == pytest.approx(1.2)  # median of 0.1, 0.1, 1, 1.2, 1.2, 1.4 and 4.8
     while not meet(usual, "far", 5.0, 0).refused:
         pass
-    assert usual.reference("new", 0) == 1.0  # of 0.1, 0.1, 1, 1.2, 1.2 and 1.4
+    assert usual.reference("new", 0) == 1.0  # lower median of 0.1, 0.1, 1, 1.2, 1.2 and 1.4
 
 
-def test_where_half_of_the_others_are_far_the_swarm_has_parted_and_nobody_is_judged_or_shortened(usual):
-    """Slow nodes and fast ones, or the parts of a network that is whole again: to refuse each other would keep them apart."""
+def test_if_half_of_the_peers_are_far_nobody_is_judged_or_clipped(usual):
+    """For example slow and fast nodes, or a healed partition: refusing each other would keep them apart."""
     for count, peer in enumerate("abc"):
         assert meet(usual, peer, 5.0, 0).refused == 0, f"{count} of 3 others are far"
     assert usual.reference("a", 0) > 0.0
@@ -121,21 +121,21 @@ def test_where_half_of_the_others_are_far_the_swarm_has_parted_and_nobody_is_jud
     assert usual.reference("0", LATELY + 1) == 0.0
 
 
-def test_one_liar_cannot_make_a_swarm_look_parted(usual):
-    """However far it is, and though it was refused."""
+def test_one_liar_cannot_make_a_swarm_look_divided(usual):
+    """However far away it is, and although it was refused."""
     meet(usual, "far", 1e9, 0)
     assert all(usual.reference(peer, 0) > 0.0 for peer in ("far", "new", "0"))
     meet(usual, "far", 1e9, 0)
     assert all(usual.reference(peer, 0) > 0.0 for peer in ("far", "new", "0"))
 
 
-def test_distances_of_long_ago_are_not_compared_with(usual):
+def test_old_distances_are_not_part_of_the_reference(usual):
     assert usual.reference("new", LATELY) == 1.2
     assert usual.reference("new", LATELY + 1) == 0.0
 
 
-def test_late_in_a_run_a_reference_that_has_become_small_accuses_nobody():
-    """A node with more data moves on while the others stand still."""
+def test_a_small_reference_late_in_a_run_judges_nobody():
+    """A node with more data still moves while the others stand still."""
     it = knowing([1.0, 1.0, 1.0], step=1.0)
     for at in range(5):
         for peer in range(4):
@@ -148,14 +148,14 @@ def test_late_in_a_run_a_reference_that_has_become_small_accuses_nobody():
 
 
 @pytest.mark.parametrize("length", [0.0, math.inf, math.nan])
-def test_of_a_way_of_no_length_nothing_is_learned(length):
+def test_distances_of_zero_are_ignored(length):
     it = knowing([1.0, 1.0], step=length)
     assert it.reference("new", 0) == 0.0
 
 
 @given(st.lists(st.floats(1.0, FAR), min_size=4, max_size=12), st.lists(ANY, min_size=1, max_size=5), st.data())
 def test_one_liar_moves_the_reference_by_one_rank_at_most(distances, lies, data):
-    """Whatever it sends, and however often: as one vote more, or less, or in another place."""
+    """Whatever it sends, it adds, removes or moves a single vote."""
     it, votes = knowing(distances), sorted(distances)
     liar = str(data.draw(st.integers(0, len(distances) - 1)))
     middle = (len(votes) - 1) // 2
@@ -166,7 +166,7 @@ def test_one_liar_moves_the_reference_by_one_rank_at_most(distances, lies, data)
 
 
 @given(st.lists(LENGTHS, min_size=3, max_size=8), LENGTHS, st.lists(ANY, max_size=6))
-def test_no_distance_of_a_peer_is_part_of_the_measure_of_its_own(distances, step, own):
+def test_a_peer_s_reference_excludes_its_own_distances(distances, step, own):
     it = knowing(distances, step)
     before = it.reference("liar", 0)
     for distance in own:
@@ -194,7 +194,7 @@ def test_peers_that_differ_by_less_than_the_bound_are_never_struck(meetings, ste
         assert it.met(str(peer), distance, at) is None
 
 
-def test_memory_is_bounded_whoever_comes(usual):
+def test_memory_of_distances_is_bounded(usual):
     for peer in range(REMEMBERED + COMPARED):
         for near in range(2):
             usual.met(f"near {near} of {peer}", 1.0, 0)
@@ -204,7 +204,7 @@ def test_memory_is_bounded_whoever_comes(usual):
 
 
 @given(st.floats(0.0, 1e38), st.just(0.0) | st.floats(1e-38, 1e38))
-def test_a_share_keeps_what_is_within_the_limit_and_shortens_the_rest_to_the_reference(distance, reference):
+def test_a_share_is_1_within_the_limit_and_clips_longer_distances_to_the_reference(distance, reference):
     part = share(distance, reference)
     if reference == 0.0 or distance <= LIMIT * reference:
         assert part == 1.0
@@ -214,11 +214,11 @@ def test_a_share_keeps_what_is_within_the_limit_and_shortens_the_rest_to_the_ref
 
 
 @given(LENGTHS, LENGTHS, LENGTHS, st.floats(-1e-7, 1e-7))
-def test_both_ends_move_a_flow_by_the_same_share_though_their_norms_differ_by_rounding(distance, ours, theirs, rounding):
+def test_both_ends_use_equal_shares_despite_rounding_of_norms(distance, ours, theirs, rounding):
     said = min(share(distance, ours), share(distance, theirs))
     assert agreed(said, distance * (1.0 + rounding), theirs) == said
 
 
 @given(st.floats(0.0, 1.0), LENGTHS, LENGTHS)
-def test_what_the_other_end_says_makes_a_share_smaller_and_never_larger(said, distance, reference):
+def test_the_other_end_s_report_can_only_reduce_a_share(said, distance, reference):
     assert agreed(said, distance, reference) <= min(said, share(distance * (1.0 - 1e-5), reference))

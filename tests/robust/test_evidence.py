@@ -39,7 +39,7 @@ def proof(who: int, round: int = 5) -> Evidence:
     return equivocation(attestation_of(who, round, 1), attestation_of(who, round, 2))
 
 
-def test_two_vectors_for_one_round_prove_a_lie_to_anybody_who_knows_the_id():
+def test_two_signed_vectors_for_one_round_prove_equivocation():
     it = proof(1)
     assert it.peer == identity(1).peer_id
     assert CHECK(it.peer, it.a, it.b)
@@ -61,7 +61,7 @@ def test_two_vectors_for_one_round_prove_a_lie_to_anybody_who_knows_the_id():
     ],
     ids=["one vector", "two rounds", "two incarnations", "two swarms", "two peers", "one forged", "both forged"],
 )
-def test_nothing_else_is_a_proof(one, other):
+def test_other_statements_are_no_proof(one, other):
     it = equivocation(one, other)
     assert not CHECK(identity(1).peer_id, it.a, it.b)
 

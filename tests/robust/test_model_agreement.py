@@ -1,4 +1,4 @@
-"""The model of a late joiner: that of a consistent majority; honest models that differ are not blamed."""
+"""The model for a late joiner is that of a consistent majority; differing honest models are not blamed."""
 
 import math
 
@@ -61,7 +61,7 @@ def test_ten_times_the_usual_distance_is_not_blamed(spread, factor):
         assert agreed.state is not None
 
 
-def test_models_that_each_trained_alone_are_not_blamed():
+def test_models_trained_separately_are_not_blamed():
     origin = normal("origin")
     ways = torch.linalg.qr(torch.randn(D, 3, generator=generator(7, "ways"))).Q.T
     models = [origin + way for way in ways]
@@ -69,7 +69,7 @@ def test_models_that_each_trained_alone_are_not_blamed():
     assert agree([models[0], models[0].clone(), models[1]], origin, [9, 9, 9]).outside == ()
 
 
-def test_a_model_of_a_later_round_may_have_come_further():
+def test_a_model_of_a_later_round_may_be_farther_away():
     origin, models = swarm(2, 1.0, 0.01)
     later = origin + 2.8 * (models[0] - origin)
     assert agree([*models, later], origin, [8, 8, 20]).outside == ()
@@ -95,7 +95,7 @@ def test_opposite_updates_in_the_first_rounds_are_not_blamed():
     far=st.floats(0.0, 100.0),
     rounds=st.integers(1, 10**6),
 )
-def test_fewer_than_half_that_lie_neither_move_the_state_far_nor_get_an_honest_one_blamed(count, seed, spread, far, rounds):
+def test_a_lying_minority_neither_moves_the_state_far_nor_incriminates_honest_peers(count, seed, spread, far, rounds):
     origin, models = swarm(count - (count - 1) // 2, 1.0, spread)
     draw = generator(seed, "lies")
     lies = [
@@ -122,15 +122,15 @@ def test_two_contradicting_reports_are_both_ignored():
 
 
 @pytest.mark.parametrize(("way", "agreed"), [(1e-4, True), (1e-2, False)])
-def test_models_that_have_hardly_moved_agree_whatever_their_directions(way, agreed):
-    """Codecs move them by more than a learning rate that has not risen yet; of three as far apart as they can be none is near."""
+def test_models_that_have_hardly_changed_agree_in_any_direction(way, agreed):
+    """Codec errors exceed the steps of a small initial learning rate; of three models at maximal distance none is close."""
     origin, _ = swarm(1, way=0.0, spread=1.0)
     one, other = torch.eye(D)[:2]
     models = [origin + way * (math.cos(angle) * one + math.sin(angle) * other) for angle in (0.0, math.tau / 3, -math.tau / 3)]
     assert (agree(models, origin, [9, 9, 9]).state is not None) == agreed
 
 
-def test_the_state_is_the_coordinate_median_of_those_that_agree():
+def test_the_state_is_the_coordinate_median_of_agreeing_models():
     origin, models = swarm(3, 1.0, 0.05)
     agreed = agree(models, origin, [9, 9, 9])
     assert torch.equal(agreed.state, torch.stack(models).median(0).values)
@@ -145,7 +145,7 @@ def test_the_state_is_the_coordinate_median_of_those_that_agree():
 
 @examples(30)
 @given(count=st.integers(1, 6), dtype=st.sampled_from([torch.float32, torch.float64]))
-def test_nothing_that_was_given_is_modified_and_the_result_is_no_view_of_it(count, dtype):
+def test_inputs_are_not_modified_and_the_result_is_not_a_view(count, dtype):
     origin, models = swarm(count, 1.0, 0.05)
     origin, models = origin.to(dtype), [model.to(dtype) for model in models]
     before = [each.clone() for each in (origin, *models)]
@@ -156,7 +156,7 @@ def test_nothing_that_was_given_is_modified_and_the_result_is_no_view_of_it(coun
     assert all(torch.equal(one, other) for one, other in zip(before, (origin, *models), strict=True))
 
 
-def test_distances_are_right_beyond_one_chunk():
+def test_distances_are_right_for_several_chunks():
     origin = torch.zeros(400_000)
     models = [torch.ones(400_000), torch.ones(400_000), torch.ones(400_000)]
     models[2][-1] = 2000.0
@@ -167,7 +167,7 @@ def test_distances_are_right_beyond_one_chunk():
 
 
 def test_models_are_read_a_part_at_a_time_from_front_to_back_twice():
-    """Parts of files that are behind need not be in memory: they are spoiled here as soon as they are."""
+    """Parts already read need not stay in memory: the test overwrites them."""
     origin = torch.zeros(600_000)
     models, behind = [torch.ones(600_000) for _ in range(3)], 0
 
@@ -185,7 +185,7 @@ def test_models_are_read_a_part_at_a_time_from_front_to_back_twice():
     assert torch.equal(agreed.state, torch.ones(600_000))
 
 
-def test_senseless_input_is_refused():
+def test_invalid_input_is_refused():
     origin = torch.zeros(3)
     for models, rounds in (([], []), ([torch.zeros(2)], [1]), ([torch.zeros(3)], [1, 2])):
         with pytest.raises(ValueError, match="models must be"):

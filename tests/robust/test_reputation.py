@@ -1,4 +1,4 @@
-"""Fault scores and contributions: decay, thresholds, bans that end, the operator's decisions, and bounded memory."""
+"""Fault scores and contributions: decay, thresholds, expiring bans, the owner's decisions, and bounded memory."""
 
 import pytest
 from hypothesis import given
@@ -83,11 +83,11 @@ def test_a_good_record_offsets_two_hard_faults_at_most(record, states):
     assert reputation.standing("p", record + 1e6).state == "probation"
 
 
-def test_a_peer_that_is_late_once_a_minute_stays_for_ever():
+def test_a_peer_that_is_late_once_a_minute_is_never_banned():
     assert set(faults(Reputation(), "late", *(60.0 * minute for minute in range(10_000)))) == {"ok"}
 
 
-def test_bans_end_and_double_also_over_a_restart():
+def test_bans_expire_and_double_also_across_a_restart():
     reputation = Reputation(ban=20.0, quarantine=15.0, ban_s=100.0)
     for now, length in ((0.0, 100.0), (1000.0, 200.0), (2000.0, 400.0)):
         assert faults(reputation, "not_finite", now, now) == ["ok", "ban"]
@@ -124,8 +124,8 @@ def test_thresholds_out_of_order_and_empty_bounds_are_refused(wrong):
 
 @given(history=histories, silence=st.floats(0, 10_000), more=st.floats(0, 10_000))
 @examples(150)
-def test_nothing_rises_in_silence_whatever_happened_before(history, silence, more):
-    """So neither blame nor trust comes from waiting, and after a quarantine or ban a peer is on probation, never active."""
+def test_scores_never_rise_without_exchanges(history, silence, more):
+    """Waiting earns neither blame nor trust, and after a quarantine or ban a peer is on probation, never active."""
     reputation, now = lived(history)
     for peer in "abc":
         first = reputation.standing(peer, now)
@@ -141,7 +141,7 @@ def test_nothing_rises_in_silence_whatever_happened_before(history, silence, mor
 
 @given(history=histories)
 @examples(60)
-def test_numbers_stay_in_their_bounds_and_a_fault_never_helps(history):
+def test_scores_stay_within_bounds_and_a_fault_never_improves_them(history):
     reputation, now = lived(history)
     for peer in "abc":
         before = reputation.standing(peer, now)
@@ -168,7 +168,7 @@ def test_a_peer_becomes_active_by_exchanges_and_only_for_a_while():
     assert reputation.standing("p", 20.0 + 10 * 3600).state == "probation"
 
 
-def test_proof_bans_at_once_even_the_best():
+def test_a_proof_bans_at_once_even_the_best_peer():
     reputation = Reputation()
     for turn in range(1000):
         reputation.exchanged("p", float(turn))
@@ -218,7 +218,7 @@ def test_an_inviter_is_charged_a_quarter_of_the_faults_of_its_invitees():
     assert score(reputation, "host", 0.0) == INVITER_SHARE * HARD
 
 
-def test_one_bad_guest_does_not_shut_out_its_host_and_seven_do():
+def test_one_bad_guest_does_not_ban_its_host_and_seven_do():
     reputation = Reputation()
     for second in range(100):
         assert reputation.invited("host", "guest", "equivocation", float(second)) == OK
@@ -227,14 +227,14 @@ def test_one_bad_guest_does_not_shut_out_its_host_and_seven_do():
     assert states == ["ok", "ok", "quarantine", "quarantine", "quarantine", "quarantine", "ban"]
 
 
-def test_a_guest_may_be_charged_for_again_as_its_charge_decays():
+def test_a_host_may_be_charged_again_as_the_guest_s_charge_decays():
     reputation = Reputation(half_life_s=50.0)
     reputation.invited("host", "guest", "equivocation", 0.0)
     reputation.invited("host", "guest", "equivocation", 50.0)
     assert score(reputation, "host", 50.0) == pytest.approx(GUEST_MOST)
 
 
-def test_hosts_remember_as_many_guests_as_they_may_have():
+def test_charges_are_stored_for_as_many_guests_as_allowed():
     reputation = Reputation()
     for guest in range(200):
         reputation.invited("host", str(guest), "late", float(guest))

@@ -14,7 +14,7 @@ from tests.strategies import examples
 
 SIZES = (1, 3, 5, 7, 9, 11, 15, 21, 31)
 MAJORITY = {
-    # n, f: P[the Byzantine are a majority of s], two digits; None where there are not s others
+    # n, f: P[the Byzantine are a majority of s], two digits; None where there are fewer than s others
     (16, 1): ("6.7e-2", "0", "0", "0", "0", "0", "0", None, None),
     (16, 3): ("2.0e-1", "8.1e-2", "2.2e-2", "0", "0", "0", "0", None, None),
     (16, 5): ("3.3e-1", "2.4e-1", "1.7e-1", "1.0e-1", "4.2e-2", "0", "0", None, None),
@@ -37,7 +37,7 @@ def as_printed(value, like):
 
 
 @pytest.mark.parametrize(("n", "f"), MAJORITY)
-def test_the_chance_of_a_bad_majority_is_that_of_the_table(n, f):
+def test_the_probability_of_a_byzantine_majority_agrees_with_the_table(n, f):
     for s, printed in zip(SIZES, MAJORITY[n, f], strict=True):
         if printed is None:
             with pytest.raises(ValueError, match="s must be in"):
@@ -47,13 +47,13 @@ def test_the_chance_of_a_bad_majority_is_that_of_the_table(n, f):
 
 
 @pytest.mark.parametrize(("n", "f", "s", "b"), [(7, 3, 4, 1), (8, 2, 3, 0), (6, 5, 2, 1), (9, 4, 8, 3)])
-def test_the_chance_is_what_counting_all_samples_gives(n, f, s, b):
+def test_the_probability_equals_enumeration_of_all_samples(n, f, s, b):
     samples = list(combinations(range(n - 1), s))
     worse = sum(sum(member < f for member in sample) > b for sample in samples)
     assert overflow(n, f, s, b) == pytest.approx(worse / len(samples), rel=1e-12)
 
 
-def test_the_open_preset_is_exceeded_in_four_rounds_of_a_hundred_and_bounded_rules_are_made_for_it():
+def test_the_open_preset_s_bound_is_exceeded_in_four_rounds_of_a_hundred():
     """F = 3 of 16, k = 6, b = 2: all three are drawn in 4.4 % of the draws."""
     assert overflow(16, 3, 6, 2) == pytest.approx(0.044, abs=5e-4)
 
@@ -64,12 +64,12 @@ SHARES = {64: (3, 6, 13, 19), 256: (13, 26, 51, 77), 1000: (50, 100, 200, 300), 
 @pytest.mark.parametrize(
     ("n", "f", "most"), [(64, 6, (5, 6, 6, 6)), (64, 13, (6, 8, 10, 13)), (1000, 100, (6, 8, 10, 15)), (1000, 200, (6, 9, 13, 20))]
 )
-def test_b_hat_of_1000_rounds(n, f, most):
+def test_b_hat_of_1000_rounds_agrees_with_the_table(n, f, most):
     assert tuple(b_hat(n, f, s, n - f, 1000, 0.01) for s in (6, 9, 15, 30)) == most
 
 
 def test_the_exact_count_needs_fewer_than_the_bounds_of_theory():
-    """RPEL's closed form asks for more peers than there are members, a Chernoff bound of the majority for 26."""
+    """RPEL's closed form requires more peers than there are members, a Chernoff bound of the majority 26."""
     n, f, rounds, epsilon = 100, 10, 200, 0.2
     spread = math.log(4 * (n - f) * rounds / epsilon)
     assert math.ceil(3 * n / f * spread + 2) == 386
@@ -80,7 +80,7 @@ def test_the_exact_count_needs_fewer_than_the_bounds_of_theory():
 
 @given(n=st.integers(2, 60), data=st.data())
 @examples(60)
-def test_b_hat_is_the_least_that_keeps_its_promise(n, data):
+def test_b_hat_is_the_smallest_sufficient_bound(n, data):
     f, s = data.draw(st.integers(0, n - 1)), data.draw(st.integers(0, n - 1))
     nodes, rounds, epsilon = data.draw(st.sampled_from([(1, 1, 0.5), (7, 10, 0.1), (50, 1000, 0.01)]))
     b = b_hat(n, f, s, nodes, rounds, epsilon)
@@ -126,7 +126,7 @@ def rows(text, header):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_numbers_in_the_documentation_are_these():
+def test_documented_probabilities_agree_with_the_code():
     text = DOCS.read_text()
     table = rows(text, "| n, f |")
     assert len(table) == 6
@@ -165,8 +165,8 @@ def test_without_caps_every_set_is_as_likely_as_any_other():
     assert sum((count - expected) ** 2 / expected for count in counts.values()) < 43.8
 
 
-def test_an_army_of_one_prefix_gets_one_place():
-    """Ten times as many as the honest, all in one /24: at most `per_prefix` of six."""
+def test_many_identities_of_one_prefix_get_one_place():
+    """Ten times as many as the honest, all in one /24, get at most `per_prefix` of six places."""
     honest = {f"h{i}": labels([f"/ip4/20.{i}.0.1/tcp/1"]) for i in range(10)}
     army = {f"s{i}": labels([f"/ip4/66.1.1.{i}/tcp/1"]) for i in range(100)}
     for seed in range(200):
@@ -197,7 +197,7 @@ def test_a_draw_takes_any_source_of_integers_and_each_candidate_once():
         ("/ip4/10.2.3.4/tcp/1/p2p/R/p2p-circuit/p2p/P", None),
     ],
 )
-def test_the_prefix_of_an_address(address, prefix):
+def test_addresses_have_the_expected_prefixes(address, prefix):
     assert prefix_of(address) == prefix
 
 
@@ -207,7 +207,7 @@ def test_any_text_has_a_prefix_or_none(text):
     assert prefix is None or prefix in {"named", "relayed"} or "/" in prefix
 
 
-def test_a_peer_counts_under_all_its_prefixes_and_its_operator():
+def test_a_peer_counts_for_all_its_prefixes_and_its_operator():
     found = labels(["/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3.9/tcp/1", "/ip4/10.0.0.1/tcp/1", "/ip6/2a00::1/tcp/1"], "acme")
     assert found == {"1.2.3.0/24", "2a00::/48", "operator acme"}
     assert labels(["/ip4/10.0.0.1/tcp/1"]) == frozenset()

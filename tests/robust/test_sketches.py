@@ -1,4 +1,4 @@
-"""Sketches of long vectors: cosines are preserved, and what an attacker that knows the seed can do."""
+"""Sketches of long vectors preserve cosines; and the effect of an attacker that knows the seed."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_a_sketch_preserves_cosines(mixed):
 
 @pytest.mark.parametrize("buckets", [64, 1024])
 def test_the_error_shrinks_with_the_root_of_the_number_of_buckets(buckets):
-    """Root mean square over 40 seeds of a cosine that is 0: 1/√s."""
+    """Root mean square over 40 seeds of a cosine of 0: 1/√s."""
     x, y = vector(5000, "x"), vector(5000, "y")
     errors = [cosine(sketch(x, seed, buckets), sketch(y, seed, buckets)) - cosine(x, y) for seed in range(40)]
     assert 0.7 < math.sqrt(sum(error**2 for error in errors) / 40 * buckets) < 1.4
@@ -62,7 +62,7 @@ def test_every_coordinate_counts_once_in_every_chunk():
         assert (found.count_nonzero(), float(found.abs().sum())) == (1, 2.0)
 
 
-def test_an_attacker_that_knows_the_seed_can_make_clones_look_different():
+def test_an_attacker_with_the_seed_can_make_clones_look_different():
     """A component along the signs of one bucket is √(d/s) = 7 times as long in the sketch."""
     x = vector(200_000, "x").requires_grad_()
     sketched = sketch(x, 3)
@@ -74,7 +74,7 @@ def test_an_attacker_that_knows_the_seed_can_make_clones_look_different():
     assert cosine(sketch(moved[0], 3), sketch(moved[1], 3)) < 0.3
 
 
-def test_sketched_clones_are_as_similar_as_whole_ones():
+def test_sketched_clones_are_as_similar_as_unsketched_ones():
     update = vector(20_000, "clone")
     sketched = similarity(sketch(torch.stack((update, update, vector(20_000, "honest"))), 4))
     assert float(sketched[0, 1]) == pytest.approx(1.0, abs=1e-6)

@@ -1,11 +1,10 @@
-"""Clones that turn class 1 into 7, in a complete overlay: what FoolsGold on sketched histories detects, and what not.
+"""Clones that turn class 1 into 7, in a complete overlay: which FoolsGold on sketched histories detects, and which not.
 
-16 nodes, softmax regression, 100 rounds of one local step with momentum, Dirichlet(0.5); attack success is the share of test samples of
-class 1 that honest nodes take for 7. Each attacker trains on its own data with the labels turned; clones all send the model of the first
-of them. "known" is a rule that is given the attackers and excludes them: what it takes for 7 is the price of data that are gone, and no
-success of the attack.
+16 nodes, softmax regression, 100 rounds of one local step with momentum, Dirichlet(0.5); attack success is the share of class 1 test
+samples that honest nodes classify as 7. Each attacker trains on its own data with flipped labels; clones all send the model of the first
+of them. "known" is a rule that excludes the attackers it is told of: its rate of 7 comes from the missing data, not from the attack.
 
-Means over two splits and three draws of batches each: one split alone is off by several points.
+Means over two splits and three draws of batches each; a single split is off by several points.
 """
 
 import math
@@ -32,13 +31,13 @@ def tensors(examples):
 
 
 def logits(models, x):
-    """(…, 650) models and (…, B, 64) samples -> (…, B, 10)."""
+    """Compute (…, 650) models on (…, B, 64) samples -> (…, B, 10)."""
     weight = models[..., : FEATURES * CLASSES].unflatten(-1, (CLASSES, FEATURES))
     return x @ weight.transpose(-1, -2) + models[..., None, FEATURES * CLASSES :]
 
 
 def gradient(models, x, y):
-    """Of the mean cross-entropy with a weight decay of 1e-3, model by model."""
+    """Return the gradient of the mean cross-entropy with a weight decay of 1e-3, for each model."""
     error = (torch.softmax(logits(models, x), -1) - one_hot(y, CLASSES)) / y.shape[-1]
     return torch.cat(((error.transpose(-1, -2) @ x).flatten(-2), error.sum(-2)), -1) + 1e-3 * models
 
@@ -83,7 +82,7 @@ def cell(rule, attack, bad, alpha=0.5):
     return tuple(sum(each) / len(runs) for each in zip(*runs, strict=True))
 
 
-def test_the_gradient_here_is_that_of_the_loss():
+def test_the_gradient_in_this_file_is_the_loss_s():
     models = torch.randn(2, FEATURES * CLASSES + CLASSES, generator=generator(0, "g"), dtype=torch.float64).requires_grad_()
     x = torch.randn(2, 5, FEATURES, generator=generator(1, "g"), dtype=torch.float64)
     y = torch.tensor([[0, 1, 2, 3, 4], [9, 8, 7, 6, 5]])
@@ -102,15 +101,15 @@ def test_clones_succeed_against_a_mean_and_not_against_foolsgold(bad):
     assert accuracy > mean_accuracy + 5
 
 
-def test_without_attackers_it_costs_little():
+def test_without_attackers_foolsgold_costs_little():
     assert cell("mean", "none", 0)[0] - cell("foolsgold", "none", 0)[0] <= 2
 
 
-def test_data_that_are_all_alike_do_not_make_honest_nodes_clones():
+def test_equal_data_do_not_make_honest_nodes_look_like_clones():
     assert cell("foolsgold", "clones", 8, 100.0)[1] <= 2
     assert cell("mean", "clones", 8, 100.0)[1] >= 20
     assert cell("mean", "none", 0, 100.0)[0] - cell("foolsgold", "none", 0, 100.0)[0] <= 2
 
 
-def test_sybils_with_data_of_their_own_succeed_all_the_same():
+def test_sybils_with_different_data_still_succeed():
     assert cell("foolsgold", "diverse", 5)[1] >= 20

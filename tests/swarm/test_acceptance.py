@@ -1,4 +1,4 @@
-"""The tables' claim, on production code: after 30 % loss and crash churn PET ends at the optimum of those who live, others do not."""
+"""The tables' main claim on production code: after 30 % loss and churn PET reaches the optimum of live nodes, others do not."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.harness.stories import virtual
 
 
 @virtual(3)
-async def test_pet_finds_the_optimum_of_the_living_after_loss_and_churn(seed):
+async def test_pet_finds_the_optimum_of_live_nodes_after_loss_and_churn(seed):
     reached = await row(seed, 300, dim=50, nodes=8)
     assert reached.crashed >= 1
     assert reached.joined >= 1
@@ -16,8 +16,8 @@ async def test_pet_finds_the_optimum_of_the_living_after_loss_and_churn(seed):
 
 
 @virtual(1, more=(2, 3, 4, 5))
-async def test_with_base_k_a_member_left_over_meets_the_others_when_its_turn_comes(seed):
-    """Of five, the fifth has a link in one round of five, in which the others have waited for what is lost."""
+async def test_with_base_k_a_leftover_member_exchanges_in_its_round(seed):
+    """The fifth of five has a link in one round of five, and the others then wait for lost exchanges."""
     reached = await row(seed, 120, dim=20, nodes=5, churn=0.0, overlay="base_k")
     assert reached.errors[-1] < 1e-3
 
@@ -29,7 +29,7 @@ async def test_averaging_alone_stops_at_its_floor(seed):
 
 
 @virtual(more=(2,))
-async def test_textbook_tracking_keeps_the_bias_that_the_crashed_left(seed):
+async def test_textbook_tracking_keeps_a_bias_from_crashed_nodes(seed):
     reached = await row(seed, 120, dim=50, mix="gradient_tracking", churn=0.06, nodes=8)
     assert reached.crashed >= 1
     assert reached.errors[-1] > 1e-4
@@ -39,10 +39,10 @@ async def test_textbook_tracking_keeps_the_bias_that_the_crashed_left(seed):
 @pytest.mark.acceptance
 @pytest.mark.timeout(3600)
 @virtual(1)
-async def test_the_row_of_the_table(seed):
-    """d = 200, T = 2,000, churn .03 a round until half-time. Table: PET 8e-31, averaging 1e-1, tracking with churn 1e-2 to 2e-1.
+async def test_the_swarm_reproduces_its_row_of_the_table(seed):
+    """d = 200, T = 2,000, churn .03 per round until half-time. Table: PET 8e-31, averaging 1e-1, tracking with churn 1e-2 to 2e-1.
 
-    Nodes of the table take part in two exchanges per K local steps, those here in one: PET gets as many after the churn as it has there.
+    Nodes of the table do two exchanges per K local steps, those here one: PET gets as many after the churn as in the table.
     """
     pet = await row(seed, 2000, calm=1000)
     assert pet.errors[-1] < 8e-29

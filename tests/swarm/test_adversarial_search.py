@@ -1,9 +1,8 @@
-"""A search for what one member can do to whole honest nodes: hypothesis draws what it says, to whom and when, and what happens meanwhile.
+"""A search for the harm that one member can do to whole honest nodes: hypothesis draws its messages, their receivers and times, and faults.
 
-The member speaks any legal message of the wire, with values that are true, nearly true, old, extreme or another's; it answers or does not,
-alters, delays or repeats what an honest node in its place would say, plays back what it heard, comes and goes. A run of the machine is one
-schedule: three honest nodes and the member, in virtual time. `make search` tries ten thousand of them; what it finds is shrunk to the few
-rules that do it.
+The member sends any legal message of the wire, with values that are true, nearly true, old, extreme or another's; it answers or does not,
+alters, delays or repeats what an honest node would send, replays recorded frames, leaves and returns. A run of the machine is one schedule:
+three honest nodes and the member, in virtual time. `make search` tries ten thousand; a failing one is shrunk to the few rules it needs.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from tests.harness.searched_swarm import HONEST, Alteration, SearchedSwarm
 from tests.harness.sections import taken
 from tests.harness.stepwise import Stepwise
 
-SCHEDULES = int(os.environ.get("STARLING_SEARCH_SCHEDULES", "96"))  # of all machines; a minute in all
-SEED = int(os.environ.get("STARLING_SEARCH_SEED", "0"))  # of the first of them
+SCHEDULES = int(os.environ.get("STARLING_SEARCH_SCHEDULES", "96"))  # examples for all machines; a minute in all
+SEED = int(os.environ.get("STARLING_SEARCH_SEED", "0"))  # examples for the first of them
 PHASES = (Phase.generate, Phase.shrink) if os.environ.get("STARLING_SEARCH_SHRINK", "1") == "1" else (Phase.generate,)
 AT_A_TIME = 100  # with one seed
 SOON = st.sampled_from((0.003, 0.1, 0.4, 0.0, 0.02, 0.9))
-RULES = 16  # of one schedule, at most
+RULES = 16  # steps of one schedule, at most
 ALL_KINDS = tuple(kind for kinds in KINDS.values() for kind in kinds)
 TIMES = st.sampled_from((1, 1, 1, 2, 40))
 VICTIM = st.integers(0, HONEST - 1)
@@ -76,7 +75,7 @@ SAMPLED = {
 
 
 def agreed(**sections) -> Manifest:
-    """A small problem, and rounds without end."""
+    """A small problem without a last round."""
     nodes = HONEST + 1
     return Manifest(
         task=TaskSection(kind="quadratic", nodes=nodes, dim=8),
@@ -91,7 +90,7 @@ def some(kinds):
 
 
 class Schedule(RuleBasedStateMachine):
-    """One schedule; subclasses say what is agreed on."""
+    """One schedule; subclasses choose the manifest."""
 
     sections: ClassVar[dict] = {}
     reseed = staticmethod(lambda _seed: None)  # of trio's scheduler
@@ -179,7 +178,7 @@ class Schedule(RuleBasedStateMachine):
 
     @rule(whom=st.sets(VICTIM, max_size=HONEST - 1), then=SOON)
     def singles_out(self, whom, then):
-        """Who is late to all is waited for by all; who is late to some leaves these behind."""
+        """Return whether the member delays only some nodes, which then fall behind the others."""
         self.world.conduct.whom = {self.victim(number).peer_id for number in whom}
         self.then(then)
 
@@ -241,7 +240,7 @@ MACHINES = (Pairwise, Clocked, Pulled, Broadcast, Sampled)
 @pytest.mark.search
 @pytest.mark.timeout(300 + 10 * SCHEDULES)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_nothing_that_one_member_says_breaks_what_holds_among_the_honest(deterministic_scheduler, monkeypatch, machine):
+def test_no_messages_of_one_member_break_invariants_of_honest_nodes(deterministic_scheduler, monkeypatch, machine):
     torch.set_num_threads(1)
     monkeypatch.setattr(machine, "reseed", staticmethod(deterministic_scheduler))
     left = SCHEDULES // len(MACHINES)
@@ -264,10 +263,10 @@ def test_nothing_that_one_member_says_breaks_what_holds_among_the_honest(determi
 
 
 def with_one_that_is_late_to(seconds: float, sections: dict, seed: int) -> tuple[float, float, float]:
-    """One member answers one of three honest nodes this late, and the others in time, for 40 s.
+    """Run 40 s in which one member answers one of three honest nodes this late, and the others in time.
 
-    -> of the local steps of their rounds the share that the victim did, the least of the others; the share of what it was to commit with
-    the honest that it did
+    Return the share of its local steps that the victim did, the smallest share of the others, and the share of its exchanges with the
+    honest that it committed.
     """
     world = SearchedSwarm(agreed(**sections), seed, trusted=False)
     run = Stepwise(world.live)
@@ -297,7 +296,7 @@ def with_one_that_is_late_to(seconds: float, sections: dict, seed: int) -> tuple
     ],
 )
 def test_a_member_late_for_one_node_costs_no_local_steps(deterministic_scheduler, seconds, sections, seed):
-    """The search found it: who waited was left behind by those that needed not, skipped rounds and did fewer steps in the next."""
+    """Found by the search: a waiting node fell behind the others, skipped rounds and did fewer steps in the next."""
     deterministic_scheduler(seed)
     share, rest, met = with_one_that_is_late_to(seconds, sections, seed)
     assert share >= 0.95
@@ -307,6 +306,6 @@ def test_a_member_late_for_one_node_costs_no_local_steps(deterministic_scheduler
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_every_field_of_every_message_has_values_to_draw(kind):
-    """A new message, or a field of it, would else end the search and not the member's luck."""
+    """Otherwise a new message or field would end the search."""
     missing = [name for name in kind.__struct_fields__ if name != "known" and not hasattr(Values, name)]
     assert [name for name in missing if get_origin(get_type_hints(kind)[name]) is not Literal] == []

@@ -16,7 +16,7 @@ ROUNDS = 24
 
 
 def gathering(rule: str) -> Manifest:
-    """The open preset with another rule, and no work to prove."""
+    """Return the open preset with another rule and without proof of work."""
     agreed = presets.load(
         Manifest,
         assignments=["preset=open", f"partition.shards={NODES}", f"pace.quorum={NODES}", f"pace.rounds={ROUNDS}", "pace.max_wait_s=1.0"],
@@ -26,7 +26,7 @@ def gathering(rule: str) -> Manifest:
 
 
 def told(rule: str, attack: str) -> tuple[float, list[str]]:
-    """Mean accuracy of the honest, and what one of them reported, after a run with one liar."""
+    """Return the mean accuracy of the honest, and the report of one of them, after a run with one liar."""
 
     async def tale() -> tuple[float, list[str]]:
         swarm = story(gathering(rule), 0, attacks={LIAR: attack})
@@ -44,7 +44,7 @@ def told(rule: str, attack: str) -> tuple[float, list[str]]:
 
 @pytest.mark.acceptance
 @pytest.mark.slow
-def test_one_liar_ruins_a_mean_and_not_cs_nnm() -> None:
+def test_one_liar_breaks_the_mean_and_not_cs_nnm() -> None:
     ruined, _ = told("mean", "foe")
     stood, _ = told("cs_nnm", "foe")
     assert stood > 0.8

@@ -1,4 +1,4 @@
-"""Owners ban a hostile member of a swarm whose nodes know each other: what it left behind goes, and the others come back together."""
+"""Owners ban a hostile member of a swarm of acquaintances: its effects disappear, and the others recover."""
 
 from functools import cache
 from statistics import mean
@@ -21,18 +21,18 @@ from tests.harness.swarms import assert_flows_cancel, digits, drain, events, flo
 HONEST = 4
 LIAR = HONEST
 ROUNDS = 70
-BAN = 30  # the round in which
+BAN = 30  # the round in which the ban comes
 POINTS = 0.05
 
 
 def consensus(swarm, honest: int = HONEST) -> float:
-    """Root mean squared distance of the honest models from their mean."""
+    """Return the root mean squared distance of the honest models from their mean."""
     models = torch.stack([swarm.nodes[index].vector for index in range(honest)])
     return float((models - models.mean(0)).square().sum(1).mean().sqrt())
 
 
 def vouched(nodes: int = HONEST + 1, rounds: int = ROUNDS) -> Manifest:
-    """The preset, its members listed rather than invited."""
+    """Return the preset with listed instead of invited members."""
     sets = ["preset=vouched", "admission.kind=allow", f"partition.shards={nodes}", f"pace.rounds={rounds}"]
     sets += ["pace.local_steps=5", "pace.max_wait_s=1.0", "membership.probe_s=0.5", "membership.timeout_s=0.25"]
     sets += ["membership.suspicion_s=1.0", "optimizer.schedule=constant", "pace.evaluate_every=1000"]
@@ -43,14 +43,14 @@ def vouched(nodes: int = HONEST + 1, rounds: int = ROUNDS) -> Manifest:
 
 
 async def accuracy(swarm) -> list[float]:
-    """Of the honest, at the end."""
+    """Return the final accuracy of the honest."""
     await swarm.finished()
     return [swarm.nodes[index].node.progress.evaluated.value for index in range(HONEST)]
 
 
 @cache
 def undisturbed() -> tuple[float, float]:
-    """Mean accuracy of the same nodes if all of them are honest, and virtual seconds of a round."""
+    """Return the mean accuracy of the same nodes if all are honest, and virtual seconds per round."""
 
     async def calm():
         swarm = story(vouched(), 0)
@@ -63,7 +63,7 @@ def undisturbed() -> tuple[float, float]:
 
 
 def lie(virtual) -> None:
-    """From now on a node exchanges as if its model were turned around and twice as large."""
+    """Let a node exchange from now on as if its model were negated and twice as large."""
     vectors = virtual.engine.session.rounds.vectors
     honest = vectors.vector
     vectors.vector = lambda peer: -2.0 * honest(peer)
@@ -84,7 +84,7 @@ async def test_a_hostile_member_is_banned_by_hand_and_the_others_recover():
         looks = [virtual.node.policy.standing(liar.peer_id) for virtual in honest]
         others = [v.node.policy.standing(w.peer_id).clipped for v in honest for w in honest if v is not w]
         assert mean(look.clipped for look in looks) > mean(others) + 0.2
-        assert all(look.score == 0.0 for look in looks)  # being far is no fault
+        assert all(look.score == 0.0 for look in looks)  # being far away is no fault
         for index in range(HONEST):
             node = swarm.nodes[index].node
             answer = await carry_out(node, "ban", {"peer": liar.peer_id[-7:], "why": "turned around", "for_s": 3600.0})
@@ -107,7 +107,7 @@ async def test_a_hostile_member_is_banned_by_hand_and_the_others_recover():
 
 
 @virtual(1)
-async def test_a_ban_outlives_a_restart_and_ends_when_it_is_taken_back():
+async def test_a_ban_survives_a_restart_and_ends_when_revoked():
     swarm = story(digits(3, rounds=0, quorum=2), 1)
     async with swarm.running(3):
         await until(lambda: rounds_done(swarm, 3))
@@ -133,7 +133,7 @@ async def test_a_ban_outlives_a_restart_and_ends_when_it_is_taken_back():
 
 @virtual(1)
 @pytest.mark.parametrize("pace", ["steps", "clock"])
-async def test_exchanges_earn_merit_in_both_paces(pace):
+async def test_exchanges_improve_the_score_in_both_paces(pace):
     swarm = story(digits(3, rounds=12, pace=pace), 1)
     async with swarm.running(3):
         await swarm.finished()
@@ -149,7 +149,7 @@ async def test_exchanges_earn_merit_in_both_paces(pace):
 @pytest.mark.acceptance
 @virtual(0, before=undisturbed)
 @pytest.mark.parametrize("attack", ["sign_flip", "huge", "dissensus"])
-async def test_one_liar_among_the_vouched_bends_them_until_it_is_banned_and_no_longer(attack):
+async def test_a_liar_affects_an_invited_swarm_until_it_is_banned(attack):
     swarm = story(vouched(), 0, attacks={LIAR: attack})
     async with swarm.running(HONEST + 1):
         liar = swarm.nodes[LIAR]
@@ -177,7 +177,7 @@ async def test_one_liar_among_the_vouched_bends_them_until_it_is_banned_and_no_l
 @virtual(0)
 @pytest.mark.acceptance
 @pytest.mark.parametrize("ends", ["ban", "death"])
-async def test_a_long_lies_effect_does_not_rebound_when_the_liar_leaves(ends):
+async def test_the_effect_of_long_lying_does_not_rebound_when_the_liar_leaves(ends):
     swarm = story(vouched(8, 96), 0, attacks={7: "dissensus"})
     async with swarm.running(8):
         liar = swarm.nodes[7]

@@ -1,4 +1,4 @@
-"""Whole nodes that are ranked anew: all agree on orders that nobody foresaw, forgers are shut out, and a dead creator stops nobody."""
+"""Whole nodes ranked by beacons: all agree on orders that nobody could foresee, forgers are refused, a dead creator stops nobody."""
 
 import trio
 
@@ -16,7 +16,7 @@ EVERY = 4
 
 
 def reranking(rounds: int) -> Manifest:
-    """One exchange a round, and another order every four."""
+    """Return a manifest with one exchange per round, and a new order every four."""
     return Manifest(
         task=TaskSection(kind="quadratic", nodes=NODES, dim=8),
         partition=PartitionSection(shards=NODES),
@@ -28,12 +28,12 @@ def reranking(rounds: int) -> Manifest:
 
 
 def begin(rounds: int):
-    """A swarm with rounds of a fifth of a second."""
+    """Start a swarm with rounds of a fifth of a second."""
     return story(reranking(rounds), 1, slow=dict.fromkeys(range(NODES), 10.0))
 
 
 def order(virtual, round: int) -> tuple[str, ...]:
-    """Members as a node ranks them."""
+    """Return the members as a node ranks them."""
     return ranked(virtual.node.running.membership.members, virtual.node.running.around.beacons.salt(round))
 
 
@@ -42,7 +42,7 @@ def held(virtual):
 
 
 def missed(swarm) -> int:
-    """Exchanges that did not take place, by both their ends."""
+    """Return the number of exchanges that failed, by both their ends."""
     return sum(v.node.running.exchange.stats.busy + v.node.running.exchange.stats.timeout for v in swarm.nodes.values())
 
 
@@ -51,7 +51,7 @@ def committed(swarm) -> int:
 
 
 def count_beacons(swarm) -> list[int]:
-    """Epochs of the beacons that are sent from now on."""
+    """Record the epochs of beacons sent from now on."""
     sent: list[int] = []
 
     def watch(network):
@@ -93,7 +93,7 @@ async def test_all_nodes_derive_the_same_order_from_beacons_without_lost_exchang
 
 
 @virtual(1)
-async def test_without_its_creator_a_swarm_goes_on_with_an_order_that_all_can_work_out_and_says_so_once():
+async def test_without_its_creator_a_swarm_continues_with_the_default_order():
     swarm = begin(200)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 2))
@@ -114,7 +114,7 @@ async def test_without_its_creator_a_swarm_goes_on_with_an_order_that_all_can_wo
 
 
 @virtual(1)
-async def test_a_forged_beacon_is_a_fault_that_changes_nothing_and_goes_no_further():
+async def test_a_forged_beacon_is_a_fault_without_effect_and_is_not_forwarded():
     swarm = begin(30)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 2))

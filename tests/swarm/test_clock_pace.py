@@ -1,4 +1,4 @@
-"""Clock pace in whole swarms: slots of a fifth of a second, everyone computes without pause, nobody waits for anybody."""
+"""Clock pace in whole swarms: slots of a fifth of a second, all nodes train without pause, none waits."""
 
 import msgspec
 import pytest
@@ -42,7 +42,7 @@ async def test_six_nodes_learn_the_digits_and_their_slots_agree_to_within_one(se
 @pytest.mark.slow
 @virtual(1)
 async def test_visits_with_long_payloads_extend_commit_and_are_reported():
-    """With visits that end with their slot nothing was ever committed: a payload takes two thirds of a second."""
+    """A payload takes two thirds of a second: if visits ended with their slot, no exchange would ever be committed."""
     swarm = story(digits(4, pace="clock", rounds=SLOTS, compress=CompressSection(select="full")), 1)
     async with swarm.running(4):
         await until(lambda: started(swarm))
@@ -68,8 +68,8 @@ def ahead(message):
 
 
 @virtual(0, more=(1,))
-async def test_one_liar_about_the_time_ends_no_run(seed):
-    """From the start, of four, to all; later a node joins, which it tells so too."""
+async def test_one_liar_about_the_time_cannot_end_a_run(seed):
+    """One of four nodes lies to all from the start, and to a node that joins later."""
     swarm = story(digits(4, pace="clock", rounds=SLOTS), seed)
     async with swarm.running(4):
         await until(lambda: all(it.node.network is not None for it in swarm.nodes.values()))

@@ -1,6 +1,6 @@
-"""Clones of one attacker among whole nodes in virtual time: identities that learn class 1 as 7 and all tell the model of the first of them.
+"""Clones of one attacker among whole nodes in virtual time: identities that learn class 1 as 7 and all send the model of the first of them.
 
-Half of eight nodes, which is more than any rule that counts can stand; every node asks all others, and data are alike.
+They are half of eight nodes, more than any counting rule tolerates; every node pulls all others, and data are equal.
 """
 
 import msgspec
@@ -18,7 +18,7 @@ NODES, LIARS, ROUNDS = 8, (4, 5, 6, 7), 16
 
 
 def one_voice(swarm):
-    """All liars tell what the first of them has published, each signed by itself; whoever asks earlier waits."""
+    """Let all liars publish what the first of them has published, each signed by itself; earlier requests wait."""
     first = swarm.nodes[LIARS[0]]
 
     def of(clone):
@@ -40,7 +40,7 @@ def one_voice(swarm):
 
 
 def named_as_wanted(virtual):
-    """The share of held-out samples of class 1 that a node takes for 7."""
+    """Return the share of held-out samples of class 1 that a node classifies as 7."""
     model = virtual.engine.trainer.model
     counts = [success(Clones())(model.module, batch) for batch in model.data.held_out(256)]
     return sum(hits for hits, _ in counts) / sum(samples for _, samples in counts)
@@ -48,7 +48,7 @@ def named_as_wanted(virtual):
 
 @virtual(1)
 @pytest.mark.parametrize("rule", [pytest.param("foolsgold"), pytest.param("mean", marks=pytest.mark.acceptance)])
-async def test_exact_clones_lose_their_weight_though_they_are_half_of_all(rule):
+async def test_exact_clones_lose_their_weight_although_half_of_all(rule):
     agreed = digits(NODES, rounds=ROUNDS, local_steps=4, mix="gather", compress=CompressSection(select="full", response="fp16"))
     agreed = msgspec.structs.replace(
         agreed,

@@ -1,4 +1,4 @@
-"""Whole crews in virtual time: several nodes hold one model, and are one member of the swarm."""
+"""Whole crews in virtual time: several nodes hold one model and are one member of the swarm."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def gpt(text, stages=3, **rounds):
 
 
 def alone(text):
-    """(d,) the model of one machine that accumulates the same micro-batches."""
+    """Return (d,) the model of one machine that accumulates the same micro-batches."""
     engine = one_machine(gpt(text))
     for _ in range(ROUNDS * STEPS):
         engine.trainer.step(0)
@@ -40,14 +40,14 @@ def alone(text):
 
 
 def whole(swarm):
-    """(d,) the model of the only crew."""
+    """Return (d,) the model of the only crew."""
     by_stage = {virtual.node.running.role.service.stage_peers.stage: virtual.vector for virtual in swarm.nodes.values()}
     return torch.cat([by_stage[stage] for stage in sorted(by_stage)])
 
 
 @pytest.mark.acceptance
 @virtual
-async def test_a_crew_of_three_learns_bit_for_bit_what_one_machine_does(text):
+async def test_a_crew_of_three_trains_bit_for_bit_like_one_machine(text):
     swarm = story(gpt(text), 0)
     async with swarm.running(3):
         await swarm.finished()
@@ -89,7 +89,7 @@ async def test_lost_frames_cost_time_and_nothing_else(text):
 
 
 @virtual
-async def test_two_crews_of_two_gossip_and_beat_each_alone():
+async def test_two_crews_of_two_learn_more_together_than_alone():
     agreed = structs.replace(
         digits(2, rounds=8, local_steps=5, quorum=2, evaluate_every=8),
         partition=PartitionSection(kind="by_label", shards=2),
@@ -120,8 +120,8 @@ async def test_two_crews_of_two_gossip_and_beat_each_alone():
 
 
 @virtual
-async def test_a_quorum_of_crews_is_not_one_of_machines_and_a_node_says_which_it_waits_for():
-    """Three machines make one crew of two, and two crews are asked for."""
+async def test_a_quorum_counts_crews_and_a_node_says_what_it_waits_for():
+    """Three machines make one crew of two, and two crews are required."""
     swarm = story(structs.replace(digits(2, rounds=8, quorum=2), crew=CrewSection(stages=2, micro_batches=2)), 0)
     async with swarm.running(3):
         await until(lambda: all(virtual.node.progress.state == "waiting" for virtual in swarm.nodes.values()))
@@ -133,7 +133,7 @@ async def test_a_quorum_of_crews_is_not_one_of_machines_and_a_node_says_which_it
 
 @pytest.mark.acceptance
 @virtual
-async def test_losing_the_stage_peer_deletes_that_flow_and_no_other_stages():
+async def test_losing_a_stage_peer_deletes_only_its_flow():
     agreed = structs.replace(digits(2, rounds=400, local_steps=2, quorum=2), crew=CrewSection(stages=2, micro_batches=4))
     swarm = story(agreed, 0, delay(0.005))
     async with swarm.running(4):

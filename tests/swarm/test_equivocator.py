@@ -1,4 +1,4 @@
-"""A member that tells different vectors to different peers, in a swarm that pulls: found out by comparing notes, banned by everybody."""
+"""A member that sends different vectors to different peers in a pulling swarm is detected by comparing attestations, and banned by all."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ LIAR = NODES - 1
 
 
 def gathering(rounds: int = 25) -> Manifest:
-    """Everybody asks three others and takes the median of what they tell."""
+    """Return a manifest in which nodes pull three peers and take the median."""
     return Manifest(
         task=TaskSection(kind="quadratic", nodes=NODES, dim=20),
         partition=PartitionSection(shards=NODES),
@@ -39,7 +39,7 @@ def gathering(rounds: int = 25) -> Manifest:
 
 
 def equivocate(swarm, index: int, deceived: set[str]) -> None:
-    """From now on a node tells some peers another vector, and signs that as well."""
+    """Let a node send some peers another vector from now on, signed as well."""
     virtual, identity = swarm.nodes[index], swarm.identity(index)
     network, honest = virtual.node.network, virtual.node.network.send
 
@@ -81,7 +81,7 @@ async def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds(
 @pytest.mark.acceptance
 @virtual(1)
 async def test_a_banned_member_that_returns_as_another_has_a_few_rounds_and_is_banned_again():
-    """What an identity buys: rounds as one Byzantine member, no more the second time, and nobody else pays."""
+    """A new identity gains a few rounds as one Byzantine member, no more the second time, and no honest member is affected."""
     swarm = story(gathering(40), 1)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 5))
@@ -99,7 +99,7 @@ async def test_a_banned_member_that_returns_as_another_has_a_few_rounds_and_is_b
 
 
 @virtual(1)
-async def test_slander_costs_the_slanderer_and_nobody_else():
+async def test_false_accusations_harm_only_the_accuser():
     swarm = story(gathering(), 1)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 3))
@@ -138,7 +138,7 @@ async def test_slander_costs_the_slanderer_and_nobody_else():
         assert standing(judge, liar.peer_id).state == "quarantine"
         assert standing(judge, victim.peer_id).score == 0.0
         others = [v for index, v in swarm.nodes.items() if index not in {LIAR, 1}]
-        assert not any(virtual.node.events.faults for virtual in others)  # it was not passed on
+        assert not any(virtual.node.events.faults for virtual in others)  # it was not forwarded
 
 
 @virtual(1)

@@ -1,4 +1,4 @@
-"""A node can say whether the average with its neighbors is better than its own model, measured in the same round before its exchanges."""
+"""A node can compare the average with its neighbors with its own model, evaluated in the same round before its exchanges."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.harness.swarms import digits, story
 
 @virtual(0)
 async def test_the_model_before_the_exchanges_is_measured_too(seed):
-    """Where data differ most, nodes alone are far worse: they have seen few of the labels."""
+    """With very different data lone nodes are far worse, since they have seen few of the labels."""
     agreed = digits(4, mix="dsgd", rounds=8, evaluate_every=4)
     swarm = story(agreed, seed, config=NodeConfig(linger_s=1e6, threads=1, trust=True, evaluate_alone=True))
     async with swarm.running(4):
@@ -24,7 +24,7 @@ async def test_the_model_before_the_exchanges_is_measured_too(seed):
     assert sum(each.value - each.alone for each in seen) > 0.0
 
 
-def test_in_clock_pace_it_has_no_effect_and_is_refused():
+def test_in_clock_pace_evaluate_alone_is_refused():
     with pytest.raises(ConfigError, match="evaluate_alone: has no effect with pace=clock") as error:
         check_agreed(digits(2, pace="clock"), NodeConfig(evaluate_alone=True), ours=True)
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""One member refuses all exchanges, by every answer there is: what that costs the others beside one whose refusals are true."""
+"""One member refuses all exchanges by each possible answer: the cost to the others, compared with truthful refusals."""
 
 import sys
 from functools import cache, partial
@@ -19,9 +19,9 @@ from tests.harness.swarms import faults, rounds_done, story, until, values
 ROUNDS, LOCAL_STEPS = 40, 10
 STEPS = ROUNDS * LOCAL_STEPS
 SEEDS = (1, 2, 3)
-MORE_SEEDS = (*SEEDS, 4, 5)  # where nodes wait, and who meets whom is another matter of chance for each answer
+MORE_SEEDS = (*SEEDS, 4, 5)  # while nodes wait; the exchanges are drawn anew for each answer
 POINT = 0.01
-DECISIVE = late(8)  # what cost seven honest nodes nine steps in ten, before two voices were asked for
+DECISIVE = late(8)  # the answer that cost seven honest nodes nine steps in ten, before two reports were required
 CLAIMS = {
     "late by one": late(1),
     "late by eight": DECISIVE,
@@ -35,16 +35,16 @@ WAITED_FOR = {"not so far yet": saying("early", -8), "nothing": silent}
 
 
 class Story(NamedTuple):
-    """What became of the honest."""
+    """The outcome for the honest nodes."""
 
     accuracy: float  # mean
-    steps: int  # local steps, of the one that did fewest
-    met: float  # exchanges with the honest in a round, of the one that had fewest
-    blamed: bool  # whether anybody was, for whatever
+    steps: int  # local steps of the honest node with the fewest
+    met: float  # exchanges with honest peers per round, of the node with the fewest
+    blamed: bool  # whether any honest node was blamed for anything
 
 
 def agreement(preset: str, nodes: int, seed: int, max_wait_s: float = 1.0) -> Manifest:
-    """Digits, unevenly cut; members of a swarm of the vouched are listed rather than invited."""
+    """Return a manifest of digits, unevenly partitioned; members of a vouched swarm are listed rather than invited."""
     sets = [f"preset={preset}", f"seed={seed}", "task.kind=digits", f"partition.shards={nodes}", f"pace.quorum={nodes}"]
     sets += [f"pace.rounds={ROUNDS}", f"pace.local_steps={LOCAL_STEPS}", f"pace.max_wait_s={max_wait_s}", "optimizer.schedule=constant"]
     if preset != "vouched":
@@ -57,7 +57,7 @@ def agreement(preset: str, nodes: int, seed: int, max_wait_s: float = 1.0) -> Ma
 
 @cache
 def with_one_that(answers: Answer, preset: str, nodes: int, seed: int, max_wait_s: float) -> Story:
-    """It begins to answer so after the first round. The scheduler must have been made deterministic, with the seed."""
+    """Run a story in which one member gives this answer from the second round on. The scheduler must be deterministic with the seed."""
 
     async def tale() -> Story:
         swarm = story(agreement(preset, nodes, seed, max_wait_s), seed)
@@ -78,7 +78,7 @@ def with_one_that(answers: Answer, preset: str, nodes: int, seed: int, max_wait_
 def stories(
     deterministic_scheduler, seeds: tuple[int, ...], answers: Answer, preset: str, nodes: int, max_wait_s: float = 1.0
 ) -> list[Story]:
-    """By seed: chance is the same for every answer."""
+    """Return the stories by seed, which has equal random numbers for every answer."""
     told = []
     for seed in seeds:
         deterministic_scheduler(seed)
@@ -96,7 +96,7 @@ def test_a_peer_that_reports_all_as_late_costs_no_steps_or_accuracy(deterministi
 
 @pytest.mark.slow
 def test_a_silent_peer_costs_no_steps_and_no_other_exchanges(deterministic_scheduler):
-    """Who waited for it was out of phase with those that did not: 310 of 400 steps, and an exchange in ten rounds."""
+    """Otherwise nodes that wait for it are out of phase with the others: 310 of 400 steps, and an exchange in ten rounds."""
     [honest], [lied] = (stories(deterministic_scheduler, (3,), answers, "vouched", 4) for answers in (useless, silent))
     assert lied.steps >= 0.95 * STEPS
     assert lied.met >= 0.8 * honest.met
@@ -106,7 +106,7 @@ def test_a_silent_peer_costs_no_steps_and_no_other_exchanges(deterministic_sched
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "seed", "met"), [(4, 2, 16), (8, 1, 24)])
 def test_a_wait_ends_when_two_other_peers_are_rounds_ahead(deterministic_scheduler, nodes, seed, met):
-    """With the ten seconds that are the default, fifty rounds of these: 42 and 30 % of the local steps, 3 and 4 exchanges."""
+    """With the default deadline of ten seconds, fifty of these rounds: 42 and 30 % of the local steps, 3 and 4 exchanges."""
     [lied] = stories(deterministic_scheduler, (seed,), silent, "custom", nodes, max_wait_s=10.0)
     assert lied.steps >= 0.95 * STEPS
     assert lied.met * ROUNDS >= met
@@ -116,8 +116,8 @@ def test_a_wait_ends_when_two_other_peers_are_rounds_ahead(deterministic_schedul
 @pytest.mark.acceptance
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("preset", "nodes"), [*product(("custom", "vouched"), (3, 4, 8))])
-def test_no_answer_takes_a_step_or_a_point_of_accuracy(deterministic_scheduler, preset, nodes):
-    """`custom` is what a manifest says that names no preset. Means over seeds, each of which gives every answer the same chance."""
+def test_no_refusal_costs_local_steps_or_accuracy(deterministic_scheduler, preset, nodes):
+    """`custom` means a manifest without a preset. Means over seeds, with equal random numbers for every answer."""
     tell = partial(stories, deterministic_scheduler, preset=preset, nodes=nodes)
     for name, answers in (CLAIMS | WAITED_FOR).items():
         seeds = MORE_SEEDS if name in WAITED_FOR else SEEDS

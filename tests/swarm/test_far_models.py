@@ -1,4 +1,4 @@
-"""Whole nodes that refuse exchanges with whom they find far again and again, and nobody else."""
+"""Whole nodes refuse exchanges with peers that are repeatedly far away, and with no others."""
 
 from itertools import count
 
@@ -21,22 +21,22 @@ def defended(pace: str, **keys) -> Manifest:
 
 
 def lie(virtual, factor: float) -> None:
-    """From now on a node exchanges as if its model were so many times its own."""
+    """Let a node exchange from now on as if its model were multiplied by this factor."""
     vectors = virtual.engine.session.rounds.vectors
     honest = vectors.vector
     vectors.vector = lambda peer: factor * honest(peer)
 
 
 def refusals(virtual) -> set[str]:
-    """Whom a node refuses, as its log says."""
+    """Return the peers that a node refuses, from its log."""
     return {it.text.split()[3] for it in virtual.node.events.recent if it.name == "peer_refused"}
 
 
 @virtual(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("pace", "factor"), [("steps", -2.0), ("clock", 0.0)])
-async def test_a_liar_is_refused_by_those_who_meet_it_and_costs_the_others_little(pace, factor):
-    """It exchanges as if its model were turned around, or nothing."""
+async def test_a_liar_is_refused_by_its_partners_and_costs_the_others_little(pace, factor):
+    """It exchanges as if its model were negated, or zero."""
     swarm = story(defended(pace), 1)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 5))
@@ -59,7 +59,7 @@ async def test_a_liar_is_refused_by_those_who_meet_it_and_costs_the_others_littl
 @virtual(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("pace", "mix"), [("steps", "pet"), ("steps", "moments"), ("clock", "pet")])
-async def test_nobody_is_refused_where_frames_are_lost_and_a_node_comes_late_and_another_sleeps(pace, mix):
+async def test_honest_nodes_are_not_refused_despite_loss_late_joining_and_sleep(pace, mix):
     sent = count()
 
     def loses(_src, _dst, _now):

@@ -1,4 +1,4 @@
-"""Whole nodes that choose whom to exchange with by how fast their own exchanges were."""
+"""Whole nodes that choose their edges by the speed of their own exchanges."""
 
 import pytest
 from msgspec import structs
@@ -10,19 +10,19 @@ from tests.harness.sections import taken
 from tests.harness.stories import virtual
 from tests.harness.swarms import assert_flows_cancel, digits, drain, story, until
 
-NODES, SLOW = 8, 200_000.0  # bytes a second of every other node; the others have eight times as much
+NODES, SLOW = 8, 200_000.0  # bytes per second of every second node; the others have eight times as much
 CHOOSE = taken(OverlaySection, kind="sticky", choose="fast", degree=3, choose_every=2)
 
 
 def lines(swarm):
-    """Frames take as long as on the slower of both lines."""
+    """Deliver frames at the rate of the slower of both connections."""
     ids = {swarm.identity(index).peer_id: index for index in range(NODES)}
     return lambda src, dst, _now: Deliver(0.001, SLOW if ids[src] % 2 or ids[dst] % 2 else 8 * SLOW)
 
 
 @pytest.mark.slow
 @virtual(1)
-async def test_fast_nodes_find_one_another_keep_what_is_drawn_and_no_flow_is_lost_on_the_way():
+async def test_fast_nodes_find_one_another_keep_random_edges_and_lose_no_flow():
     agreed = structs.replace(digits(NODES, pace="clock", rounds=40, quorum=NODES), overlay=CHOOSE)
     swarm = story(agreed, 1)
     swarm.hub.rules.append(lines(swarm))

@@ -1,7 +1,7 @@
-"""Faults of the honest kind: whole nodes under loss, crashes, partitions, stragglers and thin links, in virtual time.
+"""Non-malicious faults: whole nodes under loss, crashes, partitions, stragglers and slow links, in virtual time.
 
-What the ledger promises is checked bit for bit at the end of every story: each flow is the negative of its other end's, and the
-corrections of those who live sum to zero.
+The ledger's invariants are checked bit for bit at the end of every story: each flow is the negative of its other end's, and the
+corrections of live nodes sum to zero.
 """
 
 from pathlib import Path
@@ -31,12 +31,12 @@ from tests.harness.swarms import (
 )
 
 POINTS = 0.02  # "about as good": two points of accuracy
-LEARNED = 0.93  # what a swarm of digits reaches within forty rounds; chance is 0.1
-WATCHFUL = MembershipSection(probe_s=0.3, timeout_s=0.15, suspicion_s=0.6, sync_s=1.0)  # deaths are known within 2 s
+LEARNED = 0.93  # accuracy of a swarm on digits within forty rounds; guessing gives 0.1
+WATCHFUL = MembershipSection(probe_s=0.3, timeout_s=0.15, suspicion_s=0.6, sync_s=1.0)  # deaths are detected within 2 s
 
 
 def damped(agreed):
-    """With the damping that holds where exchanges fail or carry masks: more of it drifts apart at a constant learning rate."""
+    """Return a manifest with the damping for failing or sparse exchanges: with less, models diverge at a constant learning rate."""
     return msgspec.structs.replace(agreed, mix=MixSection(kappa=0.1))
 
 
@@ -66,7 +66,7 @@ async def test_an_exchange_committed_while_a_node_lingers_reaches_its_checkpoint
 
 
 @virtual(1)
-async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_comes_back_as_a_new_life(seed):
+async def test_survivors_delete_a_crashed_node_s_flow_and_it_returns_with_a_new_incarnation(seed):
     swarm = story(watchful(digits(6, rounds=40)), seed)
     async with swarm.running(6):
         await until(lambda: rounds_done(swarm, 15))
@@ -117,7 +117,7 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
 
 
 @virtual(more=(1, 2))
-async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_itself(seed):
+async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_excluded(seed):
     async def fast_s(slower):
         swarm = story(damped(digits(6, rounds=60)), seed, slow=slower)
         async with swarm.running(6):

@@ -1,4 +1,4 @@
-"""The small twin of `benchmarks/recipes/large.toml`: two nodes train in fragments, one is killed and resumes, a third joins late."""
+"""A small version of `benchmarks/recipes/large.toml`: two nodes train in fragments, one is killed and resumes, a third joins late."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,12 +8,12 @@ from tests.harness.sections import taken
 from tests.harness.stories import virtual
 from tests.harness.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
 
-LEARNED = 0.6  # the worst node, with a part of four in each exchange; chance is 0.1
+LEARNED = 0.6  # accuracy of the worst node, with a part of four per exchange; guessing gives 0.1
 
 
 @virtual(1)
-async def test_what_travels_in_fragments_survives_a_crash_and_a_late_join(seed):
-    """In both directions of an edge every part is exchanged, and flows cancel to the bit at the end."""
+async def test_exchanges_in_fragments_survive_a_crash_and_a_late_join(seed):
+    """Every part is exchanged in both directions of an edge, and flows cancel bit for bit at the end."""
     fragments = taken(CompressSection, select="fragment", parts=4)
     with TemporaryDirectory() as folder:
         agreed = digits(2, rounds=30, compress=fragments, local_steps=5, evaluate_every=30)
@@ -32,7 +32,7 @@ async def test_what_travels_in_fragments_survives_a_crash_and_a_late_join(seed):
             assert late.node.progress.joined_late
             assert "state_fetched" in events(late)
             assert assert_flows_cancel(swarm) > 0.0
-            pair = [swarm.nodes[0], swarm.nodes[1]]  # the third joined so late that some parts had no turn
+            pair = [swarm.nodes[0], swarm.nodes[1]]  # the third joined so late that some parts were never exchanged with it
             flows = [one.engine.replica.memory.ledger.flows[other.peer_id] for one, other in (pair, pair[::-1])]
             quarter = len(flows[0]) // 4
             assert all(bool(flow[at : at + quarter].any()) for flow in flows for at in range(0, 4 * quarter, quarter))

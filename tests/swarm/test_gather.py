@@ -1,6 +1,6 @@
-"""Pulled exchanges of whole nodes: real digits, a robust rule, and everything that goes wrong: loss, crashes, stragglers, liars, caps.
+"""Pulled exchanges of whole nodes on digits with a robust rule, under loss, crashes, stragglers, liars and caps.
 
-Eight nodes ask three peers a round, of whom one may be bad (`robust.f`).
+Eight nodes pull three peers per round, of whom one may be Byzantine (`robust.f`).
 """
 
 from statistics import mean
@@ -17,8 +17,8 @@ from tests.harness.stories import virtual
 from tests.harness.swarms import digits, events, faults, lie, rounds_done, story, until, values
 
 NODES = 8
-ROUNDS = 16  # of a story with a liar
-LEARNED = 0.85  # what the worst node reaches within thirty rounds; chance is 0.1
+ROUNDS = 16  # rounds of a story with a liar
+LEARNED = 0.85  # accuracy of the worst node within thirty rounds; guessing gives 0.1
 MEAN = 0.9
 
 
@@ -56,13 +56,16 @@ async def test_eight_nodes_learn_under_heavy_loss_and_a_crash_and_the_crashed_on
             stats = virtual.node.running.exchange.stats
             assert virtual.node.progress.round == 22
             assert stats.committed > 0.6 * (stats.committed + stats.timeout + stats.busy + stats.aborted)
-        assert any(v.node.running.exchange.stats.timeout for v in swarm.nodes.values())  # the story is not empty
-        assert {reason for _, reason in faults(swarm)} <= {"not_a_member", "answer_unasked"}  # of the reborn, and by it
+        assert any(v.node.running.exchange.stats.timeout for v in swarm.nodes.values())  # the fault happened
+        assert {reason for _, reason in faults(swarm)} <= {
+            "not_a_member",
+            "answer_unasked",
+        }  # exchanges of the restarted node in both directions
         assert not any({"peer_quarantine", "peer_ban"} & set(events(v)) for v in swarm.nodes.values())
 
 
 def resigned(liar, changed):
-    """An honest answer whose vector and round are changed, and signed anew by its teller."""
+    """Return an honest answer with changed vector and round, signed anew by its sender."""
 
     def forge(message):
         if not isinstance(message, Pulled):
@@ -98,7 +101,7 @@ LIES = {
 @pytest.mark.parametrize(
     "attack", [name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.acceptance) for number, name in enumerate(LIES)]
 )
-async def test_a_liar_costs_only_itself(attack):
+async def test_a_liar_harms_only_itself(attack):
     forge, reasons = LIES[attack]
     swarm = story(agreement(nodes=6, rounds=ROUNDS, local_steps=6), 1)
     async with swarm.running(5):
@@ -114,7 +117,7 @@ async def test_a_liar_costs_only_itself(attack):
             assert virtual.node.progress.round == ROUNDS
             assert virtual.node.progress.figures.local_steps >= 0.8 * ROUNDS * 6  # no rounds were skipped
         assert {peer for peer, _ in faults(swarm)} <= {liar.peer_id}
-        # its last honest word and its first lie may be about one round, which is a proof
+        # its last honest and first forged vector may be for one round, which is a proof
         assert {reason for _, reason in faults(swarm)} - {"equivocation"} == reasons
 
 
@@ -134,7 +137,7 @@ async def test_a_peer_that_is_always_clipped_earns_no_reputation_and_no_honest_n
 
 @pytest.mark.acceptance
 @virtual(1)
-async def test_sixteen_nodes_with_unequal_data_all_become_active_to_each_other_and_three_liars_to_nobody(seed):
+async def test_sixteen_nodes_with_unequal_data_become_active_and_three_liars_do_not(seed):
     agreed = msgspec.structs.replace(
         agreement(nodes=16, rounds=75, local_steps=6),
         overlay=OverlaySection(kind="pull", k=6),
@@ -173,7 +176,7 @@ async def test_a_late_joiner_takes_the_swarms_model_and_a_straggler_keeps_up_by_
 
 @pytest.mark.acceptance
 @virtual(1)
-async def test_a_volunteer_with_a_thin_line_serves_few_and_takes_part_all_the_same(seed):
+async def test_a_volunteer_with_a_slow_connection_serves_few_and_still_takes_part(seed):
     swarm = story(agreement(nodes=6, rounds=20), seed)
     async with swarm.running(5):
         swarm.config = NodeConfig(linger_s=1e6, threads=1, trust=True, up_bytes_per_s=10_000)

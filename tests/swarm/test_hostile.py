@@ -1,7 +1,7 @@
-"""One liar in a swarm of whole nodes: it joins in order, takes part honestly for a while, and then sends what it likes.
+"""One liar in a swarm of whole nodes: it joins and takes part honestly for a while, then sends forged frames.
 
-The liar is a node like the others whose frames are rewritten on their way out, so it speaks every handshake well enough to be heard.
-Honest nodes must finish as if it were not there, count what it did by reason, shut it out and delete its flow.
+The liar is an ordinary node whose outgoing frames are rewritten, so its handshakes are valid. Honest nodes must finish as if it were not
+there, count its faults by reason, refuse it and delete its flow.
 """
 
 from collections import defaultdict
@@ -26,12 +26,12 @@ NUMBERLESS = ("not_finite", "bad_scale", "bad_code")
 
 
 def replaced(kind: type[Message] | tuple[type[Message], ...], **changes: object) -> Forge:
-    """Some fields of one kind of message."""
+    """Replace some fields of one kind of message."""
     return lambda message: [msgspec.structs.replace(message, **changes) if isinstance(message, kind) else message]
 
 
 def payload(kind: type[Request | Response], forged: Callable[[bytes], bytes]) -> Forge:
-    """The vector in a message."""
+    """Return the vector in a message."""
 
     def forge(message: Message) -> list[Message | bytes]:
         return [replaced(kind, payload=forged(message.payload))(message)[0] if isinstance(message, kind) else message]
@@ -40,7 +40,7 @@ def payload(kind: type[Request | Response], forged: Callable[[bytes], bytes]) ->
 
 
 def filled(kind: type[Request | Response], pattern: bytes) -> Forge:
-    """Every value the same bytes."""
+    """Return the value with all bytes equal."""
     size = HEADER.size
     return payload(kind, lambda honest: honest[:size] + (pattern * len(honest))[: len(honest) - size])
 
@@ -54,7 +54,7 @@ def of_dim(dim: int) -> Callable[[bytes], bytes]:
 
 
 def replay() -> Forge:
-    """Every request, and after it once more the last sixteen of that edge."""
+    """Send every request, followed by the last sixteen of that edge."""
     sent: defaultdict[int, list[Message]] = defaultdict(list)
 
     def forge(message: Message) -> list[Message | bytes]:
@@ -67,7 +67,7 @@ def replay() -> Forge:
 
 
 def and_unasked(message: Message) -> list[Message | bytes]:
-    """Answers to questions that nobody asked."""
+    """Send answers that nobody requested."""
     return [message, Response(message.inc, message.seq + 1000, b"")] if isinstance(message, Response) else [message]
 
 
@@ -103,7 +103,7 @@ ATTACKS = {
 
 
 def outsider(swarm, place) -> int:
-    """An index whose peer id is the lowest or highest."""
+    """Return the index whose peer id is the lowest or highest."""
     ids = {swarm.identity(index).peer_id: index for index in range(HONEST)}
     candidates = {swarm.identity(index).peer_id: index for index in range(HONEST, 100)}
     chosen = place(candidates)
@@ -118,7 +118,7 @@ def agreement(quorum):
 
 @cache
 def undisturbed() -> float:
-    """Mean accuracy of the honest nodes among themselves."""
+    """Return the mean accuracy of the honest nodes without the liar."""
 
     async def among_themselves():
         swarm = story(agreement(HONEST), 1)
@@ -130,14 +130,14 @@ def undisturbed() -> float:
 
 
 async def joined(swarm, index: int):
-    """Start the liar; from now on `swarm` is the honest nodes alone."""
+    """Start the liar; from then on `swarm` has only the honest nodes."""
     liar = await swarm.start(index)
     del swarm.nodes[index]
     return liar
 
 
 async def assert_nothing_remains(swarm, liar: str) -> None:
-    """Without the liar's flows the honest nodes' corrections sum to zero as if it had never been there."""
+    """Assert that the honest nodes' corrections sum to zero without the liar's flows."""
     await drain(swarm)
     for one in swarm.nodes.values():
         await one.node.running.exchange.revoke(liar)
@@ -147,8 +147,8 @@ async def assert_nothing_remains(swarm, liar: str) -> None:
 @virtual(1, before=undisturbed)
 @pytest.mark.parametrize(
     "attack", [name if number % 9 == 0 else pytest.param(name, marks=pytest.mark.acceptance) for number, name in enumerate(ATTACKS)]
-)  # a ninth here; the edge machine's own tests have each of them
-async def test_a_liar_changes_nothing_for_honest_nodes_but_that_it_is_shut_out(attack):
+)  # a ninth of them here; the edge machine's own tests have each of them
+async def test_a_liar_is_refused_without_effect_on_honest_nodes(attack):
     place, forge, reasons = ATTACKS[attack]
     swarm = story(agreement(HONEST + 1), 1)
     async with swarm.running(HONEST):
@@ -161,7 +161,7 @@ async def test_a_liar_changes_nothing_for_honest_nodes_but_that_it_is_shut_out(a
         for virtual in swarm.nodes.values():
             node, counts = virtual.node, virtual.node.events.faults.get(liar.peer_id, {})
             assert node.progress.round == ROUNDS
-            assert node.progress.figures.local_steps >= 0.8 * ROUNDS * 10  # nobody was talked into skipping rounds
+            assert node.progress.figures.local_steps >= 0.8 * ROUNDS * 10  # nobody skipped rounds because of it
             assert node.events.faults.keys() <= {liar.peer_id}  # the honest blame no one else
             assert set(counts) <= set(reasons)
             shut_out = bool({"peer_quarantine", "peer_ban"} & set(events(virtual)))
@@ -175,7 +175,7 @@ async def test_a_liar_changes_nothing_for_honest_nodes_but_that_it_is_shut_out(a
 
 
 @virtual(1, before=undisturbed)
-async def test_a_liar_that_torments_one_node_only_does_not_part_it_from_the_others():
+async def test_a_liar_that_attacks_one_node_does_not_separate_it_from_the_others():
     swarm = story(agreement(HONEST + 1), 1)
     async with swarm.running(HONEST):
         liar, victim = await joined(swarm, outsider(swarm, LOWEST)), swarm.nodes[2]

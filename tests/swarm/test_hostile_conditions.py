@@ -1,4 +1,4 @@
-"""What nobody had tried before: wrong clocks. Whole nodes in virtual time."""
+"""Wrong clocks, with whole nodes in virtual time."""
 
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
 from tests.harness.stories import virtual
@@ -9,7 +9,7 @@ DAY_S = 86_400.0
 
 @virtual(more=(1,))
 async def test_wall_clocks_that_are_wrong_or_jump_change_nothing():
-    """Hours behind, days ahead, and one that jumps a year while it trains: nothing but what people read goes by them."""
+    """Hours slow, days fast, and one that jumps a year during training: they are used for display only."""
     off = {0: 0.0, 1: -3600.0 * 7, 2: 3 * DAY_S, 3: 0.0}
     swarm = story(digits(4, rounds=30), 1, clock_off_s=off.__getitem__)
     async with swarm.running(4):
@@ -26,7 +26,7 @@ async def test_wall_clocks_that_are_wrong_or_jump_change_nothing():
 
 @virtual(1)
 async def test_a_node_whose_clock_went_back_is_a_member_again_after_a_restart():
-    """Its new life has a lower number than the one that the others remember."""
+    """Its new incarnation has a lower number than the one its peers remember."""
     off = dict.fromkeys(range(4), 0.0) | {3: DAY_S}
     agreed = Manifest(
         task=TaskSection(kind="quadratic", nodes=4, dim=8),

@@ -1,4 +1,4 @@
-"""A newcomer learns from the manifest what it will need, and asks before it fetches a model."""
+"""A newcomer estimates its memory from the manifest and checks it before it downloads a model."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ async def test_too_little_free_memory_is_refused_before_the_engine_starts_unless
     swarm = VirtualSwarm(digits(3, seed=seed, rounds=1000, quorum=2), seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "here", lambda _config: 10**8)
-        async with swarm.running(1), trio.open_nursery() as nursery:  # who has the manifest already is not asked
+        async with swarm.running(1), trio.open_nursery() as nursery:  # a node that has the manifest already is not asked
             setup, other = [await _ended(swarm, index) for index in (1, 2)]
             store, started = MemoryStore(), []
 
@@ -55,7 +55,7 @@ async def _run(node):
 
 
 async def _ended(swarm, index):
-    """What a node was started with that is gone again."""
+    """Return what a node was started with that has ended again."""
     setup = (await swarm.start(index)).node.setup
     await swarm.crash(index)
     return setup

@@ -1,4 +1,4 @@
-"""Two hundred kills at random instants: whole nodes in virtual time, with checkpoints on the disk."""
+"""Two hundred kills at random times: whole nodes in virtual time, with checkpoints on disk."""
 
 from pathlib import Path
 from random import Random
@@ -25,8 +25,8 @@ CONFIG = NodeConfig(linger_s=1e6, threads=1, trust=True, checkpoint_s=1.0)
 @pytest.mark.acceptance
 @pytest.mark.parametrize("kills", [FEW, KILLS])
 @virtual(1, more=(2,))
-async def test_after_any_number_of_kills_the_swarm_is_whole_and_nothing_of_the_dead_is_left(tmp_path_factory, kills, seed):
-    """Of nodes, which come back with their checkpoint, and of engines; at most two nodes are away at a time."""
+async def test_after_any_number_of_kills_the_swarm_recovers_without_remaining_flows(tmp_path_factory, kills, seed):
+    """Kills of nodes, which return with their checkpoint, and of engines; at most two nodes are away at a time."""
     folder, chance = tmp_path_factory.mktemp("kills"), Random(seed)
     swarm = VirtualSwarm(AGREED, seed=seed, step_cost_s=lambda _index: 0.25, config=CONFIG, folder=folder)
     async with swarm.running(NODES), trio.open_nursery() as nursery:

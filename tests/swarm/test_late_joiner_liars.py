@@ -1,7 +1,7 @@
-"""Late joiners among liars: some of those whom it asks for a model give a false one.
+"""Late joiners among liars: some of the peers that they ask for a model give a false one.
 
-A liar is a member like the others but for the snapshot that its engine gives. The joiner must begin near the honest and hold it against
-the liar alone, however different honest models are.
+A liar is a normal member except for its engine's snapshot. The joiner must start near the honest models and blame the liar only, however
+different honest models are.
 """
 
 import math
@@ -31,7 +31,7 @@ LIES = {
 
 
 def poison(virtual, lie, *, claim: int | None = None) -> list[int]:
-    """From now on a node gives another model than its own. -> the rounds in which it was asked for it"""
+    """Let a node give a false model from now on; return the rounds in which it was asked for it."""
     session, asked = virtual.engine.session, []
 
     def snapshot(_call):
@@ -48,7 +48,7 @@ def poison(virtual, lie, *, claim: int | None = None) -> list[int]:
 
 
 def bowls(nodes: int, quorum: int) -> Manifest:
-    """The cheapest problem there is; every model begins at 0, so that a turned one is as near as it can be."""
+    """Return the cheapest problem; every model begins at 0, so a negated one is as near as possible."""
     return Manifest(
         task=TaskSection(kind="quadratic", nodes=nodes, dim=50),
         partition=PartitionSection(shards=nodes),
@@ -57,13 +57,13 @@ def bowls(nodes: int, quorum: int) -> Manifest:
 
 
 def spread(swarm, *nodes: int) -> float:
-    """The largest distance of two models."""
+    """Return the largest distance of two models."""
     models = [swarm.nodes[index].vector for index in nodes]
     return max(float((a - b).norm()) for a in models for b in models)
 
 
 async def joined(swarm, index: int):
-    """Start a node and wait until it trains -> it, and its model at that moment."""
+    """Start a node and wait until it trains; return it and its model at that time."""
     late = await swarm.start(index)
     await until(lambda: late.node.progress.state == "training")
     return late, late.vector
@@ -84,7 +84,7 @@ async def test_a_joiner_starts_near_the_honest_and_reports_a_peer_that_gave_anot
         assert near <= 3.0 * max(apart, spread(swarm, *honest))
         assert late.node.progress.round < 40
         assert late.node.events.faults.keys() <= {liar.peer_id}
-        proven = lie == "not a number"  # else none: two that agree might be the liars
+        proven = lie == "not a number"  # otherwise none: two that agree might be the liars
         assert late.node.network.refuses(liar.peer_id) == (bool(asked) and proven)
         assert bool(asked) or members > 3  # of three all are asked
         if asked:
@@ -98,7 +98,7 @@ async def test_a_joiner_starts_near_the_honest_and_reports_a_peer_that_gave_anot
 
 @virtual(1)
 async def test_a_node_that_returns_far_behind_gets_the_honest_model_and_reports_a_peer_that_gave_another():
-    """Its own checkpoint is no shield: it is old, so it asks for a model as a late joiner does."""
+    """Its own checkpoint does not protect it: it is old, so the node asks for a model like a late joiner."""
     swarm = story(bowls(4, 4), 1)
     async with swarm.running(4):
         await until(lambda: rounds_done(swarm, 2))
@@ -112,7 +112,7 @@ async def test_a_node_that_returns_far_behind_gets_the_honest_model_and_reports_
         assert near <= 3.0 * spread(swarm, *honest)
         assert back.node.events.faults.keys() == {liar.peer_id}
         assert back.node.events.faults[liar.peer_id] == {"state_outlier": 1}
-        assert 18 <= back.node.progress.round < 40  # a snapshot that others share may be of a round before
+        assert 18 <= back.node.progress.round < 40  # a snapshot shared with other requests may be of an earlier round
 
 
 @virtual(1)
@@ -153,13 +153,13 @@ async def test_contradicting_models_are_not_installed_until_they_agree():
         honest = dict(swarm.nodes[1].engine.session.answers)
         asked = poison(swarm.nodes[1], lambda x: -x)
         late = await swarm.start(2)
-        await until(lambda: len(asked) >= 3)  # it asks again, and again
+        await until(lambda: len(asked) >= 3)  # it asks repeatedly
         assert late.node.progress.state == "joining"
         assert not late.node.events.faults
         assert not late.vector.any()
         assert "state_contradicted" in events(late)
         assert "state_fetched" not in events(late)
-        swarm.nodes[1].engine.session.answers.update(honest)  # the liar gives up
+        swarm.nodes[1].engine.session.answers.update(honest)  # the liar stops lying
         await until(lambda: late.node.progress.state == "training")
         assert late.node.progress.joined_late
         assert float((late.vector - swarm.nodes[0].vector).norm()) < 0.5 * float(swarm.nodes[0].vector.norm())

@@ -1,4 +1,4 @@
-"""An owner changes what a node of a whole swarm may use, in virtual time, while it exchanges."""
+"""An owner changes a node's resource limits in a whole swarm, in virtual time, during exchanges."""
 
 import pytest
 import torch
@@ -17,18 +17,18 @@ NO_CAP = {"up_bytes_per_s": 0, "down_bytes_per_s": 0, "threads": 1}
 
 @pytest.fixture(autouse=True)
 def restored():
-    """The number of threads is the process's, and other tests have theirs."""
+    """Restore the process's number of threads for other tests."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
 @virtual(1)
-async def test_a_cap_given_while_running_shortens_exchanges_and_ends_when_it_is_lifted():
+async def test_a_cap_set_at_run_time_shortens_exchanges_until_it_is_lifted():
     swarm = story(digits(2, rounds=40), 1, config=NodeConfig(linger_s=1e6, threads=1))
     async with swarm.running(2):
         await until(lambda: rounds_done(swarm, 10))
-        virtual = min(swarm.nodes.values(), key=lambda it: it.peer_id)  # it begins all exchanges, and plans their size
+        virtual = min(swarm.nodes.values(), key=lambda it: it.peer_id)  # it initiates all exchanges, and plans their size
         node = virtual.node
         caps = []
         node.running.context.network.cap = lambda *given: caps.append(given)
@@ -49,7 +49,7 @@ async def test_a_cap_given_while_running_shortens_exchanges_and_ends_when_it_is_
 
 
 @virtual(1)
-async def test_another_number_of_threads_survives_the_engine():
+async def test_a_changed_number_of_threads_survives_an_engine_restart():
     swarm = story(digits(2, rounds=40), 1, config=NodeConfig(linger_s=1e6, threads=1))
     async with swarm.running(2):
         await until(lambda: rounds_done(swarm, 5))

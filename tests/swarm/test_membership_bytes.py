@@ -1,4 +1,4 @@
-"""What membership costs a node in bytes, whatever the number of members: detectors in virtual time, records as long as real ones.
+"""The bytes that membership costs a node, for any number of members: detectors in virtual time, with records of real length.
 
 pytest -s -m acceptance tests/swarm/test_membership_bytes.py
 """
@@ -18,20 +18,20 @@ from starling.gossip.wire.frames import encode
 from tests.harness import detectors
 from tests.harness.detectors import SWARM, TIMING, Detector, DetectorSwarm, LocalRecord, OpenGate
 
-MOST = 20_000  # bytes a node and minute
+MOST = 20_000  # bytes per node and minute
 MINUTE_S = 60.0
 SETTLING_S = 10.0
 WHOLE, WATCHED = 10_000, 40
-LONG = pytest.mark.timeout(3000)  # a minute or two of processor
+LONG = pytest.mark.timeout(3000)  # takes a minute or two of processor time
 
 
 def name(number):
-    """As long as a peer id."""
+    """Return a name as long as a peer id."""
     return ("12D3KooW" + hashlib.sha256(str(number).encode()).hexdigest())[:52]
 
 
 def record_of(peer, incarnation=1, version=0, status="alive"):
-    """With two addresses, and a signature as long as a real one."""
+    """Return a record with two addresses and a signature of real length."""
     signature = (b"by " + peer.encode()).ljust(64, b".")
     addresses = ("/ip4/203.0.113.200/tcp/54321", "/ip4/192.168.100.100/tcp/54321")
     return wire.Record(peer, SWARM, incarnation, version, status, addresses, signature)
@@ -49,8 +49,8 @@ def swarm_of(n, **options):
 
 @pytest.mark.parametrize("n", [32, pytest.param(256, marks=[pytest.mark.acceptance, LONG])])
 @pytest.mark.slow
-def test_members_cost_a_node_few_bytes_while_some_come_and_go(n):
-    """A quiet minute, and one in which one member joins, one leaves and one crashes; the bytes of all together, for each."""
+def test_members_cost_a_node_few_bytes_under_churn(n):
+    """A quiet minute, and one in which one member joins, one leaves and one crashes; bytes of all nodes, per node."""
     swarm = swarm_of(n)
     swarm.run(SETTLING_S, swarm.agreed)
     swarm.run(swarm.now + SETTLING_S)
@@ -77,8 +77,8 @@ def test_members_cost_a_node_few_bytes_while_some_come_and_go(n):
 
 
 @pytest.mark.slow
-def test_beyond_the_capacity_of_a_list_members_cost_no_more():
-    """Tables that differ for good are not compared all the time."""
+def test_members_beyond_a_list_s_capacity_cost_no_bytes():
+    """Permanently different tables are not compared all the time."""
     swarm = swarm_of(64, max_members=24)
     swarm.run(SETTLING_S)
     before = swarm.octets.total()
@@ -93,11 +93,11 @@ def test_beyond_the_capacity_of_a_list_members_cost_no_more():
 
 
 class Part:
-    """Some whole detectors among many members; the others are stood in for.
+    """Some whole detectors among many members, of which the others are simulated.
 
-    Those watched know all, as after hours. What the others do to them is drawn: each member probes one a second and opens a comparison
-    now and then, so as many of both come as go, with the digest that all have. Others answer probes and equal comparisons as a detector
-    does. Of a change each of the watched hears by as many copies as members send on average.
+    The whole ones know all members, as after hours. Actions of the others are random: each probes one member per second and starts a
+    comparison now and then, so as many of both arrive as leave, with the digest that all have. Others answer probes and equal comparisons
+    like a detector. Each whole detector receives as many copies of a change as members send on average.
     """
 
     def __init__(self, n, watched):
@@ -134,7 +134,7 @@ class Part:
                     self.frames.append((source, output.peer, wire.Acknowledge(message.nonce, self.digest, self.now)))
 
     def run(self, seconds, tick_s=0.05):
-        """Frames take a tick."""
+        """Advance time; frames take one tick."""
         until = self.now + seconds
         peers = list(self.cores)
         while self.now < until:
@@ -152,7 +152,7 @@ class Part:
                     self.do(peer, core.tick(self.now))
 
     def change(self, record, copies):
-        """All others have a member's new record, and tell of it."""
+        """Give all others a member's new record, which they spread."""
         self.records[record.peer] = record
         if record.status == "left":
             del self.records[record.peer]
@@ -169,7 +169,7 @@ class Part:
 @pytest.mark.acceptance
 @pytest.mark.slow
 def test_ten_thousand_members_cost_a_node_few_bytes():
-    """Simulated: forty whole detectors, each with all in its table, and the others stood in for."""
+    """Forty whole detectors, each with all members in its table, and the others simulated."""
     assert WHOLE < MAX_MEMBERS
     part = Part(WHOLE, WATCHED)
     part.run(SETTLING_S)

@@ -1,4 +1,4 @@
-"""Whole swarms of failure detectors in virtual time: what the members believe together."""
+"""Whole swarms of failure detectors in virtual time: the states on which members agree."""
 
 from math import ceil
 
@@ -41,7 +41,7 @@ def test_a_crash_is_known_to_all_in_bounded_time(n, crashed, noticed, probes):
     assert swarm.run(began + bound, swarm.agreed) - began < bound
     swarm.run(began + 30.0)
     assert {peer for _, _, peer in swarm.deaths()} == set(gone)
-    assert len(swarm.deaths()) == crashed * (n - crashed)  # each tells its node once
+    assert len(swarm.deaths()) == crashed * (n - crashed)  # each is reported to its node once
 
 
 @pytest.mark.parametrize(("n", "share", "seed"), [(3, 0.3, 1), (5, 0.3, 2), (16, 0.1, 3), (16, 0.3, 4)])
@@ -57,7 +57,7 @@ def test_loss_makes_suspects_but_no_false_deaths(n, share, seed):
 
 @pytest.mark.slow
 def test_overloaded_nodes_suspect_others_but_declare_none_dead():
-    """With a fixed timeout twelve deaths: each message takes a node a tenth of a second, so answers come after seconds."""
+    """A fixed timeout would give twelve deaths: a message takes a node a tenth of a second, so answers take seconds."""
     swarm = DetectorSwarm(8, cost_s=0.1)
     swarm.run(70.0)
     assert any(isinstance(event, Suspected) for _, _, event in swarm.events)  # the test is not empty
@@ -75,7 +75,7 @@ def test_links_longer_than_the_timeout_are_learned(rtt_s):
     assert swarm.agreed()
 
 
-def test_a_node_cut_off_believes_long_that_it_is_at_fault_while_the_others_know_soon():
+def test_an_isolated_node_suspects_itself_while_the_others_detect_it_soon():
     swarm = settled(8)
     began = swarm.now
     swarm.lost = lambda source, target, now: "p003" in {source, target}
@@ -97,7 +97,7 @@ def test_a_partition_makes_two_swarms_and_healing_one(n):
     assert all(node.own.incarnation == 1 for node in swarm.nodes.values())
 
 
-def test_a_restart_is_seen_as_a_new_life_by_all():
+def test_a_restart_is_seen_as_a_new_incarnation_by_all():
     swarm = settled(8)
     del swarm.nodes["p004"]
     swarm.add("p004", incarnation=2)
@@ -106,7 +106,7 @@ def test_a_restart_is_seen_as_a_new_life_by_all():
     assert swarm.deaths() == []
 
 
-def test_leaving_is_known_at_once_and_no_death():
+def test_a_leave_is_known_at_once_and_is_not_a_death():
     swarm = settled(8)
     began = swarm.now
     swarm.do("p002", swarm.nodes["p002"].leave(began))
@@ -142,7 +142,7 @@ def test_a_quiet_swarm_costs_a_node_the_same_few_bytes_a_minute_whatever_its_siz
 
 
 def test_a_long_partition_heals_within_seconds():
-    """What was measured of eight processes on sockets: whole at most 7 s after 60 s apart."""
+    """The bound was measured with eight processes on sockets: whole at most 7 s after 60 s of partition."""
     swarm = settled(8)
     half = set(names(8)[:4])
     swarm.lost = lambda source, target, now: (source in half) != (target in half)
@@ -154,7 +154,7 @@ def test_a_long_partition_heals_within_seconds():
 
 
 def test_new_addresses_that_most_missed_are_known_to_all_soon():
-    """Of a Spread that only one member received: the version is no part of the digest in probes, so comparisons find it."""
+    """Only one member received the Spread: the version is not part of the digest in probes, so comparisons find it."""
     swarm = settled(8)
     swarm.lost = lambda source, target, now: source == "p003" and target != "p004"
     swarm.do("p003", swarm.nodes["p003"].update(swarm.now, addresses=("/new",)))

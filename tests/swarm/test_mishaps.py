@@ -1,4 +1,4 @@
-"""Partitions, flapping, sleep, other addresses, clocks that jump: each a file of `benchmarks/mishaps`, in virtual time."""
+"""Partitions, flapping, sleep, new addresses, clock jumps: each a file of `benchmarks/mishaps`, in virtual time."""
 
 from statistics import mean
 
@@ -31,8 +31,8 @@ async def test_effects_of_network_faults_end_soon_after_them(name, seed):
 
 @pytest.mark.acceptance
 @virtual(1, more=(2,))
-async def test_a_swarm_most_of_which_slept_for_a_quarter_of_its_run_learns_as_much_within_a_point(seed):
-    """Those that slept miss 90 of 400 rounds, and go on where the others are."""
+async def test_a_swarm_that_mostly_slept_for_a_quarter_of_its_run_loses_at_most_a_point(seed):
+    """Those that slept miss 90 of 400 rounds, and continue in the others' round."""
     story = mishaps.read("sleep")
     nothing = msgspec.structs.replace(story, mishaps=tuple(msgspec.structs.replace(it, for_s=0.0) for it in story.mishaps))
     undisturbed = mean(await mishaps.accuracy(nothing, seed, 400))

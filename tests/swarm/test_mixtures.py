@@ -1,4 +1,4 @@
-"""Faults of every kind, mixed by a seed: whatever happens in whatever order, the ledger adds up and the swarm is one in the end."""
+"""Random mixtures of all faults: in any order, the ledger's sums hold and the swarm is one at the end."""
 
 from pathlib import Path
 from random import Random
@@ -17,11 +17,11 @@ from tests.harness.swarms import agree, assert_flows_cancel, digits, drain, kill
 
 NODES = 6
 FAULTS = 8
-SOFT = {"not_a_member"}  # what the honest can be blamed for: they did not know yet
+SOFT = {"not_a_member"}  # faults that honest nodes may report of each other before they know of a crash
 
 
 class Fate:
-    """Crashes, returns, dead engines and partitions, drawn from a seed."""
+    """Draws crashes, returns, dead engines and partitions from a seed."""
 
     def __init__(self, swarm: VirtualSwarm, seed: int) -> None:
         self._swarm = swarm

@@ -1,4 +1,4 @@
-"""What one peer may say, and what it costs the others: whole nodes in virtual time, and one hostile peer of the kit."""
+"""The influence of a single peer's reports: whole nodes in virtual time, and one hostile peer."""
 
 from functools import cache
 from itertools import islice
@@ -19,11 +19,11 @@ from tests.harness.hostile import Stranger
 from tests.harness.stories import replayable, virtual
 from tests.harness.swarms import digits, flows_with, rounds_done, story, until
 
-FORGOTTEN_S = 20.0  # in which the flow of a peer that died is deleted, whatever happens
+FORGOTTEN_S = 20.0  # time within which a dead peer's flow is deleted in any case
 
 
 @virtual(1)
-async def test_a_stranger_s_comings_and_goings_cost_the_engine_next_to_nothing_and_the_flows_of_the_dead_go(monkeypatch):
+async def test_a_flapping_stranger_costs_the_engine_little_and_dead_peers_flows_are_deleted(monkeypatch):
     asked: list[str] = []
     honest_call = InlineEngine.call
 
@@ -47,11 +47,11 @@ async def test_a_stranger_s_comings_and_goings_cost_the_engine_next_to_nothing_a
         arrived = len(swarm.nodes[0].node.running.membership.table)
         assert arrived > 27 * 56
         assert dead in asked
-        assert len(asked) < 0.05 * arrived  # those that were linked to somebody while they were there
+        assert len(asked) < 0.05 * arrived  # those that were linked to a peer while present
 
 
 @virtual(1)
-async def test_an_event_that_got_lost_is_made_up_for(monkeypatch):
+async def test_a_lost_event_is_recovered(monkeypatch):
     honest = RunningNode.member_changed
     monkeypatch.setattr(RunningNode, "member_changed", lambda self, event: None if isinstance(event, Died) else honest(self, event))
     swarm = story(digits(3, rounds=1000), 1)
@@ -63,7 +63,7 @@ async def test_an_event_that_got_lost_is_made_up_for(monkeypatch):
 
 
 async def committed_in(seconds: float, flood: str) -> int:
-    """Exchanges of three honest nodes while one gets twenty full frames a second of a "stranger", of a "member", or "" for none."""
+    """Return exchanges of three honest nodes while one gets twenty full frames a second of a "stranger" or "member", or "": of nobody."""
     swarm = story(digits(4, rounds=1000), 1)
     async with swarm.running(4), trio.open_nursery() as nursery:
         await until(lambda: rounds_done(swarm, 5))
@@ -129,7 +129,7 @@ async def test_status_says_that_a_node_did_few_of_its_steps():
 
 @cache
 def committed_per_s(records: str, strangers: int) -> float:
-    """Exchanges committed a second, in a swarm of eight that some strangers tell of comings and goings, 47.5 times a second each."""
+    """Return exchanges committed per second, in a swarm of eight to which strangers each report joins and leaves 47.5 times per second."""
 
     async def tale():
         agreed = Manifest(
@@ -156,7 +156,7 @@ def committed_per_s(records: str, strangers: int) -> float:
 @pytest.mark.slow
 @pytest.mark.acceptance
 @pytest.mark.parametrize("records", ["versions", "lives"])
-def test_strangers_that_come_and_go_leave_most_exchanges_to_the_others(deterministic_scheduler, records):
+def test_flapping_strangers_prevent_few_exchanges(deterministic_scheduler, records):
     deterministic_scheduler(1)
     undisturbed = committed_per_s(records, 0)
     deterministic_scheduler(1)

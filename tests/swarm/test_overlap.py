@@ -1,4 +1,4 @@
-"""Swarms in virtual time whose rounds overlap: a slow link costs them no time as long as it is not slower than the local steps."""
+"""Swarms in virtual time with overlapping rounds: a slow link costs no time as long as it is not slower than the local steps."""
 
 import pytest
 import trio
@@ -15,9 +15,9 @@ UP = 8000  # bytes/s
 
 
 async def played(seed, *, overlap, mix="pet"):
-    """-> the swarm, and how long its rounds took."""
+    """Run the rounds; return the swarm, and how long they took."""
     agreed = digits(4, mix=mix, rounds=ROUNDS, local_steps=STEPS, overlap=overlap)
-    if mix == "pet":  # a κ for differences that are a round old (decision 124)
+    if mix == "pet":  # a κ suited to differences that are a round old (decision 0124)
         agreed = structs.replace(agreed, mix=agreed.mix.changed(kappa=0.2))
     swarm = story(agreed, seed, delay(ONE_WAY_S))
     async with swarm.running(4):
@@ -32,7 +32,7 @@ async def played(seed, *, overlap, mix="pet"):
 
 
 @virtual(1)
-async def test_exchanges_take_no_time_of_local_steps_and_all_learn_as_much(seed):
+async def test_overlapped_exchanges_cost_no_local_steps_and_no_accuracy(seed):
     one_by_one, slow_s = await played(seed, overlap=False)
     beside, fast_s = await played(seed, overlap=True)
     computing_s = (ROUNDS - 1) * STEPS * STEP_S
@@ -47,12 +47,12 @@ async def test_exchanges_take_no_time_of_local_steps_and_all_learn_as_much(seed)
 @pytest.mark.parametrize("overlap", [False, True])
 @virtual(1)
 async def test_an_overlapped_exchange_is_no_longer_than_its_local_steps(overlap):
-    """A slot is five times as long as the local steps of a round."""
+    """A slot is five times as long as a round's local steps."""
     agreed = digits(2, rounds=ROUNDS, local_steps=STEPS, overlap=overlap, slot_s=1.0)
     swarm = story(agreed, 1, config=NodeConfig(linger_s=1e6, threads=1, up_bytes_per_s=UP))
     async with swarm.running(2):
         await swarm.finished()
-        first = min(swarm.nodes.values(), key=lambda it: it.peer_id)  # it begins all exchanges, and plans their size
-        late = range(5, ROUNDS - 1)  # how fast it steps is known, and they overlap
+        first = min(swarm.nodes.values(), key=lambda it: it.peer_id)  # it initiates all exchanges, and plans their size
+        late = range(5, ROUNDS - 1)  # its step time is known by now, and rounds overlap
         within = UP * (STEPS * STEP_S if overlap else agreed.pace.slot_s) * FILL
         assert 0.8 * within <= longest(first.node, late) <= within

@@ -1,4 +1,4 @@
-"""An owner pauses a node of a whole swarm in virtual time: it learns nothing, and nobody else notices."""
+"""An owner pauses a node of a whole swarm in virtual time: it does no local steps, and no other node is affected."""
 
 import time
 
@@ -14,7 +14,7 @@ from tests.harness.stories import virtual
 from tests.harness.swarms import STEP_S, assert_flows_cancel, digits, drain, events, rounds_done, story, until
 
 BEGAN, PAUSED, ROUNDS = 14, 8, 28
-LONG = 80  # local steps of a round, which take longer than an exchange may
+LONG = 80  # local steps of a round, which take longer than an exchange's deadline
 
 
 @pytest.mark.parametrize("pace", [pytest.param("steps", marks=pytest.mark.acceptance), "clock"])
@@ -46,8 +46,8 @@ async def test_a_paused_node_does_no_local_steps_and_all_exchanges(pace):
 
 
 @virtual(1)
-async def test_nodes_that_start_outside_of_their_hours_do_one_round_and_then_rest_as_long_as_one_takes():
-    """Without a measured round they would hurry, and no exchange with others be committed."""
+async def test_nodes_started_outside_their_hours_do_one_round_and_then_wait_as_long_per_round():
+    """Without a measured round they would run ahead, and no exchange with others would be committed."""
     hour = (time.localtime(EPOCH_S).tm_hour + 12) % 24
     config = NodeConfig(linger_s=1e6, threads=1, active=f"{hour}:00-{hour}:30")
     swarm = story(digits(2, rounds=12, local_steps=LONG), 1, config=config)

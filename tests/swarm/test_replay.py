@@ -1,4 +1,4 @@
-"""What recorded frames of honest nodes are worth to whoever recorded them: whole nodes in virtual time."""
+"""Recorded frames of honest nodes have no effect when replayed: whole nodes in virtual time."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ from tests.harness.hostile import Stranger
 from tests.harness.stories import virtual
 from tests.harness.swarms import agree, assert_flows_cancel, drain, events, faults, rounds_done, until
 
-PLAYED = 200  # frames, of all kinds, to every node
+PLAYED = 200  # frames of all kinds, to every node
 AGREED = Manifest(
     task=TaskSection(kind="quadratic", nodes=5, dim=8),
     partition=PartitionSection(shards=5),
@@ -24,16 +24,16 @@ AGREED = Manifest(
 
 
 def comings(swarm):
-    """What each node said of others' comings and goings."""
+    """Return the joins and leaves that each node reported."""
     return {index: [it for it in events(node) if it.startswith("peer_")] for index, node in swarm.nodes.items()}
 
 
 @pytest.mark.parametrize("who", ["member", pytest.param("stranger", marks=pytest.mark.acceptance)])
 @virtual(1, more=(2, 3))
 async def test_replayed_frames_have_no_effect(monkeypatch, who, seed):
-    """All that four nodes said is recorded while one crashes and comes back, and one leaves; it is played to them and to a newcomer.
+    """All frames of four nodes are recorded while one crashes and returns, and one leaves; they are replayed to them and to a newcomer.
 
-    A member does not play back whatever costs it its membership at once, but takes the records out and tells these.
+    A member leaves out frames that would get it banned at once, and sends the records in them itself.
     """
     recorded, carry = [], MemoryHub.carry
 
@@ -53,7 +53,7 @@ async def test_replayed_frames_have_no_effect(monkeypatch, who, seed):
         await swarm.crash(3)  # for good
         await until(lambda: agree(swarm))
         past = list(recorded)
-        await swarm.start(4)  # it has never heard of 2 and 3
+        await swarm.start(4)  # it has never received records of 2 and 3
         await until(lambda: agree(swarm))
         await trio.sleep(1.0)
         before, replayer = comings(swarm), Stranger(swarm.hub, swarm.swarm)

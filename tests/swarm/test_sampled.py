@@ -1,4 +1,4 @@
-"""Sampled rounds of whole nodes: few train, few average, and the others sleep and lose nothing."""
+"""Sampled rounds of whole nodes: few train and few average; the others sleep and lose nothing."""
 
 import msgspec
 import pytest
@@ -28,7 +28,7 @@ def agreement(nodes, *, rounds, **pace):
 
 @virtual(1)
 @pytest.mark.parametrize("aggregators", [1, pytest.param(0, marks=pytest.mark.acceptance)])
-async def test_a_sample_trains_in_each_round_and_all_end_with_the_last_model(aggregators, seed):
+async def test_a_sample_trains_in_each_round_and_all_nodes_end_with_the_last_model(aggregators, seed):
     nodes, rounds = 5, 5
     swarm = story(agreement(nodes, rounds=rounds, sample=2, aggregators=aggregators, slack=0, local_steps=4), seed)
     async with swarm.running(nodes):
@@ -45,7 +45,7 @@ async def test_a_sample_trains_in_each_round_and_all_end_with_the_last_model(agg
 @pytest.mark.acceptance
 @virtual(1, 2, 3)
 async def test_if_four_fifths_of_forty_nodes_fall_silent_the_rest_lose_six_rounds_at_most(seed):
-    """Measured: none lost; the swarm stands still for 6 to 8 s, most of which the failure detector needs."""
+    """Measured: none lost; the swarm stands still for 6 to 8 s, mostly the failure detector's time."""
     nodes, rounds = 40, 40
     swarm = story(agreement(nodes, rounds=rounds, sample=5, aggregators=2, local_steps=5), seed)
 
@@ -71,13 +71,13 @@ async def test_if_four_fifths_of_forty_nodes_fall_silent_the_rest_lose_six_round
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
-def test_with_ten_times_the_bytes_plain_gossip_of_sixty_nodes_is_not_where_sampled_rounds_were(seed):
-    """85 % of MNIST, unequal labels: the average of a sample against the mean of what nodes that gossip have themselves.
+def test_sampled_rounds_of_sixty_nodes_need_less_than_a_tenth_of_plain_gossip_s_bytes(seed):
+    """85 % on MNIST with unequal labels: the average of a sample compared with the mean accuracy of gossiping nodes' own models.
 
-    Everything counts that a node sends, membership too; values are fp16 in both. The share falls with the number of nodes: a third of the
+    All bytes that a node sends count, membership too; values are fp16 in both. The share falls with the number of nodes: a third of the
     bytes with 20. Measured: docs/decisions/0064.
     """
-    nodes, round_bytes = 60, 2 * 101_770 + 107  # of plain gossip: a vector, a frame
+    nodes, round_bytes = 60, 2 * 101_770 + 107  # for plain gossip: a vector, a frame
     common = {
         "task.path": str(REAL_DATA / "mnist"),
         "task.hidden": 128,

@@ -1,4 +1,4 @@
-"""Sparse outer steps on whole nodes: anchors are equal to the bit, and become so again after loss, omission, a crash and a late join."""
+"""Sparse outer steps on whole nodes: outer parameters are bitwise equal, also again after loss, omission, a crash and a late join."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ from tests.harness.stories import virtual
 from tests.harness.swarms import digits, events, lie, rounds_done, story, until, values
 
 NODES = 5
-LEARNED = 0.85  # what the worst node reaches; chance is 0.1
+LEARNED = 0.85  # accuracy of the worst node; guessing gives 0.1
 
 
 def agreement(rounds):
@@ -26,7 +26,7 @@ def agreement(rounds):
 
 @virtual(more=(1,))
 async def test_without_faults_all_nodes_have_equal_outer_parameters_to_the_bit(seed):
-    """Which is their model to all who look at it; what trains on is each node's own."""
+    """They are the model that status and evaluation use; each node trains its own."""
     swarm = story(agreement(30), seed)
     async with swarm.running(NODES):
         await swarm.finished()
@@ -39,8 +39,8 @@ async def test_without_faults_all_nodes_have_equal_outer_parameters_to_the_bit(s
 
 @virtual(1, more=(2, 3))
 async def test_a_crash_and_a_late_join_in_one_round_leave_equal_outer_parameters(seed):
-    """Members count differently for a while, so anchors part; a majority's is fetched."""
-    swarm = story(agreement(60), seed)  # a repair may fail, and may part its node again by the round that it costs
+    """Numbers of members differ for a while, so outer parameters diverge; the majority's are fetched."""
+    swarm = story(agreement(60), seed)  # a repair may fail, and may make its node diverge again by the round that it takes
     async with swarm.running(4):
         await until(lambda: rounds_done(swarm, 10))
         await swarm.crash(3)
@@ -54,8 +54,8 @@ async def test_a_crash_and_a_late_join_in_one_round_leave_equal_outer_parameters
 
 @pytest.mark.acceptance
 @virtual(1)
-async def test_a_node_that_missed_messages_has_them_from_others(seed):
-    """For some rounds nothing of the first node reaches the second: what it signed does, by the others."""
+async def test_a_node_gets_missed_messages_from_others(seed):
+    """For some rounds no frame of the first node reaches the second; its signed messages do, through others."""
     swarm = story(agreement(40), seed)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 5))
@@ -70,7 +70,7 @@ async def test_a_node_that_missed_messages_has_them_from_others(seed):
 
 
 def tells(swarm, index, told):
-    """From now on a node gives its message of a round to those peers alone of whom `told` says so, and passes on nobody's."""
+    """Let a node send its message of a round only to the peers that `told` selects, and forward nobody's."""
     node = swarm.nodes[index].node
 
     def forge(message):
@@ -80,7 +80,7 @@ def tells(swarm, index, told):
 
 
 def halves(peers, alternates):
-    """Half of the peers in a round: always the same, or drawn anew."""
+    """Select half of the peers in a round: always the same, or drawn anew."""
 
     def told(peer, round):
         order = sorted(peers)
@@ -93,8 +93,8 @@ def halves(peers, alternates):
 
 @pytest.mark.parametrize("alternates", [False, True])
 @virtual(1, more=(2, 3))
-async def test_a_member_that_tells_half_parts_nobody(seed, alternates):
-    """The others pass on what it signed. It stops some rounds before the end: two rounds later all have one anchor to the bit."""
+async def test_a_member_that_sends_to_half_causes_no_divergence(seed, alternates):
+    """The others forward what it signed. It stops some rounds before the end: two rounds later outer parameters are bitwise equal."""
     swarm = story(agreement(40), seed)
     async with swarm.running(NODES):
         honest = [swarm.nodes[index] for index in range(NODES - 1)]

@@ -1,4 +1,4 @@
-"""What nodes say of themselves while a swarm runs: distances, partners and exchanges are the true ones, and news is told at once."""
+"""What nodes report while a swarm runs: true distances, partners and exchanges, with changes reported at once."""
 
 import math
 from contextlib import asynccontextmanager
@@ -30,12 +30,12 @@ ROUNDS = 4
 
 
 def snapshots(swarm):
-    """By peer id, as they cross a socket."""
+    """Return the statuses by peer id, as sent over a socket."""
     return {it.peer_id: decode(encode(take_snapshot(it.node))) for it in swarm.nodes.values()}
 
 
 def gated(event, opens):
-    """What opens only after an event."""
+    """Let something happen only after an event."""
 
     @asynccontextmanager
     async def gate(*given):
@@ -47,7 +47,7 @@ def gated(event, opens):
 
 
 async def frozen_vectors(swarm) -> dict[int, dict[str, object]]:
-    """Until every round is done: what each node's exchanges of a round are about, by round."""
+    """Return the vectors exchanged by each node, by round, when all rounds are done."""
     seen: dict[int, dict[str, object]] = {}
     while not rounds_done(swarm, ROUNDS) or any(it.node.progress.state == "training" for it in swarm.nodes.values()):
         for it in swarm.nodes.values():
@@ -87,7 +87,7 @@ async def test_two_nodes_report_the_true_distance_of_their_models_and_every_exch
 
 
 @virtual(0)
-async def test_an_invite_of_any_member_leads_to_the_others_until_they_are_gone(seed):
+async def test_an_invite_of_any_member_lists_the_others_until_they_leave(seed):
     swarm = story(digits(2, seed=seed, mix="dsgd", compress=LOSSLESS, rounds=1000, local_steps=2, max_wait_s=0.5), seed)
     async with swarm.running(3):
         await until(lambda: agree(swarm, 0, 1, 2))
@@ -202,7 +202,7 @@ async def test_a_node_has_a_status_in_every_phase_of_its_start(seed):
         with pytest.raises(GossipError, match="still starting"):
             await carry_out(node, "evaluate", {})
         may_open.set()
-        while node.progress.state == "starting":  # the manifest comes soon: look at every step
+        while node.progress.state == "starting":  # the manifest arrives soon: check at every step
             await trio.lowlevel.checkpoint()
         assert (type(node.phase), seen().state) == (Joining, "joining")
         assert "no bootstrap peer answers" in seen().problem

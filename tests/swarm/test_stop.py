@@ -1,4 +1,4 @@
-"""Whole nodes that no longer improve stop together, long before their rounds are done; those that improve go on."""
+"""Whole nodes that no longer improve stop together, long before their last round; improving ones continue."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ ROUNDS = 60
 
 
 def resting(every=2):
-    """Nothing is learned, so no evaluation after the first is better."""
+    """Return a manifest in which nothing is learned, so no evaluation after the first is better."""
     agreed = digits(4, mix="dsgd", rounds=ROUNDS, evaluate_every=every, stop_after=2)
     return msgspec.structs.replace(agreed, optimizer=OptimizerSection(lr=1e-12))
 
@@ -50,7 +50,7 @@ async def test_a_single_vote_stops_no_node_and_late_joiners_get_it(seed):
 
 @virtual(0)
 async def test_identities_without_exchanges_stop_nobody(seed):
-    """Eight of one stranger are members within seconds, and all vote to stop."""
+    """Eight identities of one stranger are members within seconds, and all vote to stop."""
     swarm = story(resting(every=ROUNDS), seed)
     async with swarm.running(4):
         await until(lambda: rounds_done(swarm, 2))

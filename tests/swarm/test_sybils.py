@@ -1,6 +1,6 @@
-"""Sybils: identities that cost nothing. They are not let in without what the swarm asks for, and where they are let in they are not drawn.
+"""Sybils, identities that cost nothing: admission refuses them, and where they are admitted they are rarely drawn.
 
-Whole nodes over a network in memory, in virtual time; Sybils are light, since a person who makes hundreds would not train in each.
+Whole nodes over a network in memory, in virtual time; Sybils are light, since an attacker with hundreds would not train each.
 """
 
 from collections import Counter
@@ -31,13 +31,13 @@ K = 6
 
 
 def addresses(honest, sybils):
-    """Honest peers all over the internet, ten times as many Sybils in one /24."""
+    """Return honest peers all over the internet and ten times as many Sybils in one /24."""
     places = {f"honest{n}": {f"9.{n}.9.0/24"} for n in range(honest)}
     return places | {f"sybil{n}": {"8.8.8.0/24"} for n in range(sybils)}
 
 
 @pytest.mark.parametrize("per_prefix", [1, 2])
-def test_ten_times_as_many_sybils_of_one_prefix_are_never_most_of_those_drawn(per_prefix):
+def test_sybils_of_one_prefix_are_never_the_majority_of_drawn_peers(per_prefix):
     places = addresses(10, 100)
     peers = sorted(places)
     shares = [sum(peer.startswith("sybil") for peer in draw(peers, K, places, per_prefix, seed)) for seed in range(500)]
@@ -47,7 +47,7 @@ def test_ten_times_as_many_sybils_of_one_prefix_are_never_most_of_those_drawn(pe
 
 
 class Sybil:
-    """One of many identities of one person: says hello, answers probes, and passes on the records of the others."""
+    """One of many identities of an attacker: sends Hello, answers probes, and forwards the records of the others."""
 
     def __init__(self, hub: MemoryHub, swarm: str, seed: int, credential: bytes = b"") -> None:
         self.identity = Identity.from_seed(derive(seed, "sybil").to_bytes(32, "big"))
@@ -59,7 +59,7 @@ class Sybil:
         self.offered: list[StateOffer] = []
 
     async def attack(self, victims: list[str], army: tuple[Record, ...]) -> None:
-        """Tell the victims of the whole army, again and again, and answer whatever keeps it alive."""
+        """Report the whole army to the victims repeatedly, and answer whatever keeps it a member."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._answer)
             nursery.start_soon(self._listen)
@@ -96,7 +96,7 @@ class Sybil:
 
 @pytest.mark.slow
 @pytest.mark.trio
-async def test_a_victim_among_ten_times_as_many_sybils_has_a_majority_of_honest_neighbors(autojump_clock):
+async def test_a_victim_among_many_sybils_has_a_majority_of_honest_neighbors(autojump_clock):
     swarm = Members(AdmissionSection(per_prefix=1))
     async with swarm.running((), (), (), (), ()):
         honest = {node.peer for node in swarm.nodes}
@@ -124,7 +124,7 @@ async def test_a_victim_among_ten_times_as_many_sybils_has_a_majority_of_honest_
 
 
 def invited(swarm, nodes):
-    """The creator invites each node by a bearer key of its own."""
+    """Let the creator invite each node by its own bearer key."""
     terms = terms_of(swarm.manifest, swarm.swarm)
     for index in range(1, nodes):
         bearer = bytes([index]) * 32
@@ -136,7 +136,7 @@ def invited(swarm, nodes):
 
 @virtual(1)
 @pytest.mark.parametrize("kind", ["invite", pytest.param("allow", marks=pytest.mark.acceptance), "open"])
-async def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trains(kind):
+async def test_sybils_without_credentials_are_not_admitted_to_a_training_swarm(kind):
     nodes = 3
     agreed = digits(nodes, rounds=25)
     admission = {

@@ -1,4 +1,4 @@
-"""One seed, one outcome: a swarm replays bit for bit, and it walks the trajectory that the mathematics prescribes."""
+"""One seed gives one outcome: a swarm replays bit for bit, and follows the mathematically defined trajectory."""
 
 import msgspec
 import pytest
@@ -36,7 +36,7 @@ CODED = CompressSection(select="full", request="fp16", response="int4")
 
 
 def agreement(n, *, overlay="sticky", mix="pet", compress=CODED, rounds=8, pace="steps"):
-    """Digits, cut by label so that the correction has work to do."""
+    """Return a manifest of digits, partitioned by label so that corrections matter."""
     lr = 0.02 if mix != "gradient_tracking" else 0.005
     return Manifest(
         seed=3,
@@ -51,7 +51,7 @@ def agreement(n, *, overlay="sticky", mix="pet", compress=CODED, rounds=8, pace=
 
 
 def _draw(swarm, index):
-    """How a node draws whom it asks."""
+    """Return how a node draws the peers it pulls."""
     me, members = swarm.nodes[index].peer_id, swarm.nodes[index].node.running.membership.members
     return RandomNeighbors(
         lambda: members,
@@ -64,7 +64,7 @@ def _draw(swarm, index):
 
 
 def _salt(swarm):
-    """What the creator's beacons make of the ranks of a round."""
+    """Return the salt of a round's ranks from the creator's beacons."""
     every, creator = swarm.manifest.overlay.rerank_every, swarm.identity(0)
     beacons = Beacons(swarm.swarm, creator.peer_id, verify)
     for epoch in range(1, epoch_of(swarm.manifest.pace.rounds, every) + 1):
@@ -73,7 +73,7 @@ def _salt(swarm):
 
 
 def outcome(agreed, n, seed, rules=()):
-    """(peer ids, (n, d) models, incarnation by pair, exchanges that did not commit) of one whole run."""
+    """Return (peer ids, (n, d) models, incarnation by pair, uncommitted exchanges) of one whole run."""
 
     async def story():
         swarm = VirtualSwarm(agreed, rules=list(rules), seed=seed)
@@ -92,7 +92,7 @@ def outcome(agreed, n, seed, rules=()):
 @pytest.mark.parametrize("n", [6, pytest.param(8, marks=pytest.mark.acceptance)])
 @pytest.mark.parametrize("overlay", ["sticky", "base_k", "ring"])
 @pytest.mark.parametrize(("mix", "compress"), [("pet", CODED), ("dsgd", EXACT), ("gradient_tracking", EXACT)])
-def test_a_swarm_of_whole_nodes_walks_the_reference_trajectory_bit_for_bit(deterministic_scheduler, n, overlay, mix, compress):
+def test_a_swarm_of_whole_nodes_follows_the_reference_trajectory_bit_for_bit(deterministic_scheduler, n, overlay, mix, compress):
     deterministic_scheduler(n)
     agreed = agreement(n, overlay=overlay, mix=mix, compress=compress)
     peers, models, incs, failed, swarm = outcome(agreed, n, seed=n)
@@ -128,7 +128,7 @@ ALGORITHMS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_runs_on_whole_nodes_as_it_is_written(deterministic_scheduler, name):
+def test_every_algorithm_on_whole_nodes_follows_its_reference(deterministic_scheduler, name):
     deterministic_scheduler(1)
     mix, overlay, compress = ALGORITHMS[name]
     agreed = msgspec.structs.replace(agreement(5, compress=compress, rounds=6), mix=mix, overlay=overlay)
@@ -154,7 +154,7 @@ GATHERED = {
 
 
 @pytest.mark.slow
-def test_a_swarm_that_begins_with_a_file_walks_the_reference_trajectory(deterministic_scheduler, tmp_path):
+def test_a_swarm_with_an_initial_file_follows_the_reference_trajectory(deterministic_scheduler, tmp_path):
     deterministic_scheduler(2)
     agreed, file = agreement(4, overlay="ring", compress=EXACT, rounds=3), tmp_path / "warm.safetensors"
     trained = opened(msgspec.structs.replace(agreed, seed=8))
@@ -169,8 +169,8 @@ def test_a_swarm_that_begins_with_a_file_walks_the_reference_trajectory(determin
     assert torch.equal(walk(created, swarm, peers, lambda one, other: incs[one, other], file=str(file)), expected)
 
 
-def test_until_it_ends_the_plain_phase_is_plain_averaging_bit_for_bit():
-    """On neural networks with a node's optimiser: exact averages, and averages of pairs whose anchors are exchanged as well."""
+def test_the_plain_phase_equals_plain_averaging_bit_for_bit():
+    """On neural networks with a node's optimiser: exact averages, and pairwise averages that also exchange outer parameters."""
     pairs = OverlaySection(kind="random_matching")
     for overlay, keys in ((AVERAGED, {}), (pairs, {"outer_momentum": 0.5, "pull": 0.7, "nesterov": False})):
         agreed = msgspec.structs.replace(agreement(4, compress=EXACT, rounds=6), overlay=overlay)
@@ -188,7 +188,7 @@ def test_until_it_ends_the_plain_phase_is_plain_averaging_bit_for_bit():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GATHERED)
-def test_vectors_that_are_asked_for_are_combined_as_the_rule_is_written(deterministic_scheduler, name):
+def test_pulled_vectors_are_combined_by_the_rule_s_reference(deterministic_scheduler, name):
     deterministic_scheduler(1)
     overlay, robust, compress = GATHERED[name]
     agreed = msgspec.structs.replace(agreement(6, mix="gather", compress=compress, rounds=5), overlay=overlay, robust=robust)
@@ -214,7 +214,7 @@ def test_vectors_that_are_asked_for_are_combined_as_the_rule_is_written(determin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pace", ["steps", "clock"])
-def test_a_seed_replays_bit_for_bit_with_all_its_faults(deterministic_scheduler, pace):
+def test_a_seed_replays_bit_for_bit_with_all_faults(deterministic_scheduler, pace):
     outcomes = []
     for seed in (1, 1, 2):
         deterministic_scheduler(seed)
@@ -226,7 +226,7 @@ def test_a_seed_replays_bit_for_bit_with_all_its_faults(deterministic_scheduler,
     assert not torch.equal(models, others)
 
 
-def test_the_scheduler_shuffles_by_seed_alone(deterministic_scheduler):
+def test_the_scheduler_s_order_depends_on_the_seed_only(deterministic_scheduler):
     async def order():
         woken = []
 

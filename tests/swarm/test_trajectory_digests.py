@@ -15,7 +15,7 @@ STORED = Path(__file__).parents[1] / "golden" / "trajectories.json"
 
 @pytest.mark.slow
 def test_final_models_equal_those_of_the_commit_before_the_redesign():
-    """The digests were made at commit 6d90fb16, pet's with a constant rate, and must never be made again to fit."""
+    """The digests were made at commit 6d90fb16, pet's with a constant rate, and must never be regenerated to fit."""
     made = subprocess.run(
         [sys.executable, "-m", "tests.harness.trajectory_digests"],
         env={**os.environ, **PLAIN_KERNELS},

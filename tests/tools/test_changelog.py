@@ -1,4 +1,4 @@
-"""A release's section is what the fragments say, in the order that newsfragments/README.md names."""
+"""A release's section of the changelog has the fragments in the order of newsfragments/README.md."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_fragments_of_this_tree_make_a_section():
-    """Every file there is one: a misspelled kind would be left out of a release."""
+    """Every file must be a valid fragment: one of a misspelt kind would be left out."""
     files = [path for path in (ROOT / "newsfragments").glob("*.md") if path.name != "README.md"]
     made = changelog.section("Unreleased", {file.name: file.read_text() for file in files})
     assert made.count("\n- ") == len(files)
@@ -25,7 +25,7 @@ def test_an_invalid_fragment_is_an_error(wrong):
         changelog.section("1.0", wrong)
 
 
-def test_a_release_goes_below_unreleased_and_above_the_one_before():
+def test_a_release_s_section_is_placed_below_unreleased_and_above_the_last():
     first = changelog.released("# Changelog\n\nIntro.\n\n## Unreleased\n\nThe first.\n", "## 0.1.0 (2026-01-02)\n\n### New\n\n- A.\n")
     assert first == "# Changelog\n\nIntro.\n\n## Unreleased\n\n## 0.1.0 (2026-01-02)\n\n### New\n\n- A.\n"
     second = changelog.released(first, "## 0.2.0 (2026-02-03)\n\n### Fixed\n\n- B.\n")
@@ -41,7 +41,7 @@ def test_a_release_has_three_numbers_and_a_day(words, capsys):
 
 
 def test_a_release_is_written_once_and_comes_after_the_one_before(tmp_path, monkeypatch, capsys):
-    """The fragments become its section and go; a second release of an older number changes nothing."""
+    """The fragments become its section and are deleted; releasing an older number again changes nothing."""
     monkeypatch.setattr(changelog, "ROOT", tmp_path)
     (tmp_path / "newsfragments").mkdir()
     (tmp_path / "newsfragments" / "a.fix.md").write_text("A.")

@@ -1,4 +1,4 @@
-"""docs/comparison.md: what it says of this project is so, and its figures are those of the stored result."""
+"""docs/comparison.md: its statements about this project hold, and its figures are those of the stored result."""
 
 import json
 import re
@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs/comparison.md").read_text()
 STORED = json.loads((ROOT / re.search(r"\(\.\./(benchmarks/peers/results/[\w-]+\.json)\)", PAGE)[1]).read_text())
 
 
-def test_its_figures_are_the_stored_ones():
+def test_the_page_s_figures_are_the_stored_ones():
     cases = {case["rule"]: case for case in STORED["rules"]}
     rows = re.findall(r"^\| `(\w+)`.*? \| ([\d.]+) s \| ([\d.]+) s \|$", PAGE, re.MULTILINE)
     assert len(rows) == len(cases) == 5
@@ -36,7 +36,7 @@ def test_the_runs_of_other_frameworks_are_the_stored_ones():
         assert times == f"{mean['seconds']:.0f}, {mean['cpu_s']:.0f}"
 
 
-def test_it_counts_what_is_here():
+def test_the_page_s_counts_match_the_repository():
     assert f"[{len(MIXERS.built_in)} algorithms]" in PAGE
     assert f"[{len(RULES.built_in)} rules]" in PAGE
 

@@ -1,4 +1,4 @@
-"""`tools/figures.py`: what is counted, and that a figure above its limit fails."""
+"""`tools/figures.py`: how figures are counted, and that a figure above its limit fails."""
 
 import ast
 import re
@@ -32,12 +32,12 @@ def receive(self, message):
 """
 
 
-def test_branches_are_what_makes_two_ways_of_one():
+def test_branches_are_counted_by_statement_kind():
     """if, elif, a conditional expression, a condition in a comprehension, for, except, two cases, while: neither `and` nor assert."""
     assert figures.branches(ast.parse(FUNCTION)) == 9
 
 
-def test_complexity_is_that_of_radon_with_closures():
+def test_complexity_equals_radon_s_with_closures():
     """1, if with two more operands, the expression, elif, for, a comprehension with its condition, except, two cases; 1, while, assert."""
     (function,) = figures.functions(ast.parse(FUNCTION))
     assert figures.complexity(function) == 1 + 3 + 1 + 1 + 1 + 2 + 1 + 2 + 3
@@ -84,12 +84,12 @@ def test_attributes_are_declared_or_set_by_any_method_and_arguments_are_the_cons
 
 
 @pytest.mark.slow
-def test_every_file_of_the_core_is_there_and_every_figure_that_needs_no_trace_has_a_limit():
+def test_core_files_exist_and_every_static_figure_has_a_limit():
     assert figures.core()
     assert figures.static().keys() <= figures.LIMITS.keys()
 
 
-def test_a_figure_above_its_limit_fails_and_one_below_is_to_be_noted(monkeypatch, capsys):
+def test_a_figure_above_its_limit_fails_and_one_below_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(figures, "LIMITS", {"a": 3, "b": 3, "c": 3})
     monkeypatch.setattr(figures, "figures", lambda: {"a": 3, "b": 2, "c": 3})
     assert figures.main() == 0
@@ -109,8 +109,8 @@ def test_a_turning_back_is_a_stop_in_a_module_that_was_left():
 
 
 @pytest.mark.parametrize("shared", [b"", b"a", (), frozenset()])
-def test_what_python_has_one_object_of_is_no_part_of_an_update(shared):
-    """Else whatever holds an empty value, such as a member's record without an invitation, would count as given the update."""
+def test_singletons_of_python_do_not_count_as_part_of_an_update(shared):
+    """Otherwise every function with an empty value, such as a record without an invitation, would count as receiving the update."""
     update = stops.Update(Inbound("peer", "exchange", b"frame"))
     update.add((shared, b"payload"))
     assert not update.within((shared, 1))
@@ -131,8 +131,8 @@ def ways():
 
 
 @pytest.mark.slow
-def test_the_page_on_the_architecture_has_the_walk_of_an_update_as_it_is(ways):
-    """`python tools/stops.py --write` lists it anew; the words around it name its modules in the order in which they are visited."""
+def test_the_architecture_page_lists_the_current_path_of_an_update(ways):
+    """`python tools/stops.py --write` updates the list; the text around it names modules in the order in which they are entered."""
     way, page = ways["update answered"], stops.PAGE.read_text()
     assert pages.block(stops.PAGE, "stops").text == stops.listed(way)
     told = page.partition("## The walk of one update")[2].partition("```text stops")[0]
@@ -143,8 +143,8 @@ def test_the_page_on_the_architecture_has_the_walk_of_an_update_as_it_is(ways):
 
 
 @pytest.mark.slow
-def test_the_ways_of_a_step_and_of_updates_begin_and_end_where_they_should(ways):
-    """A step ends with the optimiser; an update is decoded, clipped, and ends in the model. Properties and the wire are no stops."""
+def test_paths_of_steps_and_updates_have_the_right_start_and_end(ways):
+    """A step ends with the optimiser; an update is decoded, clipped, and ends in the model. Properties and the wire do not count."""
     default, answered, applied = ways.values()
     assert default.stops[0] == ("node/engine/task_driver.py", "TaskDriver.step")
     assert default.stops[-1] == ("node/engine/flat_optimizer.py", "Optimizer.step")

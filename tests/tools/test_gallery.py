@@ -1,4 +1,4 @@
-"""The examples gallery: every README has a command and figures that are checked, and the runner refuses others."""
+"""The examples gallery: every README has a checked command and figures, and the runner refuses others."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ EXAMPLES = {example.name: example for example in gallery.gallery()}
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_has_one_command_and_its_own_figures_are_accepted(name):
-    """Its scenario is read, and what was measured lies in what is accepted, with room on either side."""
+    """Its scenario is valid, and the measured figures lie well within the accepted ranges."""
     example = EXAMPLES[name]
     for figure in example.figures:
         assert figure.least < figure.was < figure.most or figure.was == figure.most == 1.0
@@ -30,8 +30,8 @@ def test_an_example_has_one_command_and_its_own_figures_are_accepted(name):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_line_of_the_page_is_the_one_that_is_run(name, monkeypatch, capsys):
-    """To the letter, from the repository's root; only --json is added. So a block of `gallery` counts as executed."""
+def test_the_command_on_the_page_is_the_one_that_is_run(name, monkeypatch, capsys):
+    """Character for character, from the repository's root, with --json added."""
     page = ROOT / "examples" / name / "README.md"
     (line,) = pages.block(page, "gallery").lines
     typed = []
@@ -42,12 +42,12 @@ def test_the_line_of_the_page_is_the_one_that_is_run(name, monkeypatch, capsys):
 
     monkeypatch.setattr(gallery.Example, "missing", [])
     monkeypatch.setattr(gallery.subprocess, "run", run)
-    assert gallery.main([name]) == 1  # nothing was printed in which its figures could be
+    assert gallery.main([name]) == 1  # the output contains no such figures
     assert typed == [(f"{line} --json", ROOT, True)]
     assert f"{name}: {line}\n" in capsys.readouterr().out
 
 
-def test_there_are_as_many_as_the_index_says():
+def test_the_number_of_examples_is_the_index_s():
     assert set(EXAMPLES) == {
         *words(
             "digits mnist-by-label own-loop own-loop-gan own-loop-lightning own-loop-trainer gpt-by-author spoken-digits batchnorm-cnn",
@@ -74,7 +74,7 @@ def test_figures_are_looked_up_by_label_or_key():
 
 @pytest.mark.parametrize(("pet", "code", "said"), [("0.8 to 1.0", 0, "0 failed"), ("0.1 to 0.4", 1, "NOT in 0.1 to 0.4")])
 def test_a_figure_that_is_not_accepted_fails(tmp_path, monkeypatch, capsys, pet, code, said):
-    """The command is run as it stands, by a shell."""
+    """A shell runs the command unchanged."""
     (tmp_path / "printed.json").write_text(json.dumps(PRINTED))
     folder = tmp_path / "one"
     folder.mkdir()
@@ -99,12 +99,12 @@ def test_missing_needs_are_skipped_by_name(monkeypatch, capsys):
 
 
 def test_own_tasks_of_the_gallery_can_be_compiled():
-    """They need data or libraries to be imported."""
+    """They are not imported, since they need data or libraries."""
     for path in (ROOT / "examples").glob("*/*.py"):
         compile(path.read_text(), str(path), "exec")
 
 
-def test_no_example_names_a_place_of_one_machine():
+def test_no_example_names_a_local_path():
     listed = subprocess.run(["git", "ls-files", "examples"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     for name in listed:
         assert "/home/" not in (text := (ROOT / name).read_text())

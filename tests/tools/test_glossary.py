@@ -1,4 +1,4 @@
-"""docs/glossary.md has every word that commands and the terminal UI show in tables: names of rows and columns, and their values."""
+"""docs/glossary.md explains every word in tables of commands and the terminal UI: names of rows and columns, and their values."""
 
 import io
 import re
@@ -17,17 +17,17 @@ from tests.harness.snapshots import snapshot
 
 PAGE = (ROOT / "docs" / "glossary.md").read_text()
 TABLES = PAGE.partition("## On the screen")[2]
-NAMES = {"accuracy"}  # of a metric: the page says `value`
+NAMES = {"accuracy"}  # the value of a metric, which the page calls `value`
 
 
 def known():
-    """Words of the first column, and those in code elsewhere."""
+    """Return the words of the first column, and those in code elsewhere."""
     first = re.findall(r"^\| (.*?) \|", TABLES, re.MULTILINE)
     return {word.strip("` ") for cell in first for word in cell.split(",")} | set(re.findall(r"`([\w ]+)`", TABLES))
 
 
 def drawn(renderable, width=250):
-    """Lines of a table in a wide terminal."""
+    """Return the lines of a table in a wide terminal."""
     out = io.StringIO()
     Console(file=out, width=width).print(renderable)
     return out.getvalue().splitlines()

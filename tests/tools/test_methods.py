@@ -1,4 +1,4 @@
-"""docs/methods.md lists what the catalogues have, no more and no less, and says where it is."""
+"""docs/methods.md lists exactly the catalogues' entries, with the file of each."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ ALGORITHMS = {key: it for key, it in {**KINDS, "attack": ATTACKS}.items() if key
 
 
 def rows(title):
-    """Cells of each row of a section's table."""
+    """Return the cells of each row of a section's table."""
     lines = [line for line in SECTIONS[title].splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
@@ -57,7 +57,7 @@ def test_every_name_of_a_catalogue_is_listed_once_with_its_file_and_a_test_of_it
 
 
 @pytest.mark.parametrize("key", ALGORITHMS)
-def test_names_of_what_is_experimental_are_marked_and_no_others(key):
+def test_exactly_the_experimental_names_are_marked(key):
     marked = [name for row in rows(key) for name in re.findall(r"`(\w+)` \(experimental\)", row[0])]
     assert sorted(marked) == sorted(ALGORITHMS[key].experimental)
 
@@ -67,15 +67,15 @@ def test_the_schemes_of_keys_of_a_kind_are_listed_too():
 
 
 @pytest.mark.parametrize("row", rows("By the name in a paper"), ids=lambda row: re.sub(r"\W+", "_", row[0])[:30])
-def test_settings_for_the_name_in_a_paper_are_accepted_together(row):
+def test_settings_listed_for_a_paper_s_method_are_accepted_together(row):
     given = re.findall(r"`(\w+\.\w+=[^`]+)`", row[1])
     apply_set(Manifest(), given)
     assert all((ROOT / path).is_file() for path in re.findall(r"`([\w/]+\.py)`", row[1]))
 
 
 @pytest.mark.parametrize("row", rows("By the name in a paper"), ids=lambda row: re.sub(r"\W+", "_", row[0])[:30])
-def test_the_name_in_a_paper_has_a_test_of_what_it_is_here(row):
-    """Which speaks of a value, a key or a module of the row, written in any way."""
+def test_each_method_of_a_paper_has_a_test(row):
+    """A test that mentions a value, a key or a module of the row in any spelling."""
     _, here, tests = row
     (path,) = re.findall(r"`(tests/[\w/]+\.py)`", tests)
     words = re.findall(r"=\[?\"?(\w+)", here) + re.findall(r"(\w+)\.py", here) + re.findall(r"`\w+\.(\w+)=", here)
@@ -85,7 +85,7 @@ def test_the_name_in_a_paper_has_a_test_of_what_it_is_here(row):
 
 
 @pytest.mark.parametrize("row", rows("Not here"), ids=lambda row: re.sub(r"\W+", "_", row[0])[:30])
-def test_parts_reported_missing_are_missing(row):
+def test_methods_listed_as_missing_are_missing(row):
     method, why, named = row
     assert method
     assert why
@@ -104,7 +104,7 @@ def test_parts_reported_missing_are_missing(row):
 
 
 def keys():
-    """Every key of a manifest, with those that any kind adds."""
+    """Return every key of a manifest, with those that any kind adds."""
     manifest = Manifest()
     found = set()
     for section in manifest.__struct_fields__:

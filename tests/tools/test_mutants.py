@@ -1,4 +1,4 @@
-"""The table of lines that can be broken fits the code, and the run tells what its tests notice from what they do not."""
+"""The table of mutations matches the code, and its run tells detected mutations from others."""
 
 import os
 import py_compile
@@ -11,7 +11,7 @@ from tools.mutants import MUTANTS, ROOT, Mutant, _replace, outcome
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}: {mutant.text}")
-def test_every_row_names_one_line_of_today_and_tests_that_exist(mutant):
+def test_every_mutation_names_one_existing_line_and_existing_tests(mutant):
     assert (ROOT / mutant.file).read_text().count(mutant.text) == 1
     assert mutant.broken != mutant.text
     assert any(list((ROOT / "tests").glob(pattern)) for pattern in mutant.tests)
@@ -28,8 +28,8 @@ def test_every_row_names_one_line_of_today_and_tests_that_exist(mutant):
         ("return 2", "return 3", "test_fails.py", "STALE: its tests fail without it"),
     ],
 )
-def test_a_change_that_no_test_notices_lives_and_the_line_is_put_back(tmp_path, text, broken, tests, expected):
-    """Rows that no longer fit are no kills."""
+def test_an_undetected_mutation_is_reported_and_reverted(tmp_path, text, broken, tests, expected):
+    """Rows that no longer match do not count as detected."""
     code = tmp_path / "two.py"
     code.write_text("unused = 1\n\n\ndef two():\n    return 2\n")
     before = code.read_text()
@@ -40,7 +40,7 @@ def test_a_change_that_no_test_notices_lives_and_the_line_is_put_back(tmp_path, 
     assert code.read_text() == before
 
 
-def test_a_text_of_the_same_length_and_second_is_not_run_from_the_bytecode_of_the_other(tmp_path):
+def test_a_mutation_of_equal_length_within_a_second_is_recompiled(tmp_path):
     module = tmp_path / "two.py"
     module.write_text("value = 2")
     py_compile.compile(str(module))

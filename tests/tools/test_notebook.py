@@ -16,7 +16,7 @@ PAGES = [page for page in sorted((ROOT / "docs/tutorials").glob("*.md")) if note
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_becomes_a_notebook_with_all_of_its_text_and_code(page):
+def test_a_notebook_has_all_text_and_code_of_its_page(page):
     made = json.loads(notebook.notebook(page.read_text()))
     code = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
     assert code == [each.strip() for each in notebook.cells(page.read_text())]
@@ -33,7 +33,7 @@ def test_three_tutorials_are_notebooks():
     assert {page.stem for page in PAGES} == {"four-nodes", "recorded-run", "simulate"}
 
 
-def test_the_command_writes_one(tmp_path):
+def test_the_command_writes_a_notebook(tmp_path):
     target = tmp_path / "x.ipynb"
     subprocess.run([sys.executable, ROOT / "tools/notebook.py", PAGES[0], target], check=True)
     assert target.read_text() == notebook.notebook(PAGES[0].read_text())
@@ -41,7 +41,7 @@ def test_the_command_writes_one(tmp_path):
 
 @pytest.mark.slow
 def test_a_record_is_read_with_pandas_as_the_tutorial_says(tmp_path, monkeypatch, capsys):
-    """All blocks but the demo, whose records are canned here; the one below runs it."""
+    """All blocks except the demo's, whose records are prepared here; the test below runs the demo."""
     pytest.importorskip("pandas")
     for number in (0, 1):
         recorded(tmp_path / f"my-demo/node-{number}/record.jsonl", number=number, seconds=20)

@@ -28,7 +28,7 @@ def test_every_kind_of_text_is_found_in_a_file():
     ]
 
 
-def test_a_seed_draws_the_same_texts_and_each_kind_alike():
+def test_a_seed_draws_the_same_texts_equally_from_each_kind():
     texts = [(kind, f"{kind}{i}", "words") for kind in KINDS for i in range(50)]
     chosen = drawn(texts, 40, "a")
     assert chosen == drawn(texts, 40, "a") != drawn(texts, 40, "b")
@@ -36,6 +36,6 @@ def test_a_seed_draws_the_same_texts_and_each_kind_alike():
     assert {kind: sum(text[0] == kind for text in chosen) for kind in KINDS} == dict.fromkeys(KINDS, 8)
 
 
-def test_fewer_texts_than_asked_for_are_all_drawn():
+def test_fewer_texts_than_requested_are_all_drawn():
     texts = [("title", str(i), "words") for i in range(3)]
     assert sorted(drawn(texts, 40, "a")) == texts

@@ -1,4 +1,4 @@
-"""The documentation site: every page is in the menu, links and headings fit, and generated pages say what the code does.
+"""The documentation site: every page is in the menu, links and headings work, and generated pages agree with the code.
 
 `make docs` builds it strictly, as do the tests here; looking at all pages in a browser is marked `acceptance`.
 """
@@ -40,7 +40,7 @@ def generated():
 
 
 def test_every_page_is_in_the_menu_once(generated):
-    """But decisions, which a page of their own lists."""
+    """Except decisions, which have a list of their own."""
     listed = {page for page in WRITTEN if page.startswith("decisions/")}
     assert len(MENU) == len(set(MENU))
     of_the_top = {page for page in MENU if page.startswith("project/")}
@@ -55,7 +55,7 @@ def test_every_decision_has_a_number_of_its_own():
     assert sorted(numbers) == sorted(set(numbers))
 
 
-def test_a_superseded_decision_names_one_that_holds(generated):
+def test_a_superseded_decision_names_a_valid_one(generated):
     status = dict(re.findall(r"^\| (\d{4}) \| .*? \| ([^|]*) \|$", generated["decisions/index.md"], re.MULTILINE))
     superseded = {number: text for number, text in status.items() if text.startswith("superseded")}
     assert superseded
@@ -66,7 +66,7 @@ def test_a_superseded_decision_names_one_that_holds(generated):
 
 
 def anchors(text):
-    """Of the headings of a page, as code hosts and the site make them."""
+    """Return the anchors of a page's headings, as code hosts and the site generate them."""
     plain = re.sub(r"[`*]|\]\([^)]*\)|\[", "", FENCE.sub("", text))
     headings = re.findall(r"^#+ (.*?)\s*(?:\{ #([\w-]+) \})?$", plain, re.MULTILINE)
     return {given or re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading, given in headings}
@@ -81,7 +81,7 @@ def test_a_link_to_a_heading_leads_to_one(page):
 
 
 def test_every_command_key_part_and_metric_is_in_the_reference(generated):
-    """From the types: what is added to them is there, what is taken away is not."""
+    """The reference is generated from the types, so it has everything and nothing obsolete."""
     commands = set(re.findall(r"^### `starling ([\w-]+)`$", generated["reference/cli.md"], re.MULTILINE))
     assert commands == set(COMMANDS)
     for page, kind in (("manifest", Manifest), ("node-toml", NodeConfig), ("scenario", Scenario)):
@@ -148,7 +148,7 @@ def test_inline_code_is_broken_where_a_reader_would_and_blocks_are_left_alone(ht
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """As `make docs` does: strict, so that a broken link or anchor, or a page that is in no menu, fails it."""
+    """Build the site strictly as `make docs` does: broken links or anchors, and pages outside the menu, fail."""
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
@@ -165,7 +165,7 @@ def built(tmp_path_factory):
 @needs_mkdocs
 @pytest.mark.parametrize("page", [page for page in sorted(WRITTEN) if "```math" in (ROOT / "docs" / page).read_text()])
 def test_every_formula_becomes_mathml_with_nothing_left_of_its_latex(page):
-    """What latex2mathml does not know it passes on as it stands."""
+    """latex2mathml leaves unknown LaTeX unchanged."""
     from tools import site
 
     text = (ROOT / "docs" / page).read_text()
@@ -183,7 +183,7 @@ def test_every_formula_becomes_mathml_with_nothing_left_of_its_latex(page):
 @needs_mkdocs
 @pytest.mark.slow
 def test_no_page_asks_another_host_for_anything(built):
-    """It is read without a network: scripts, styles, fonts and pictures are the site's own."""
+    """The site works offline: scripts, styles, fonts and pictures are its own."""
     pages = list(built.rglob("*.html"))
     assert len(pages) > 80
     for page in pages:
@@ -197,7 +197,7 @@ def test_no_page_asks_another_host_for_anything(built):
 
 @needs_mkdocs
 @pytest.mark.slow
-def test_every_page_says_of_which_version_it_is(built):
+def test_every_page_shows_its_version(built):
     for page in (built / "index.html", built / "operating.html"):
         assert f"Starling {starling.__version__}" in page.read_text()
 
@@ -212,16 +212,16 @@ def test_the_menu_marks_pages_about_what_is_experimental(built):
 
 @needs_mkdocs
 @pytest.mark.slow
-def test_blocks_of_code_are_blocks_whatever_the_tests_call_them(built):
-    """An info string that mkdocs does not know would turn a block into a line of text."""
+def test_code_blocks_with_test_names_are_rendered_as_blocks(built):
+    """mkdocs would render a block with an unknown info string as a line of text."""
     for page in built.rglob("*.html"):
         assert "```" not in re.sub(r"<(pre|code)\b.*?</\1>", "", page.read_text(), flags=re.DOTALL), page
 
 
 @needs_mkdocs
 @pytest.mark.slow
-def test_a_tutorial_can_be_had_as_a_notebook(built):
-    """Those whose blocks are cells; others are typed in terminals, and have none."""
+def test_a_tutorial_links_to_its_notebook(built):
+    """Only tutorials whose blocks are notebook cells; others are typed in terminals."""
     for page in (built / "tutorials").glob("*.html"):
         cells = notebook.cells((ROOT / "docs/tutorials" / f"{page.stem}.md").read_text())
         assert bool(re.search(rf'href="?{page.stem}\.ipynb', page.read_text())) == bool(cells)
@@ -231,7 +231,7 @@ def test_a_tutorial_can_be_had_as_a_notebook(built):
 
 @needs_mkdocs
 @pytest.mark.slow
-def test_the_search_knows_the_pages(built):
+def test_the_search_index_has_the_pages(built):
     known = {entry["location"] for entry in json.loads((built / "search/search_index.json").read_text())["docs"]}
     assert {re.sub(r"(README)?\.md$", lambda found: "index.html" if found[1] else ".html", page) for page in MENU} <= known
 
@@ -255,9 +255,9 @@ FAULTS = """(() => {
 @needs_mkdocs
 @needs_browser
 @pytest.mark.acceptance
-def test_no_page_is_wider_than_a_telephone_or_a_desk(built, tmp_path):
-    """In a real browser at 400 and 1,400 pixels: nothing beyond the edge that does not scroll by itself, no picture missing, no error."""
-    looked_at = sorted(set(built.rglob("*.html")) - {built / "404.html"})  # of which a host fills in the addresses
+def test_no_page_overflows_narrow_or_wide_screens(built, tmp_path):
+    """In a real browser at 400 and 1,400 pixels: nothing overflows without scrolling, no picture is missing, no error."""
+    looked_at = sorted(set(built.rglob("*.html")) - {built / "404.html"})  # addresses that the host fills in
     assert len(looked_at) > 80
     with closing(Browser(tmp_path / "profile")) as browser:
         for width in (400, 1400):

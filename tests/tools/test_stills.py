@@ -1,4 +1,4 @@
-"""Stills come out of a record alone, the same every time."""
+"""Stills are made from a record alone, and are reproducible."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_a_record_becomes_pictures_of_every_screen(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("wrong", [["--size", "80"], ["--size", "0x9"], ["--at", "2"]])
-def test_wrong_options_are_refused_with_one_to_try(tmp_path, capsys, wrong):
+def test_wrong_options_are_refused_with_a_suggestion(tmp_path, capsys, wrong):
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path / "record.jsonl"), *wrong])
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""A recorded run as TensorBoard reads it: every point once, at its round and time."""
+"""A recorded run is exported to TensorBoard: every point once, with its round and time."""
 
 import subprocess
 import sys
@@ -22,13 +22,13 @@ def test_every_point_of_a_curve_is_reported_once():
     assert Scalar("loss", 3, 1e9 + 3, 0.25) in found
 
 
-def test_what_is_not_known_makes_no_chart_and_a_round_no_second_point():
+def test_unknown_figures_make_no_chart_and_a_round_one_point():
     found = list(scalars([at_second(1), structs.replace(at_second(1), time_s=1e9 + 9)]))
     assert not any(each.tag.startswith("resources/") for each in found)
     assert sum(each.tag == "exchanges/committed" for each in found) == 1
 
 
-def test_a_node_that_was_started_again_begins_its_curves_again():
+def test_a_restarted_node_restarts_its_curves():
     found = list(scalars([at_second(3), structs.replace(at_second(1), time_s=1e9 + 100)]))
     assert [each.round for each in found if each.tag == "loss"] == [0, 1, 2, 3, 0, 1]
     assert max(each.time_s for each in found) == 1e9 + 100
@@ -73,7 +73,7 @@ def test_without_the_extra_it_says_how_to_get_it(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_is_a_command_that_needs_nothing_to_explain_itself():
+def test_its_help_needs_no_optional_packages():
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "tensorboard_export.py"), "--help"], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""`make` installs from where pip is configured to look, whatever uv itself was told, and PyTorch from where it is small if it can."""
+"""`make` installs from the index that pip is configured for, unless uv is configured, and gets a small build of PyTorch if possible."""
 
 import json
 import os
@@ -25,7 +25,7 @@ list.format='columns'
 
 
 def test_uv_gets_the_indexes_of_pip():
-    """A variable comes before a file, and what is said of `pip install` before what is said of all commands."""
+    """A variable overrides a file, and settings of `pip install` override those of all commands."""
     pip = uv.configured(LISTED)
     assert uv.variables(pip, {}, alone=False) == {
         "UV_DEFAULT_INDEX": "https://b.example/simple",
@@ -36,22 +36,22 @@ def test_uv_gets_the_indexes_of_pip():
     }
 
 
-def test_what_uv_is_configured_with_comes_first():
-    """By its former names too."""
+def test_settings_of_uv_come_first():
+    """Under its former variable names too."""
     given = {"UV_INDEX_URL": "x", "UV_EXTRA_INDEX_URL": "y", "UV_FIND_LINKS": "", "SSL_CERT_FILE": "z"}
     assert uv.variables(uv.configured(LISTED), given, alone=False) == {}
 
 
 @pytest.mark.parametrize("words", [["pip", "compile", "pyproject.toml"], ["pip", "install", "--require-hashes", "-r", "f"]])
-def test_hashes_are_of_the_ordinary_index_alone(words):
-    """A build of the same version from elsewhere has another hash, and a lock made here must fit there."""
+def test_hashes_are_from_the_default_index_only(words):
+    """A build of the same version from elsewhere has another hash, and a lock made here must be valid there."""
     assert uv.hashes(words)
     told = uv.variables(uv.configured(LISTED), {}, alone=uv.hashes(words))
     assert told == {"UV_DEFAULT_INDEX": "https://b.example/simple", "SSL_CERT_FILE": "/etc/ssl/own.crt"}
     assert not uv.asks_torch(words, {}, "linux")
 
 
-def test_pytorch_s_index_is_asked_only_where_no_other_is_chosen():
+def test_pytorch_s_index_is_used_only_if_no_other_is_configured():
     install = ["pip", "install", "-e", "."]
     assert uv.asks_torch(install, {"UV_DEFAULT_INDEX": "https://a.example/simple"}, "linux")
     assert not uv.asks_torch(install, {}, "darwin")
@@ -74,7 +74,7 @@ class Answers(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("status", [200, 403])
-def test_an_index_that_does_not_answer_or_refuses_is_done_without(status):
+def test_an_index_that_fails_is_skipped(status):
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Answers, status=status)) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/whl/"
@@ -83,8 +83,8 @@ def test_an_index_that_does_not_answer_or_refuses_is_done_without(status):
     assert not uv.answers(url)
 
 
-def test_uv_gets_the_words_and_the_variables(tmp_path):
-    """By a program in its place, beside the interpreter that runs the tool; its exit code is the tool's."""
+def test_uv_receives_the_arguments_and_variables(tmp_path):
+    """A stand-in program beside the interpreter is run; its exit code is the tool's."""
     home = tmp_path / "tools"
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
     program = home / "bin" / "uv"

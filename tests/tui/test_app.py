@@ -1,4 +1,4 @@
-"""The frame of every page: problem, nodes, tabs, keys that work everywhere, terminals of any size."""
+"""The frame of every page: problem, nodes, tabs, global keys, terminals of any size."""
 
 import asyncio
 import time
@@ -69,7 +69,7 @@ def test_a_problem_is_the_first_line_of_every_page(reading, first):
     assert {screen.splitlines()[0].strip() for screen in seen[:6]} == {first}
 
 
-def test_unknown_figures_are_dashes_and_never_zeros():
+def test_unknown_figures_are_shown_as_dashes():
     _, seen = look([(Reading("node-0", bare()),)], LARGE, keys=ALL)
     for screen in seen:
         assert "–" in screen
@@ -96,7 +96,7 @@ def test_n_and_p_walk_through_the_nodes_around_the_end_on_every_page():
     assert "node 1/3" in seen[0]
 
 
-def test_many_nodes_fit_the_line_around_the_chosen_one_and_one_node_needs_no_line():
+def test_the_line_of_nodes_shows_those_around_the_chosen_one():
     readings = tuple(Reading(f"node-{number}", snapshot(problem="alone" if number == 36 else None)) for number in range(40))
     _, seen = look([readings], SMALL, keys=["p"] * 5)
     line = seen[-1].splitlines()[1]
@@ -189,7 +189,7 @@ HOSTILE = "evil\u202e\u2066\x1b[2J\x9b31m\x07\r\n[bold]\u200b" + "n" * 500
 
 
 @pytest.mark.parametrize("members", [8, pytest.param(4096, marks=pytest.mark.acceptance)])
-def test_records_of_hostile_members_neither_write_to_the_terminal_nor_turn_its_text_nor_stop_it(members):
+def test_records_of_hostile_members_cannot_control_the_terminal(members):
     peers = tuple(
         PeerStatus(peer=f"{HOSTILE[:40]}{number}", state="alive", edge=number < 8, addresses=(HOSTILE,) * 8, inviter=HOSTILE, faults=9)
         for number in range(members)
@@ -202,7 +202,7 @@ def test_records_of_hostile_members_neither_write_to_the_terminal_nor_turn_its_t
     for screen in seen:
         assert not set(screen.replace("\n", "")) & set("\x1b\x9b\x07\r\u202e\u2066\u200b")
         assert max(map(len, screen.splitlines())) <= LARGE[0]
-    assert took_s < 60.0  # 6 pages; a page of 8 members takes half a second
+    assert took_s < 60.0  # 6 pages; one with 8 members takes half a second
 
 
 def test_nothing_is_drawn_while_nothing_changes():
@@ -216,7 +216,7 @@ def test_nothing_is_drawn_while_nothing_changes():
                 await settle(pilot, app)
                 for widget in app.screen.query("#body *"):
                     widget.refresh = lambda *_, of=widget, **__: drawn.append(of) or of
-                drawn.clear()  # of opening the page
+                drawn.clear()  # the time of opening the page
                 app.poll()
                 await pilot.pause()
                 assert drawn == [], key

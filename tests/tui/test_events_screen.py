@@ -43,7 +43,7 @@ def test_a_slash_opens_the_filter_enter_applies_it_and_escape_clears_it():
     assert "words to filter by" in seen[2]
     assert "events 1 of 3" in seen[3]
     assert "joined" not in seen[4]
-    assert "level warnings" in seen[5]  # keys are keys again
+    assert "level warnings" in seen[5]  # keys have their usual meaning again
     assert "events 2 of 3" in seen[6]
     assert "BROKE" not in seen[6]
 

@@ -1,4 +1,4 @@
-"""Whether a node is well and helps: one line that a volunteer can trust."""
+"""The health line: whether a node is well and contributes, for a volunteer."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def exchange(ago_s, outcome, peer="a"):
         (snapshot(state="starting", activity="starting the engine (importing torch)"), "… starting the engine (importing torch)"),
     ],
 )
-def test_it_says_what_the_exchanges_say(status, line):
+def test_the_health_line_follows_the_exchanges(status, line):
     sign, _, words = health(status)
     assert f"{sign} {words}" == line
 
@@ -47,7 +47,7 @@ def test_an_exchange_under_way_is_not_training_without_peers():
 
 
 def test_a_demo_shows_the_lone_accuracy_and_the_swarms():
-    """On 80 columns too; it follows the words of a node that is well."""
+    """At 80 columns too, after the text of a healthy node."""
     assert beside(0.7251, snapshot(metric="accuracy")) == "; alone: accuracy 0.725"
     assert beside(None, snapshot()) == ""
     _, _, words = health(full())

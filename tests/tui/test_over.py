@@ -1,4 +1,4 @@
-"""What opens over a page: the list of nodes, what the swarm agreed on, the doctor, the tour."""
+"""Dialogs over a page: the list of nodes, the manifest, the doctor, the tour."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ def test_a_node_is_chosen_from_the_list_of_all():
     assert "4 nodes, enter chooses" in seen[1]
     assert "[node-2]" in seen[4]
     assert "enter chooses" not in seen[4]
-    assert "[node-2]" in seen[6]  # closed without a choice
+    assert "[node-2]" in seen[6]  # closed without choosing
 
 
 def test_one_node_has_no_list_to_choose_from():
@@ -58,14 +58,14 @@ def test_the_doctor_is_asked_about_the_chosen_node_and_a_failure_is_shown():
     assert "\x1b" not in seen[5]
 
 
-def test_a_record_has_nothing_for_the_doctor():
+def test_the_doctor_is_not_available_for_a_record():
     assert "a record has no machine to check" in look(one(), SMALL, keys=("d",))[1][1]
 
 
 @pytest.mark.parametrize(
     ("program", "why"), [("print('{}')", "failed: exit status 0"), ("raise SystemExit('! no: directory')", "failed: ! no: directory")]
 )
-def test_a_doctor_that_gives_no_verdicts_is_said_in_a_line(program, why):
+def test_a_doctor_without_verdicts_gives_one_line(program, why):
     with pytest.raises(ValueError, match=why):
         asyncio.run(examine(Path("node-0"), (sys.executable, "-c", program)))
 
@@ -103,7 +103,7 @@ def test_without_a_writable_state_file_no_tour_is_opened(tmp_path, monkeypatch, 
 
 
 def test_a_sparkline_shows_the_last_exchanges_with_a_peer():
-    """A bar is as high as the exchange took long beside the longest with any peer."""
+    """A bar's height is the exchange's duration relative to the longest with any peer."""
     done = [("a", "committed", 1.0), ("a", "busy", 9.0), ("b", "committed", 2.0), ("a", "committed", 2.0), ("a", "committed", None)]
     history = tuple(
         Transaction(

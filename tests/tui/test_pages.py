@@ -1,4 +1,4 @@
-"""The pages Node, Swarm and Edge: words and figures beside those that `test_snapshots` pins, and the choice of an edge."""
+"""The pages Node, Swarm and Edge: texts and figures beyond those in `test_snapshots`, and the choice of an edge."""
 
 import re
 
@@ -47,7 +47,7 @@ def node(**changes):
         ("1", one(name="digits")[0], ("swarm digits  task digits  mix pet  overlay sticky",), ()),
         ("1", one(epsilon=1.2345, delta=1e-5)[0], ("ε 1.234 (δ 1e-05)",), ()),
         ("1", one(engine_restarts=2, payload_bytes=1000, joined_late=True)[0], ("engine restarts 2", "payload 1.0 kB", "joined late"), ()),
-        ("1", one(steps_per_s=100.0, paced_per_s=130.0)[0], ("▓▓▓▓▓▓▓▓▓▓ 100 %",), ("130 %",)),  # of an older version
+        ("1", one(steps_per_s=100.0, paced_per_s=130.0)[0], ("▓▓▓▓▓▓▓▓▓▓ 100 %",), ("130 %",)),  # a peer of an older version
         ("1", node(resources=Resources(cpu=0.5)), ("machine   CPU 0.5 cores  ",), ("memory", "disk", "GPU")),
         (
             "1",
@@ -59,7 +59,7 @@ def node(**changes):
         ("1", one(loss_curve=snapshot().loss_curve[:1], value_curve=FLAT)[0], ("loss 2.300", "0.550┤"), ()),
         ("1", one(loss_curve=INFINITE, value_curve=INFINITE[:1])[0], ("round 42/200",), ()),
         ("1", one(value_curve=NOISE, metric="error")[0], ("0.956┤",), ()),  # without a bound the axis is that of the values
-        ("1", (Reading("n", snapshot(time_s=1000.0), as_of=1001.0),), (), ("no news",)),  # a replay has its own time
+        ("1", (Reading("n", snapshot(time_s=1000.0), as_of=1001.0),), (), ("no news",)),  # a replay has its own clock
         ("2", one()[0], ("━ pairs of this round –", "…unkno02"), ("its share", "distance")),
         ("2", (), ("–  no member known yet",), (snapshot().name,)),
         (  # distances late in a run have exponents

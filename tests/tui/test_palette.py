@@ -1,4 +1,4 @@
-"""Every color can be read on both themes, and none is needed."""
+"""Every color is legible in both themes, and none carries information alone."""
 
 import pytest
 from rich.color import Color
@@ -19,7 +19,7 @@ def luminance(color):
 
 @pytest.mark.parametrize(("theme", "colors"), [(DARK_THEME, DARK), (LIGHT_THEME, LIGHT)], ids=["dark", "light"])
 def test_every_color_has_the_contrast_that_reading_needs(theme, colors):
-    """4.5 : 1, as WCAG 2.1 asks of text."""
+    """4.5 : 1, as WCAG 2.1 requires for text."""
     app = StarlingApp([CannedSource([()])])
     background = luminance(Color.parse(app.get_theme(theme).to_color_system().generate()["background"]))
     for role, name in colors.items():

@@ -1,4 +1,4 @@
-"""Peers: standing and figures, in a chosen order, and the details of one of them."""
+"""Peers: state and figures in a chosen order, and the details of one of them."""
 
 import pytest
 
@@ -127,10 +127,10 @@ def test_tables_of_thousands_of_peers_are_cut():
 @pytest.mark.parametrize(
     "ids",
     [
-        [f"12D3KooW{'x' * 36}{end}strange" for end in "abcdef"],  # ground until their ends agree
+        [f"12D3KooW{'x' * 36}{end}strange" for end in "abcdef"],  # ids searched until their ends agree
         [f"12D3KooW{'x' * number}y" for number in range(20, 26)],
         [f"{'x' * 20}{middle}{'y' * 20}" for middle in "abcdef"],
-        ["evil\x1b", "evil\x07", "evil·", "evil\n", "evil", " evil"],  # alike once they are safe to show
+        ["evil\x1b", "evil\x07", "evil·", "evil\n", "evil", " evil"],  # equal after control characters are removed
     ],
 )
 def test_no_two_peers_look_alike_for_any_ids(size, ids):

@@ -1,4 +1,4 @@
-"""A recorded run is played on a time axis: several nodes at once, by keys and by mouse, and it can do no harm."""
+"""A recorded run is replayed on a time axis: several nodes at once, by keys and mouse, without changing anything."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def run(tmp_path_factory):
     return [recorded(folder / "node-0" / "record.jsonl"), recorded(folder / "node-1" / "record.jsonl", number=1, first_s=10)]
 
 
-def test_it_plays_by_the_clock_times_the_speed_and_stops_at_the_end():
+def test_a_replay_advances_by_the_clock_times_the_speed_and_stops_at_the_end():
     clock = Clock()
     playback = Playback(START, START + 100, clock)
     clock.now = 2.0
@@ -42,7 +42,7 @@ def test_it_plays_by_the_clock_times_the_speed_and_stops_at_the_end():
     assert playback.position().speed == 1
 
 
-def test_it_pauses_begins_again_at_the_end_and_seeks_within_its_ends():
+def test_a_replay_pauses_restarts_at_the_end_and_seeks_within_bounds():
     clock = Clock()
     playback = Playback(START, START + 100, clock)
     playback.toggle()
@@ -121,7 +121,7 @@ def test_keys_move_along_the_time_and_every_screen_follows(run, size):
     assert "round 100/200" in seen[1]
     assert "0 mixed 0" in seen[9]
     assert "0 mixed 100" in seen[10]
-    assert "no news" not in seen[6]  # ages are those of then
+    assert "no news" not in seen[6]  # ages are relative to the replayed moment
 
 
 @pytest.mark.slow
@@ -146,14 +146,14 @@ def test_the_slider_its_sign_and_its_speed_can_be_clicked(run):
 
 
 @pytest.mark.slow
-def test_n_looks_at_the_other_node_of_then_and_the_palette_knows_the_replay(run):
+def test_n_chooses_another_node_of_the_replay_and_the_palette_lists_its_commands(run):
     _, seen = replaying(run, ["end", "n", "ctrl+p", "{play or}"], LARGE)
     assert "round 110/200" in seen[2]
     assert "replay: play or pause" in seen[-1]
 
 
 @pytest.mark.slow
-def test_words_to_look_for_may_hold_spaces_and_the_replay_stands_still(run):
+def test_a_filter_may_contain_spaces_without_starting_the_replay(run):
     _, seen = replaying(run, ["end", "4", "slash", "{mixed 99}", "home", "enter"])
     assert "0 mixed 99" in seen[-1]
     assert "events 1 of 50" in seen[-1]
@@ -161,6 +161,6 @@ def test_words_to_look_for_may_hold_spaces_and_the_replay_stands_still(run):
 
 
 @pytest.mark.slow
-def test_without_a_record_there_is_no_time_to_move_along():
+def test_without_a_record_there_is_no_time_axis():
     _, seen = look([(*[],)], SMALL, keys=("space", "left", "home", "x"))
     assert all("━" not in screen for screen in seen)

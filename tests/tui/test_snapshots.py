@@ -1,8 +1,8 @@
-"""Every screen, cell by cell, at 80x24 and 160x48, dark and light; in every run the small and dark ones.
+"""Every screen, cell by cell, at 80x24 and 160x48, dark and light; every run tests the small dark ones.
 
-What is expected lies in tests/tui/snapshots, a file per screen and size: the text as one sees it, then for either theme the runs of cells
-that share a style. After a change that is meant to be seen: `STARLING_SNAPSHOTS=write pytest -m acceptance tests/tui/test_snapshots.py`,
-and look at the difference. (pytest-textual-snapshot compares pictures; it pins a syrupy that does not run with our pytest.)
+Expected screens are in tests/tui/snapshots, a file per screen and size: the text, then for either theme the runs of cells that share a
+style. After an intended change: `STARLING_SNAPSHOTS=write pytest -m acceptance tests/tui/test_snapshots.py`, and review the difference.
+(pytest-textual-snapshot compares pictures; it pins a syrupy that does not run with our pytest.)
 """
 
 import asyncio
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 
 def styles(app):
-    """Lines like `a12 b3`, and what a and b are."""
+    """Return lines like `a12 b3`, and the styles that a and b denote."""
     names, lines = {}, []
     for strip in strips(app):
         cells = [segment.style for segment in strip for _ in range(segment.cell_length)]
@@ -81,7 +81,7 @@ async def show(size, themes):
         pytest.param((160, 48), ("dark", "light"), id="160x48", marks=pytest.mark.acceptance),
     ],
 )
-def test_every_screen_looks_as_it_did(size, themes, monkeypatch):
+def test_every_screen_equals_its_snapshot(size, themes, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:
@@ -91,7 +91,7 @@ def test_every_screen_looks_as_it_did(size, themes, monkeypatch):
         time.tzset()
     for name in SCREENS:
         text, _ = seen[name, "dark"]
-        assert all(seen[name, theme][0] == text for theme in themes)  # a theme takes no word away
+        assert all(seen[name, theme][0] == text for theme in themes)  # both themes show the same text
         found = "\n".join((*(line.rstrip() for line in text.splitlines()), ""))
         for theme in themes:
             found += f"\n--- {theme}\n{seen[name, theme][1]}\n"

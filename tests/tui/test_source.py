@@ -1,4 +1,4 @@
-"""Sources never block and never raise, whatever happens to the nodes they look at."""
+"""Sources never block and never raise, whatever happens to their nodes."""
 
 import socket
 
@@ -10,7 +10,7 @@ from starling.tui.source import DemoSource, SocketSource, names_of, open_sources
 from tests.harness.snapshots import snapshot
 
 pytestmark = pytest.mark.real
-ATTACHED_S = 5.0  # a source has connected before a node accepts: where it did not, it looks in another directory
+ATTACHED_S = 5.0  # a source connects before the node accepts; on failure it looks in another directory
 
 
 class Clock:
@@ -73,7 +73,7 @@ def test_the_newest_of_several_snapshots_is_shown_and_half_a_line_waits(node, so
 
 
 def test_only_the_newest_snapshot_is_decoded(node, source, monkeypatch):
-    """What a look costs: a demo's page polls eight nodes a second, and a snapshot of a large swarm is a megabyte."""
+    """A demo's page polls eight nodes a second, and a snapshot of a large swarm is a megabyte."""
     decoded = []
     decode = control.snapshots.decode
     monkeypatch.setattr(control.snapshots, "decode", lambda line: decoded.append(line) or decode(line))
@@ -108,14 +108,14 @@ def test_a_vanished_node_leaves_its_last_snapshot_and_is_attached_again(tmp_path
 @pytest.mark.parametrize(
     ("line", "trouble"), [(b'{"version": 1}\n', "not a status snapshot"), (encode(snapshot(version=2)), "version 2, this program reads 1")]
 )
-def test_invalid_lines_are_trouble_and_not_an_exception(node, source, line, trouble):
+def test_invalid_lines_are_reported_without_an_exception(node, source, line, trouble):
     source.poll()
     node.streams.append(node.listener.accept()[0])
     node.streams[0].sendall(line)
     assert trouble in source.poll()[0].trouble
 
 
-def test_a_path_without_a_node_is_trouble_that_says_what_to_do(tmp_path):
+def test_a_path_without_a_node_is_reported_with_a_remedy(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file"):
         assert isinstance(source_for(path), SocketSource)
@@ -140,8 +140,8 @@ def test_a_demo_folder_gives_its_nodes_by_number_also_those_that_come_later(tmp_
     source.close()
 
 
-def test_a_demo_says_on_each_node_what_the_one_that_is_alone_came_to(tmp_path):
-    """It is no row and no tab, as it is no member; its last figure stays when it has ended."""
+def test_a_demo_shows_the_lone_node_s_result_on_each_node(tmp_path):
+    """The lone node has no row and no tab, as it is no member; its last figure stays after its end."""
     clock = Clock()
     (tmp_path / "node-0").mkdir()
     source = DemoSource(tmp_path, clock)
@@ -157,7 +157,7 @@ def test_a_demo_says_on_each_node_what_the_one_that_is_alone_came_to(tmp_path):
     source.close()
 
 
-def test_nodes_in_directories_of_one_name_are_named_by_their_parents_too(tmp_path):
+def test_nodes_in_equally_named_directories_are_named_with_their_parents(tmp_path):
     runs = [tmp_path / name for name in ("one/node-0", "two/node-0", "two/node-1", "two/node-1")]
     assert names_of(runs) == ["one/node-0", "two/node-0", "node-1", "node-1 (2)"]
     assert names_of([tmp_path / "a" / "record.jsonl", tmp_path / "b.jsonl"]) == ["a", "b"]

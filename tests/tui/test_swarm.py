@@ -14,7 +14,7 @@ def plain(role):
     return style(role, dark=True)
 
 
-def test_every_member_is_there_once_and_speaks_for_itself_if_it_can():
+def test_every_member_is_listed_once_with_its_own_status_if_attached():
     merged = merge(swarm(), 2)
     assert [member.peer for member in merged.members] == [*IDS]
     assert [member.label for member in merged.members] == [f"node-{number}" for number in range(8)]
@@ -32,7 +32,7 @@ def test_a_detached_members_state_is_the_majority_report_and_at_a_tie_the_latest
 
 
 class Counted(str):
-    """A peer id that counts how often one is compared with another."""
+    """A peer id that counts comparisons."""
 
     __slots__ = ()
     compared = 0
@@ -43,8 +43,8 @@ class Counted(str):
         return str.__eq__(self, other)
 
 
-def test_a_merge_takes_work_in_proportion_to_what_nodes_say(monkeypatch):
-    """Were each member searched for in all that is said, 400 would take 160,000 comparisons."""
+def test_a_merge_takes_time_proportional_to_its_input(monkeypatch):
+    """Searching each member in all reports would take 160,000 comparisons for 400 members."""
     one = reports("a", *((Counted(f"peer-{number}"), "alive", {}) for number in range(400)))
     monkeypatch.setattr(Counted, "compared", 0)
     assert len(merge([one], 0).members) == 401
@@ -62,7 +62,7 @@ def test_edges_and_links_of_all_nodes_in_the_chosen_one_s_round_are_drawn_togeth
         0,
     )
     assert merged.edges == (("a", "b"), ("a", "c"))
-    assert merged.links == (("a", "b"), ("b", "c"))  # what makes no sense, and what is of another round, is left out
+    assert merged.links == (("a", "b"), ("b", "c"))  # invalid entries, and those of another round, are left out
 
 
 def test_unreported_figures_are_unknown():
@@ -81,7 +81,7 @@ def test_sums_are_over_attached_nodes_and_a_share_needs_two_of_them():
     assert merged.distances == pytest.approx((0.0123, 0.0128))
 
 
-def test_a_node_that_vanished_is_what_the_others_say_of_it_and_other_swarms_do_not_count():
+def test_a_vanished_node_has_the_others_reports_and_other_swarms_do_not_count():
     gone = Reading("node-1", full(1, steps_per_s=9.0), "the node went away")
     stranger = Reading("other", snapshot(peer="stranger", swarm="cd" * 16))
     merged = merge([swarm()[0], gone, stranger], 0)
@@ -139,6 +139,6 @@ def test_members_that_are_gone_leave_the_circle():
 
 
 @pytest.mark.parametrize("size", [(0, 0), (1, 1), (3, 2), (20, 5)])
-def test_no_size_is_too_small_to_be_survived(size):
+def test_any_terminal_size_is_drawn_without_error(size):
     draw(merge(swarm(), 0), *size, plain)
     draw(Swarm(), *size, plain)

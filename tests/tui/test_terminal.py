@@ -1,4 +1,4 @@
-"""The whole program in a real terminal, against a real socket and against a recorded run."""
+"""The whole program in a real terminal, with a real socket and with a recorded run."""
 
 import subprocess
 import sys
@@ -65,8 +65,8 @@ def test_an_invalid_record_is_reported_in_one_line_before_any_screen(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_thread_that_reads_keys_for_ever_does_not_keep_the_process(tmp_path):
-    """Seen once where a terminal was taken away: thirteen minutes of a whole core."""
+def test_a_thread_that_reads_keys_for_ever_does_not_keep_the_process_alive(tmp_path):
+    """After a terminal was closed such a thread once used a whole core for thirteen minutes."""
     stuck = (
         "import asyncio, runpy, sys, threading, time\n"
         "def run(app):\n"

@@ -1,9 +1,9 @@
-"""What costs much is drawn when it would be another picture, at once if one asks for it, and else not at every poll."""
+"""Expensive drawings are made only when they change: at once on request, otherwise not at every poll."""
 
 from starling.tui.view import REDRAW_S, Throttle, View
 
 
-def test_the_same_picture_is_never_drawn_again():
+def test_an_unchanged_picture_is_not_redrawn():
     throttle = Throttle()
     assert throttle.due("a", View(now=0.0))
     assert not throttle.due("a", View(now=100.0))

@@ -1,6 +1,6 @@
-"""What nodes do not use, beside what they do: formulas by hand, and how much each sends until it is as near.
+"""Methods that nodes do not use, compared with those that they use: formulas by hand, and numbers sent until an equal error.
 
-Errors are relative and squared, of the quadratics of tests/harness.
+Errors are relative and squared, on the quadratics of tests/harness.
 """
 
 import itertools
@@ -30,7 +30,7 @@ def bowls(d, seed, kappa=10.0):
 
 
 def shared_bowls(d, seed, kappa):
-    """The same with one basis for all, so that the mean is as ill-conditioned as its parts."""
+    """Return quadratics with one common basis, so that the mean is as ill-conditioned as its parts."""
     _, (A, b, _) = bowls(d, seed, kappa)
     return (lambda i, x: A[0] @ (x - b[i])), b.mean(0)
 
@@ -40,14 +40,14 @@ def error(models, star):
 
 
 def reached(points, star, goal, every, most):
-    """The first of every so many points whose models are that near, None: not within so many."""
+    """Return the first of the recorded points whose models are that near; None if none is."""
     for point in itertools.islice(points, 0, most, every):
         if error(point.models, star) < goal:
             return point
     return None
 
 
-def test_dadao_comes_to_the_common_minimum_and_needs_constants_and_meetings_enough():
+def test_dadao_reaches_the_common_minimum_with_enough_exchanges():
     gradient, (_, _, star) = bowls(6, 0)
     start = np.zeros((N, 6))
     point = reached(dadao(gradient, start, RING, smooth=1.0, convex=0.1, seed=0), star, 1e-3, 200, 60_000)
@@ -61,18 +61,18 @@ def test_dadao_comes_to_the_common_minimum_and_needs_constants_and_meetings_enou
 
 
 def test_a_gradient_of_dadao_is_its_formula():
-    """The first event of a swarm at rest is one without any flow before it: all six vectors are still 0 but for the models."""
+    """The first event of a swarm at rest has no flow before it: all six vectors are still 0 except the models."""
     start = np.ones((N, 2))
     seed = next(seed for seed in range(99) if next(dadao(lambda _i, x: x, start, RING, smooth=2.0, convex=0.5, seed=seed)).gradients)
     models = next(dadao(lambda _i, x: 3.0 * x, start, RING, smooth=2.0, convex=0.5, seed=seed)).models
     moved = np.flatnonzero((models != start).any(axis=1))
     assert len(moved) == 1
     nu = 0.25
-    assert models[moved[0]] == pytest.approx(1.0 - (3.0 - nu) / 8.0, abs=0.01)  # ỹ has moved a little with x
+    assert models[moved[0]] == pytest.approx(1.0 - (3.0 - nu) / 8.0, abs=0.01)  # ỹ has moved slightly with x
 
 
 @pytest.mark.parametrize("kind", ["scaffold", "scallion", "scafcom"])
-def test_a_server_finds_the_minimum_where_data_differ_and_sends_a_whole_vector_back(kind):
+def test_server_methods_find_the_minimum_and_send_whole_vectors_back(kind):
     gradient, (_, _, star) = bowls(10, 0)
     rounds = controlled(kind, gradient, np.zeros(10), N, lr=0.1, steps=5, kept=3, seed=0)
     end = next(itertools.islice(rounds, 200, None))
@@ -92,7 +92,7 @@ def test_a_round_of_scafcom_by_hand():
 
 
 def test_what_scallion_sends_is_unbiased():
-    """One node, one of two numbers drawn and twice as large: after one round the server has moved by that, over and under the mean."""
+    """One node sends one of two numbers, doubled: after one round the server has moved by that, above and below the mean."""
     rounds = controlled("scallion", lambda _i, x: x - np.array([3.0, -1.0]), np.zeros(2), 1, lr=0.5, steps=2, kept=1, seed=0)
     moved = next(rounds).model
     (at,) = np.flatnonzero(moved)
@@ -100,7 +100,7 @@ def test_what_scallion_sends_is_unbiased():
 
 
 def pet_poisson(gradient, d, edges, rate, seed, *, lr):
-    """PET with kappa .1 and its production gain on the same clocks, after each event."""
+    """Run PET with kappa .1 and its production gain on the same clocks; yield after each event."""
     chance, x, c, since = np.random.default_rng(seed), np.zeros((N, d)), np.zeros((N, d)), np.zeros(N)
     total, grads, sent = N + rate * len(edges), 0, 0
     edge = Pet(kappa=0.1).edge
@@ -122,7 +122,7 @@ def pet_poisson(gradient, d, edges, rate, seed, *, lr):
 
 
 class Event(NamedTuple):
-    """What `reached` looks at."""
+    """The state of which `reached` takes the distance."""
 
     gradients: float
     messages: float
@@ -130,7 +130,7 @@ class Event(NamedTuple):
 
 
 def both(kappa, edges, lr, *, shared=False):
-    """(gradients, messages) of a node to 1e-6, of DADAO and of PET, means of three seeds."""
+    """Return (gradients, messages) of a node to 1e-6, of DADAO and of PET, means of three seeds."""
     rate = float(np.sqrt(2.0 * np.prod(resistances(N, edges))))
     start, counts = np.zeros((N, 20)), []
     for seed in range(3):
@@ -155,8 +155,8 @@ def both(kappa, edges, lr, *, shared=False):
     ],
     ids=["ring", "ring, lr .1", "exponential", "condition 300"],
 )
-def test_where_curvatures_differ_pet_needs_a_fraction_of_dadaos_gradients_and_messages(kappa, edges, lr, looked, theirs, ours):
-    """The reference's single seeds looked every so many gradients: its figures are what was needed rounded up."""
+def test_with_different_curvatures_pet_needs_fewer_gradients_and_messages_than_dadao(kappa, edges, lr, looked, theirs, ours):
+    """The reference's single seeds evaluated at intervals, so its figures are rounded up."""
     for found, figure in zip(both(kappa, edges, lr), (theirs, ours), strict=True):
         assert figure[0] - looked <= 1.1 * found[0]
         assert found[0] <= 1.1 * figure[0]
@@ -164,15 +164,15 @@ def test_where_curvatures_differ_pet_needs_a_fraction_of_dadaos_gradients_and_me
 
 
 @pytest.mark.acceptance
-def test_where_all_share_one_bad_basis_acceleration_pays():
-    """Condition 300 on the ring; the reference looked every 225 gradients, and has 1,351 and 3,146: a factor of 2.3."""
+def test_with_one_ill_conditioned_basis_acceleration_is_faster():
+    """Condition 300 on the ring; the reference evaluated every 225 gradients, and reports 1,351 and 3,146: a factor of 2.3."""
     (theirs, _), (ours, _) = both(300.0, RING, 0.5, shared=True)
     assert 1351 - 225 <= 1.1 * theirs <= 1.1 * 1.1 * 1351
     assert ours / theirs == pytest.approx(2.3, rel=0.25)
 
 
 def floors(kappa, edges, shared):
-    """Mean squared distances to the minimum under gradient noise of .1: of DADAO, of PET with lr .1 and with .5, over 270 to 300 gradients.
+    """Return mean squared distances to the minimum under gradient noise of .1: DADAO, PET with lr .1 and with .5, 270 to 300 gradients.
 
     Means of three seeds.
     """
@@ -206,8 +206,8 @@ def floors(kappa, edges, shared):
     ],
     ids=["ring", "exponential", "condition 300", "one basis for all"],
 )
-def test_noise_costs_acceleration_more_than_pet(kappa, edges, shared, squared, figures):
-    """The reference's figures are of one seed at one moment, relative to `squared`, the square of its minimum."""
+def test_gradient_noise_harms_acceleration_more_than_pet(kappa, edges, shared, squared, figures):
+    """The reference's figures are of one seed at one time, relative to `squared`, the square of its minimum."""
     found = floors(kappa, edges, shared) / squared
     for ours, figure in zip(found, figures, strict=True):
         if figure is not None:
@@ -216,7 +216,7 @@ def test_noise_costs_acceleration_more_than_pet(kappa, edges, shared, squared, f
 
 
 def noise_floor(kind, kept, seed, **more):
-    """Mean error of rounds 550 to 600 with noise .5 in gradients."""
+    """Return the mean error of rounds 550 to 600 with noise .5 in gradients."""
     gradient, (_, _, star) = bowls(100, seed)
     chance = np.random.default_rng(seed)
     given = {"lr": 0.1, "steps": 5, "kept": kept, "seed": seed} | more
@@ -226,14 +226,14 @@ def noise_floor(kind, kept, seed, **more):
 
 @pytest.mark.acceptance
 def test_a_slower_server_has_a_quarter_of_scallions_noise():
-    """At .3 of the server's rate the reference has 1.3e-2 for 5.2e-2, one seed."""
+    """At .3 of the server's rate the reference has 1.3e-2 instead of 5.2e-2, one seed."""
     found = [mean(noise_floor("scallion", 10, seed, server_lr=rate) for seed in range(3)) for rate in (0.3, 1.0)]
     assert 0.5 * 1.3e-2 <= found[0] <= 1.2 * 1.3e-2, found
     assert found[0] == pytest.approx(found[1] / 4, rel=0.3), found
 
 
 def of_servers(kind, kept, **more):
-    """Numbers that a node sends to 1e-4 and to 1e-8, what the server sends to each to 1e-4, and the floor under noise; three seeds."""
+    """Return a node's sent numbers to 1e-4 and 1e-8, the server's to each node to 1e-4, and the floor under noise; three seeds."""
     found = []
     for seed in range(3):
         gradient, (_, _, star) = bowls(100, seed)
@@ -256,7 +256,7 @@ def of_servers(kind, kept, **more):
     ],
     ids=["scaffold", "scallion", "scafcom", "scafcom of 2", "half take part"],
 )
-def test_a_servers_messages_are_few_up_and_with_what_it_sends_back_more_than_pets(kind, kept, more, near, exact, floor):
+def test_server_methods_send_less_up_and_more_in_total_than_pet(kind, kept, more, near, exact, floor):
     """d = 100; the reference has one seed, whose minimum lies nearer to the start: its relative floors are half as high again."""
     found = of_servers(kind, kept, **more)
     assert found[0] == pytest.approx(near, rel=0.15)
@@ -266,7 +266,7 @@ def test_a_servers_messages_are_few_up_and_with_what_it_sends_back_more_than_pet
 
 
 def of_pairs(selector, kappa, seed, rounds, *, noise=0.0, until=0.0, compares=False):
-    """Relative errors after each round of PET on random pairs."""
+    """Return the relative errors after each round of PET on random pairs."""
     A, b, star = quadratics(N, 100, seed)
     chance = torch.Generator().manual_seed(seed)
 
@@ -313,15 +313,15 @@ def test_pairs_reach_any_accuracy_with_a_tenth_of_the_vector_in_an_exchange(sele
 
 
 @pytest.mark.acceptance
-def test_pairs_with_the_largest_fiftieth_are_not_there_after_as_many_numbers():
+def test_pairs_with_the_largest_fiftieth_need_more_numbers():
     """The reference stalls at 8.9e-4, with kappa .5; 6,000 numbers, where a tenth of the vector needs 4,000 to 1e-4."""
     errors = of_pairs(SELECTORS.build("compress", "top_k", {"ratio": 0.02}), 0.5, 0, 3000, compares=True)
     assert 1e-4 < errors[-1] < 1e-1
 
 
 @pytest.mark.acceptance
-def test_averages_of_a_tenth_of_the_vector_alone_stay_at_two_thirds_of_the_way():
-    """The reference, one seed: .65 with noise, which is not what keeps it there."""
+def test_plain_averages_of_a_tenth_of_the_vector_stop_at_a_third_of_the_way():
+    """The reference, one seed: .65 with noise, which is not the cause."""
     selector = SELECTORS.build("compress", "fragment", {"parts": 10})
     for noise in (0.0, 0.5):
         found = mean(mean(of_pairs(selector, 0.0, seed, 300, noise=noise)[-50:]) for seed in range(3))

@@ -1,4 +1,4 @@
-"""Bristle: its formulas, how far a Byzantine peer gets, and that output layers are learned together although data are not shared."""
+"""Bristle: its formulas, the bound on a Byzantine peer, and joint learning of output layers on different data."""
 
 import math
 
@@ -29,7 +29,7 @@ OWN = layers(1, 3, 4, "own")[0]
 
 @pytest.mark.parametrize(("arguments", "expected"), [((), (4, 5, 2)), ((0.0, 10), (10, 0, 0)), ((1.0, 10), (0, 0, 10))])
 def test_quotas_are_those_of_the_formula(arguments, expected):
-    """(1 − α)²q, 2α(1 − α)q and α²q, by default for α = 0.4 and q = 10, rounded."""
+    """(1 − α)²q, 2α(1 − α)q and α²q, rounded; by default for α = 0.4 and q = 10."""
     assert bristle.quotas(*arguments) == expected
 
 
@@ -167,7 +167,7 @@ def test_only_chosen_models_are_evaluated_and_inputs_are_not_modified(count, eva
 
 
 def f1(guessed, true, classes):
-    """(…, N) and (N,) class numbers -> (…, C) F1 of each class, 2·hits/(guesses + examples); 0 for a class in neither."""
+    """Compute the F1 of each class from (…, N) and (N,) class numbers -> (…, C), 2·hits/(guesses + examples); 0 for a class in neither."""
     numbers = torch.arange(classes, device=true.device)
     named, there = guessed[..., None] == numbers, true[..., None] == numbers
     both = named.sum(dim=-2) + there.sum(dim=-2)
@@ -178,7 +178,7 @@ NODES, LIARS, ROUNDS, HELD = 10, 3, 12, 5
 
 
 def learned(how):
-    """Mean accuracy over ten classes of the honest, each with data of five. The frozen layers are the features themselves."""
+    """Return the mean accuracy over ten classes of the honest, each with data of five. The frozen layers are the features themselves."""
     train, test = drawn()
     x, y = torch.cat((torch.tensor(train.x), torch.ones(len(train.y), 1)), 1), torch.tensor(train.y)
     test_x, test_y = torch.cat((torch.tensor(test.x), torch.ones(len(test.y), 1)), 1), torch.tensor(test.y)

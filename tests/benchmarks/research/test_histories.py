@@ -1,4 +1,4 @@
-"""Histories of peers, and signed records of those of others: validation, precedence, forwarding."""
+"""Histories of peers, and signed records from others: validation, precedence, forwarding."""
 
 import math
 from dataclasses import replace
@@ -145,7 +145,7 @@ def test_signatures_of_old_and_own_records_are_not_checked():
 
 
 def test_records_of_near_subjects_are_drawn_more_often():
-    """∝ e^(−0.8(distance − 1)): over a grid of draws exactly that share."""
+    """∝ e^(−0.8(distance − 1)): exactly that share over a grid of draws."""
     known = received(Histories(), (record("b"), 0, "b"), (record("c"), 1, "b"), (record("d"), 3, "b"))
     picked = [h.draw_record(known, IDS["f"], step / 3000).distance for step in range(3000)]
     whole = 1 + math.exp(-0.8) + math.exp(-2.4)

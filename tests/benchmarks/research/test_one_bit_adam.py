@@ -1,4 +1,4 @@
-"""1-bit Adam: Adam while it warms up, then signs with feedback over a second moment that no longer moves; and what that is worth."""
+"""1-bit Adam: Adam during warm-up, then signs with error feedback and a constant second moment; and its gain."""
 
 import itertools
 import math
@@ -28,8 +28,8 @@ def test_the_warm_up_is_adam_on_the_mean_gradient():
     assert step.sent == pytest.approx(20 * 2 * 2 / 3 * 4 * 70)
 
 
-def test_afterwards_signs_are_sent_and_what_they_leave_out_comes_later():
-    """One node, gradients that do not depend on the model: v is that of the warm-up, and Σ of what was sent is Σ of momenta but for e."""
+def test_after_the_warm_up_signs_are_sent_with_error_feedback():
+    """One node, gradients independent of the model: v is that of the warm-up, and the sum of messages is the sum of momenta minus e."""
     given = torch.randn(60, 64, generator=torch.Generator().manual_seed(2))
     calls = iter(given)
     ours = one_bit_adam(lambda _node, _x: next(calls), torch.zeros(64), 1, lr=lambda _: 1.0, warm_up=10)
@@ -48,7 +48,7 @@ def test_afterwards_signs_are_sent_and_what_they_leave_out_comes_later():
     assert steps[-1].sent == steps[9].sent == 0.0, "to nobody"
 
 
-def test_of_no_exact_step_there_is_no_second_moment():
+def test_without_an_exact_step_there_is_no_second_moment():
     with pytest.raises(ValueError, match="warm_up must be >= 1, got 0"):
         one_bit_adam(lambda _node, x: x, torch.zeros(1), 1, lr=lambda _: 1.0, warm_up=0)
 
@@ -60,10 +60,10 @@ STEPS, WARM_UP = 1500, 300
 @needs_real_data
 @pytest.mark.acceptance
 @pytest.mark.timeout(3600)
-def test_on_text_it_learns_as_adam_does_and_saves_a_small_factor_of_the_bytes():
-    """Byte GPT, 4 nodes, 1,500 steps of which 300 are exact, three seeds: 2.021 nats for 2.025, 3.8 times fewer bytes.
+def test_one_bit_adam_learns_text_like_adam_with_fewer_bytes():
+    """Byte-level GPT, 4 nodes, 1,500 steps of which 300 are exact, three seeds: 2.021 nats instead of 2.025, 3.8 times fewer bytes.
 
-    The reference, one seed: 1.887 for 1.884.
+    The reference, one seed: 1.887 instead of 1.884.
     """
     losses = {WARM_UP: [], STEPS: []}
     sent = {}
@@ -77,7 +77,7 @@ def test_on_text_it_learns_as_adam_does_and_saves_a_small_factor_of_the_bytes():
 
 
 def _trained(seed, warm_up):
-    """(nats a byte on held-out text, bytes that a node sent)."""
+    """Return (nats per byte on held-out text, bytes that a node sent)."""
     task = Text(path=str(REAL_DATA / "text" / "tinyshakespeare.txt"), **FORM)
     model = task.model(generator(seed, "model"))
     flat, grads = bind(model, layout(model))

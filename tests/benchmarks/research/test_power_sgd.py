@@ -1,4 +1,4 @@
-"""PowerSGD: nothing is lost, and directions are learned."""
+"""PowerSGD loses nothing, and learns directions."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def gaussian(*labels):
     return torch.randn(DIM, generator=generator(0, "low rank tests", *labels), dtype=torch.float64)
 
 
-def test_power_sgd_conserves_what_went_in():
+def test_power_sgd_conserves_the_sum_of_inputs():
     scheme, stream = PowerSgd(RANK_2, Int4()), generator(0)
     state, put_in, came_out = scheme.start(gaussian()), torch.zeros(DIM).double(), torch.zeros(DIM).double()
     for turn in range(30):
@@ -28,8 +28,9 @@ def test_power_sgd_conserves_what_went_in():
 
 
 def test_power_sgd_learns_the_directions_of_slow_updates():
-    """The same rank-2 update again and again: warm directions hold it after a few rounds, so nothing is owed any more. From a
-    fresh start each time (the same bytes) much more is."""
+    """With a constant rank-2 update, warm directions span it after a few rounds, so no residual remains. With a fresh start each time
+    (equal bytes) much more does.
+    """
     update = torch.zeros(DIM, dtype=torch.float64)
     for m in MATRICES:
         noise = 0.1 * gaussian(m.offset)[: m.rows * m.cols].view(m.rows, m.cols)

@@ -1,4 +1,4 @@
-"""SybilWall: what records of others add to FoolsGold."""
+"""SybilWall: the gain of records from others over FoolsGold."""
 
 import math
 
@@ -16,7 +16,7 @@ def histories(count, size, *labels):
 
 
 def test_sybilwall_finds_a_single_clone_by_records_of_others_and_is_foolsgold_without_records():
-    """Less than one attack edge per honest node: alone it sees one clone, similar to no other peer."""
+    """With less than one attack edge per honest node, a node alone sees one clone, which is similar to no other peer."""
     clone, honest = histories(1, 200, "clone"), histories(4, 200, "honest")
     asked = torch.cat((honest, clone))
     assert weights(similarity(asked))[4] == 1.0

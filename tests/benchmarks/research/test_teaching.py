@@ -1,4 +1,4 @@
-"""Teaching across architectures: what is told, what becomes of it, and what it is worth beside learning alone."""
+"""Teaching across architectures: messages, their use, and the gain over learning alone."""
 
 import itertools
 from functools import cache
@@ -20,7 +20,7 @@ from tests.harness.tasks import REAL_DATA
 from tests.harness.texts import keys
 
 
-def test_probabilities_are_told_in_a_byte_each():
+def test_probabilities_are_sent_in_a_byte_each():
     logits = 3.0 * torch.randn(50, 10, generator=torch.Generator().manual_seed(0))
     told = published(logits, 2.0)
     torch.testing.assert_close(told.sum(-1), torch.ones(50))
@@ -29,7 +29,7 @@ def test_probabilities_are_told_in_a_byte_each():
     torch.testing.assert_close(levels, levels.round(), rtol=0, atol=1e-3)
 
 
-def test_the_sure_speak_louder_and_who_knows_nothing_hardly():
+def test_predictions_are_weighted_by_certainty():
     sure, lost = torch.eye(4)[1], torch.full((4,), 0.25)
     assert float(certainty(sure)) == pytest.approx(1.0, abs=1e-4)
     assert float(certainty(lost)) == pytest.approx(1e-6, rel=0.1)
@@ -46,7 +46,7 @@ def test_settings_out_of_bounds_are_refused(given, said):
 
 
 @pytest.mark.slow
-def test_a_node_without_data_learns_what_the_other_knows():
+def test_a_node_without_data_learns_from_the_other():
     """Architectures differ; the student's own loss is none."""
     chance = torch.Generator().manual_seed(1)
     probes = torch.randn(100, 3, generator=chance)
@@ -79,8 +79,9 @@ WIDTHS, EACH, ROUNDS = (16, 32, 64, 128), 200, 30
 def test_nodes_of_four_widths_teach_each_other_mnist():
     """8 nodes, 200 images each, Dirichlet .3, 3 peers asked, means of three seeds and partitions; the reference has one of each.
 
-    .524 alone, .716 by plain means of what was said of 500 images, .786 weighted by certainty for 450 kB a node, .841 of 2,000 images;
-    measured .476, .778, .817 and .823. Models that learned alone and vote at use (HDEE) are `experts`.
+    .524 alone, .716 by plain means of predictions on 500 images, .786 weighted by certainty for 450 kB per node, .841 of 2,000 images;
+    measured .476, .778, .817 and .823.
+    Models that train alone and vote (HDEE) are `experts`.
     """
     alone, experts, _ = _accuracies(peers=0)
     plain, _, _ = _accuracies(peers=3, weighted=False)
@@ -98,7 +99,7 @@ def test_nodes_of_four_widths_teach_each_other_mnist():
 @pytest.mark.acceptance
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
 def test_fewer_inputs_teach_less_and_more_peers_hardly_more():
-    """100 images, seven peers, and .3 of the weight of what others say: .746, .818 and .822, three seeds.
+    """100 images, seven peers, and .3 of the weight of others' predictions: .746, .818 and .822, three seeds.
 
     The reference, one seed: .627, .789 and .775.
     """
@@ -113,7 +114,7 @@ def test_fewer_inputs_teach_less_and_more_peers_hardly_more():
 
 @pytest.mark.acceptance
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
-def test_equal_models_that_are_averaged_by_pairs_are_a_little_behind_many_labels_for_more_bytes():
+def test_pairwise_averages_of_equal_models_are_slightly_worse_than_many_labels():
     """All of 32 units: .807 for 3,054 kB, three seeds and partitions; by labels of 2,000 images it is .823 for 1,800 kB.
 
     The reference's .839 is its first partition; its script has .778 on the second and .803 on the third.
@@ -143,7 +144,7 @@ def test_equal_models_that_are_averaged_by_pairs_are_a_little_behind_many_labels
 
 @cache
 def _scene(seed, public):
-    """(few samples of each node, probes, test samples and labels)."""
+    """Return (few samples of each node, probes, test samples and labels)."""
     path, parts = str(REAL_DATA / "mnist"), PartitionSection(kind="dirichlet", alpha=0.3, shards=8)
     few = [FewImages(path, EACH).data(Source(None, parts, node, seed), "cpu") for node in range(8)]
     whole = FewImages(path, 60_000).data(Source(None, PartitionSection(kind="iid", shards=1), 0, seed), "cpu")
@@ -151,7 +152,7 @@ def _scene(seed, public):
 
 
 def _accuracies(public=500, **asked):
-    """(of own models, of the ensemble, bytes received), means of three seeds."""
+    """Return the means of three seeds of (accuracy of own models, of the ensemble, bytes received)."""
     own, together = [], []
     for seed in range(3):
         few, probes, test_x, test_y = _scene(seed, public)

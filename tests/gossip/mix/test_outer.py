@@ -46,7 +46,7 @@ def pull_to(targets):
 
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_diloco_on_exact_averages_is_the_textbook_outer_optimiser(nesterov):
-    """One vector, one momentum for the whole swarm, as an all-reduce would give; here on sweeps of pairs."""
+    """One vector and one momentum for the whole swarm, as with an all-reduce; here on sweeps of pairs."""
     graph = overlay("alone", 1, 0, average_every=4)
     cycle = graph.cycle(N)
     mixer = Outer(outer_lr=0.7, outer_momentum=0.9, nesterov=nesterov)
@@ -64,7 +64,7 @@ def test_diloco_on_exact_averages_is_the_textbook_outer_optimiser(nesterov):
 
 
 def test_noloco_with_one_peer_a_round_is_the_published_step():
-    """δ <- a·δ + (b/2)·Σ Δ_j − g·(φ_i − mean φ); φ += δ, for each pair by itself."""
+    """δ <- a·δ + (b/2)·Σ Δ_j − g·(φ_i − mean φ); φ += δ, for each pair separately."""
     a, b, g = 0.5, 0.7, 0.4
     mixer = Outer(outer_lr=b, outer_momentum=a, nesterov=False, pull=g)
     graph = overlay("random_matching", 1, 5)
@@ -81,7 +81,7 @@ def test_noloco_with_one_peer_a_round_is_the_published_step():
         torch.testing.assert_close(reached[turns], phi)
 
 
-def test_federated_averaging_is_the_outer_step_that_takes_the_mean_as_it_is():
+def test_federated_averaging_is_an_outer_step_of_rate_1_without_momentum():
     graph = overlay("alone", 2, 0, average_every=2)
     targets, x = rows(1, N, DIM), rows(2, DIM).repeat(N, 1)
     rounds = 3 * graph.cycle(N)
@@ -94,7 +94,7 @@ def test_federated_averaging_is_the_outer_step_that_takes_the_mean_as_it_is():
 @given(dim=st.integers(1, 12), fragments=st.integers(1, 5), turns=st.integers(0, 11))
 @examples(40)
 def test_each_averaging_has_its_fragment_and_a_cycle_covers_all(dim, fragments, turns):
-    """Strided: coordinate c belongs to turn c mod F; the others keep model, anchor and momentum."""
+    """Strided: coordinate c belongs to step c mod F; the others keep model, outer parameters and momentum."""
     mixer = Outer(outer_lr=1.0, outer_momentum=0.0, fragments=fragments)
     x = rows(3, 2, dim)
     state = mixer.start(rows(4, 2, dim))
@@ -110,8 +110,8 @@ def test_each_averaging_has_its_fragment_and_a_cycle_covers_all(dim, fragments, 
 
 
 @pytest.mark.parametrize("options", [{}, {"penalty": 1.0}, {"outer_clip": 0.1}, {"keep": 0.5}], ids=str)
-def test_plain_averages_are_those_of_dsgd_and_outer_steps_begin_from_where_they_led(options):
-    """To the bit, whatever the outer step is like; the momentum of the first step is that of a fresh start."""
+def test_plain_averages_equal_those_of_dsgd_and_outer_steps_start_from_their_result(options):
+    """Bit for bit, for any outer step; the first step's momentum is that of a fresh start."""
     graph, plain = overlay("alone", 1, 0, average_every=2), 2
     targets, x = rows(1, N, DIM), rows(2, N, DIM)
     rounds, cycle = 5 * graph.cycle(N), graph.cycle(N)
@@ -125,7 +125,7 @@ def test_plain_averages_are_those_of_dsgd_and_outer_steps_begin_from_where_they_
     assert not torch.equal(phased[-1], averaged[-1])
 
 
-def test_as_many_fragment_averagings_are_plain_as_configured():
+def test_the_configured_number_of_fragment_averagings_is_plain():
     mixer = Outer(fragments=2, plain_averages=1)
     graph = overlay("complete", 1, 0)
     x = rows(2, N, DIM)
@@ -136,21 +136,21 @@ def test_as_many_fragment_averagings_are_plain_as_configured():
     assert not torch.allclose(second[:, ~even], x[:, ~even].mean(0).expand(N, -1))
 
 
-def test_local_steps_during_a_sweep_are_kept_in_the_share_that_is_asked_for():
-    """Streaming: keep = 0 forgets what was learned meanwhile, keep = ½ takes half of it."""
+def test_the_configured_share_of_local_steps_during_a_sweep_is_kept():
+    """Streaming DiLoCo: keep = 0 discards concurrent local steps, keep = ½ keeps half of them."""
     graph = overlay("alone", 1, 0, average_every=4, overlap=True)
     x, slope = rows(2, DIM).repeat(N, 1), rows(1, N, DIM)
     sweep = 4 - next(c for c in range(4) if stage(graph, N, c).first)
     for keep in (0.0, 0.5):
         mixer = Outer(outer_lr=1.0, outer_momentum=0.0, keep=keep)
         reached = swarm(mixer, graph, x, lambda _x: slope, 4, steps=1, lr=0.1)[-1]
-        began = 4 - sweep + 1  # the sweep averages what its first round's local steps have left
+        began = 4 - sweep + 1  # the sweep averages the models after its first round's local steps
         mean = x - 0.1 * began * slope.mean(0)
         torch.testing.assert_close(reached, keep * (x - 0.4 * slope) + (1 - keep) * mean)
 
 
 def test_staleness_shortens_the_outer_step_and_the_clip_bounds_its_momentum():
-    """Λ = 1 + penalty·‖drift‖/‖Δ‖: with as much drift as progress and penalty 1 half of the step is taken."""
+    """Λ = 1 + penalty·‖drift‖/‖Δ‖: with as much drift as progress and penalty 1, half of the step is taken."""
     start, then = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([[3.0, 4.0]], dtype=torch.float64)
     for options, expected in (({}, then), ({"penalty": 1.0}, then / 2), ({"outer_clip": 3.5}, then.clamp(max=3.5))):
         mixer = Outer(outer_lr=1.0, outer_momentum=0.0, nesterov=False, **options)
@@ -165,8 +165,8 @@ def test_staleness_shortens_the_outer_step_and_the_clip_bounds_its_momentum():
 
 
 @pytest.mark.parametrize(("momentum", "limit"), [(0.0, 2.0), (0.3, 1.81), (0.5, 1.49), (0.7, 1.01), (0.9, 0.37)], ids=str)
-def test_momentum_narrows_how_hard_pairs_may_pull(momentum, limit):
-    """The range of g in which anchors come together, without gradients; heavy ball."""
+def test_momentum_narrows_the_range_of_pull_strengths(momentum, limit):
+    """The range of g in which outer parameters converge, without gradients; heavy ball."""
     assert disagreement_factor(momentum, limit - 0.01) < 1.0
     assert disagreement_factor(momentum, limit + 0.02) > 1.0
 
@@ -178,7 +178,7 @@ def test_the_best_pull_for_the_published_momentum(pull, factor):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("momentum", "pull", "nesterov"), [(0.5, 0.3, False), (0.5, 1.0, False), (0.9, 0.7, True), (0.9, 0.2, False)])
-def test_swarms_of_pairs_disagree_as_the_second_moments_say(momentum, pull, nesterov):
+def test_disagreement_of_pairs_follows_the_second_moments(momentum, pull, nesterov):
     n, rounds = 512, 40
     mixer = Outer(outer_lr=0.7, outer_momentum=momentum, nesterov=nesterov, pull=pull)
     graph = overlay("random_matching", 1, 7)
@@ -192,7 +192,7 @@ def test_swarms_of_pairs_disagree_as_the_second_moments_say(momentum, pull, nest
 @pytest.mark.parametrize(
     ("every", "at_average", "later", "then"), [(6, 9.5e-5, 2, 2.7e-3), pytest.param(12, 2.6e-4, 5, 9.5e-3, marks=pytest.mark.acceptance)]
 )
-def test_gossip_with_periodic_averages_is_an_overlay_and_no_algorithm(every, at_average, later, then):
+def test_gossip_pga_is_dsgd_on_a_periodic_overlay(every, at_average, later, then):
     """Gossip-PGA on the ring, eta = .1, where DSGD stays at 4.7e-2: the error right after an average, and some rounds later."""
     A, b, x_star = quadratics(16, 50, 0)
     graph = overlay("ring", 1, 0, average_every=every)
@@ -215,11 +215,11 @@ def test_gossip_with_periodic_averages_is_an_overlay_and_no_algorithm(every, at_
         ({"outer_clip": float("nan")}, "outer_clip"),
     ],
 )
-def test_a_value_that_cannot_be_is_named(bad, word):
+def test_invalid_values_are_named(bad, word):
     with pytest.raises(ValueError, match=word):
         Outer(**bad)
 
 
-def test_outer_steps_say_that_they_count_on_rounds():
+def test_outer_steps_require_steps_pace():
     assert not MIXERS.facts("outer").asynchronous
     assert not Outer().asynchronous

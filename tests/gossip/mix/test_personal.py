@@ -1,4 +1,4 @@
-"""Parameters at home: what is shared is mixed as if it were all of the model, and the rest follows its own gradients."""
+"""Personal parameters: the shared part is mixed as if it were the whole model, and the rest follows its own gradients."""
 
 import pytest
 import torch
@@ -20,8 +20,8 @@ NEW = Phase(0, 2.0, 0.1, highest_lr=0.1)
 
 
 @pytest.mark.parametrize("inner", [Dsgd(), Dsgd("awc"), GradientTracking(), Pet()], ids=["atc", "awc", "tracking", "pet"])
-def test_the_shared_part_walks_as_a_model_of_its_own_and_the_rest_is_untouched(inner):
-    """Rows too: the first dimension is of nodes."""
+def test_the_shared_part_evolves_as_a_separate_model_and_the_rest_is_untouched(inner):
+    """For rows too: the first dimension indexes nodes."""
     x, gradient, moved = torch.randn(3, 3, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     whole = Personal(inner, SPANS)
     part = whole.part
@@ -42,7 +42,7 @@ def test_the_shared_part_walks_as_a_model_of_its_own_and_the_rest_is_untouched(i
     assert torch.equal(mixed[:, 9:], stepped[:, 9:])
 
 
-def test_what_is_shared_keeps_its_names_and_order():
+def test_shared_parameters_keep_their_names_and_order():
     assert (slice(0, 4), slice(7, 9)) == SPANS
     assert shared_layout(LAYOUT, HOME).names == ("body.0.weight", "body.1.weight")
     assert shared_layout(LAYOUT, HOME).dim == 6
@@ -61,7 +61,7 @@ def test_patterns_that_match_nothing_or_everything_are_refused(patterns, message
 
 
 @given(st.lists(st.floats(0, 9) | st.just(float("nan")) | st.just(float("inf")), min_size=3, max_size=3))
-def test_the_share_taken_is_of_the_least_loss_and_nothing_is_taken_where_none_is_finite(losses):
+def test_the_share_with_the_smallest_loss_is_taken_and_none_without_a_finite_loss(losses):
     taken = float(chosen(torch.tensor(losses, dtype=torch.float64)))
     assert taken in SHARES
     finite = [loss for loss in losses if loss < float("inf")]

@@ -1,4 +1,4 @@
-"""PET: flows that leak, both ends alike, and how far an exchange of a share of the coordinates moves their corrections."""
+"""PET: flows with a leak, equal at both ends, and the effect of exchanging a share of the coordinates on corrections."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from tests.harness.two_engines import Both, exchange_codec
 from tests.strategies import examples, seeds
 
 DIM, FEW, STEPS, LR, THETA = 130, 20, 5, 0.1, 0.5
-LONG = 4000  # coordinates of a correction that has no accidental direction
+LONG = 4000  # coordinates of a correction without an accidental direction
 PHASE = Phase(0, float(STEPS), LR)
 leaks = st.floats(0.01, 0.9)
 quick = examples(25)
@@ -47,8 +47,8 @@ def effect(peer, value, gain=0.5, support=None):
 
 @given(leak=leaks, seed=seeds, gains=st.lists(st.floats(1e-3, 50.0), min_size=1, max_size=12))
 @quick
-def test_both_ends_of_an_edge_hold_the_same_flow_with_opposite_signs_to_the_bit(leak, seed, gains):
-    """Else corrections would not sum to zero, and the mean model would go where no gradient points."""
+def test_flows_of_both_ends_are_bitwise_opposite(leak, seed, gains):
+    """Otherwise corrections would not sum to zero, and the mean model would leave the mean gradient."""
     edge = Pet(0.3, 3.0, leak).edge
     one = other = edge_ledger.opened(torch.zeros(DIM))
     for turn, gain in enumerate(gains):
@@ -72,7 +72,7 @@ def test_one_lie_decays_by_one_minus_leak_per_exchange(leak, lie, turns):
 @given(leak=leaks, seed=seeds)
 @quick
 def test_a_permanent_lie_is_bounded_by_one_over_the_leak(leak, seed):
-    """The clip bounds what one exchange moves; the leak what all of them together do."""
+    """The clip bounds a single exchange; the leak bounds all of them together."""
     edge, moved = Pet(0.3, 1e9, leak).edge, gaussian(seed)
     flow = torch.zeros(DIM)
     for _ in range(200):
@@ -80,8 +80,8 @@ def test_a_permanent_lie_is_bounded_by_one_over_the_leak(leak, seed):
     assert bool((flow.abs() <= moved.abs() / leak * (1 + 1e-4)).all())
 
 
-def test_only_what_an_exchange_is_about_leaks():
-    """Both ends know the support and nothing else of an exchange: what it does not touch must not change at either."""
+def test_only_exchanged_coordinates_leak():
+    """Both ends know only the support of an exchange, so coordinates outside it must not change."""
     edge, half = Pet(0.3, 100.0, 0.5).edge, Blocks(0, 0, 1, 64)
     books = edge_ledger.opened(torch.zeros(DIM))
     _, books = edge_ledger.average(edge, books, torch.zeros(DIM), [effect("b", torch.ones(DIM), 1.0)])
@@ -92,14 +92,14 @@ def test_only_what_an_exchange_is_about_leaks():
     assert torch.equal(books.flows["b"], torch.where(touched, 0.5, 1.0))
 
 
-def test_without_a_leak_nothing_is_multiplied():
+def test_without_a_leak_flows_are_unchanged():
     kept, moved = gaussian(1), gaussian(2)
     assert torch.equal(Pet(0.3, 100.0).edge.flow(kept, moved), (kept + moved).clamp(-100.0, 100.0))
 
 
 @pytest.mark.parametrize(("kappa", "leak"), [(0.1, 0.05), (0.1, 0.2), (0.25, 0.1)])
-def test_a_leaky_flow_settles_at_two_kappa_over_two_kappa_plus_leak_of_its_value(kappa, leak):
-    """Two nodes, constant gradients, θ = 1/2: the price of forgetting, which grows to plain averaging."""
+def test_a_leaky_flow_converges_to_2_kappa_over_2_kappa_plus_leak_of_its_value(kappa, leak):
+    """Two nodes, constant gradients, θ = 1/2: the bias of a leak, which approaches plain averaging as the leak grows."""
     algorithm, lr = Pet(kappa, 1e6, leak), 0.05
     gradients = [gaussian(1).double(), gaussian(2).double()]
     target = (gradients[0] - gradients[1]) / 2
@@ -132,9 +132,9 @@ def test_leaky_flows_are_the_same_bits_in_the_matrix_and_in_the_loop():
 
 
 def errors(kappa, share, cycles):
-    """(cycles, d): c_12 less its fixed point (b_1 − b_2)/2, each time that every coordinate was exchanged once more.
+    """Return (cycles, d): c_12 minus its fixed point (b_1 − b_2)/2, after each full cycle of exchanged coordinates.
 
-    Two nodes with constant gradients b_1 and b_2 do K local steps a round, and then exchange the next `share` of the coordinates.
+    Two nodes with constant gradients b_1 and b_2 do K local steps per round, then exchange the next `share` of the coordinates.
     """
     slopes = torch.randn(2, FEW, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     swarm = Reference(
@@ -161,18 +161,17 @@ def errors(kappa, share, cycles):
 
 @pytest.fixture
 def in_full(monkeypatch):
-    """All of a correction counts, whatever gradients say."""
+    """Return a correction that counts fully, whatever gradients say."""
     monkeypatch.setattr(borne, "counted", lambda _rows, _known: 1.0)
 
 
 @pytest.mark.usefixtures("in_full")
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.25, 0.1])
 @pytest.mark.parametrize("kappa", [0.05, 0.3, 0.45])
-def test_every_exchange_of_a_coordinate_multiplies_the_error_of_its_correction_by_one_less_two_kappa(kappa, share):
-    """A coordinate that is exchanged every 1/share rounds has drifted 1/share times as far: the share in the gain makes up for it.
+def test_each_exchange_of_a_coordinate_reduces_its_correction_s_error_by_2_kappa(kappa, share):
+    """A coordinate exchanged every 1/share rounds has drifted 1/share times as far, which the share in the gain cancels.
 
-    So the same kappa is as stable with a mask of a tenth as with the whole vector; without the share it would diverge for
-    2·kappa/share > 2.
+    So kappa is as stable with a mask of a tenth as with whole vectors; without the share it would diverge for 2·kappa/share > 2.
     """
     error = errors(kappa, share, 6)
     assert bool((error[0].abs() > 1e-3).all())
@@ -193,7 +192,7 @@ def test_the_gain_of_a_share_is_that_share_of_the_gain_of_all():
 
 
 def test_the_gain_does_not_follow_a_weight_above_one_half():
-    """Such a weight turns differences round: it exchanges models rather than averages them."""
+    """Such a weight swaps models rather than averaging them."""
     edge = Pet(0.2, 1e6).edge
     assert edge.gain(0.25, 1.0, PHASE) == pytest.approx(0.5 * edge.gain(0.5, 1.0, PHASE))
     assert edge.gain(8 / 9, 1.0, PHASE) == edge.gain(0.5, 1.0, PHASE)
@@ -201,8 +200,8 @@ def test_the_gain_does_not_follow_a_weight_above_one_half():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 3])
-def test_where_weights_are_above_one_half_lost_exchanges_do_not_make_flows_grow(seed):
-    """Of nine members base-2 leaves the last out of all rounds but one in seven, in which its weight is 8/9."""
+def test_lost_exchanges_do_not_make_flows_grow_with_weights_above_one_half(seed):
+    """With nine members base-2 skips the last one in all rounds but one in seven, in which its weight is 8/9."""
     left_over = BaseK(1)
     assert max(left_over.row(8, 9, 3).values()) == pytest.approx(8 / 9)
     errors, _ = bowls(Pet(0.2, 1e6), rounds=300, lr=0.1, loss=0.3, overlay=left_over, n=9, steps=5, seed=seed)
@@ -220,7 +219,7 @@ def test_where_weights_are_above_one_half_lost_exchanges_do_not_make_flows_grow(
         (1.0, 1.0, {1.0: 1.0, 0.1: 1.0}),
     ],
 )
-def test_the_gain_climbs_as_the_rate_decays_and_the_less_the_fewer_coordinates_are_exchanged(share, climb, times):
+def test_the_gain_rises_as_the_rate_decays_and_less_with_fewer_coordinates(share, climb, times):
     """Differences shrink with the rate; those of a small mask are many rounds old and do not."""
     edge = Pet(0.2, 1e6).edge
     for lr, climbed in times.items():
@@ -228,15 +227,15 @@ def test_the_gain_climbs_as_the_rate_decays_and_the_less_the_fewer_coordinates_a
         assert edge.gain(THETA, share, now) == pytest.approx(climbed * share * edge.gain(THETA, 1.0, PHASE))
 
 
-def test_where_the_highest_rate_is_unknown_the_gain_has_the_rate_of_the_moment():
+def test_without_a_known_highest_rate_the_gain_uses_the_current_rate():
     edge = Pet(0.2, 1e6).edge
     assert edge.gain(THETA, 0.1, replace(PHASE, lr=LR / 50)) == pytest.approx(50 * edge.gain(THETA, 0.1, PHASE))
 
 
 def apart(kind, n, share, rounds=150):
-    """How much farther apart κ = share·steady leaves models that no gradient holds."""
+    """Return how much farther apart κ = share·steady leaves models that no gradient restores."""
     graph, pet = overlay(kind, 1, 1), Pet(share * steady_kappa(n))
-    gain = 2.0 * pet.edge.gain(THETA, 1.0, PHASE) * STEPS * LR  # of a flow per round and unit of W, in units of models
+    gain = 2.0 * pet.edge.gain(THETA, 1.0, PHASE) * STEPS * LR  # noise of a flow per round and unit of W, in units of models
     x = torch.randn(n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
     flows, before = torch.zeros(n, n, 4, dtype=torch.float64), float((x - x.mean(0)).norm())
     for turn in range(rounds):
@@ -250,22 +249,22 @@ def apart(kind, n, share, rounds=150):
 @pytest.mark.parametrize("n", [8, 12, 32, 64])
 @pytest.mark.parametrize("kind", ["sticky", "one_peer_exponential", "base_k", "random_matching"])
 def test_below_one_over_the_cycle_length_flows_decay_for_any_gradients(kind, n):
-    """Flat directions of a loss hold nothing back. From there on flows of one-peer overlays grow without end, however small they were."""
-    if (kind, n) != ("base_k", 12):  # its turn is longer
+    """Flat directions of a loss do not damp them. Above that bound flows of one-peer overlays grow without end from any size."""
+    if (kind, n) != ("base_k", 12):  # its step is longer
         assert apart(kind, n, chosen_kappa(n) / steady_kappa(n)) < 0.01
     if kind != "random_matching":
         assert apart(kind, n, 1.2) > 100.0
 
 
 @pytest.mark.parametrize(("members", "kappa"), [(1, 0.3), (2, 0.3), (8, 0.3), (9, 0.225), (32, 0.18), (1024, 0.09)])
-def test_kappa_is_chosen_smaller_among_many(members, kappa):
+def test_the_chosen_kappa_falls_with_the_number_of_members(members, kappa):
     assert chosen_kappa(members) == pytest.approx(kappa)
     assert Pet().edge.gain(THETA, 1.0, replace(PHASE, members=members)) == pytest.approx(Pet(kappa).edge.gain(THETA, 1.0, PHASE))
     assert Pet(0.3).edge.gain(THETA, 1.0, replace(PHASE, members=members)) == Pet(0.3).edge.gain(THETA, 1.0, PHASE), "as given"
 
 
-def test_a_kappa_that_is_given_is_used_as_it_is_and_else_chosen():
-    """However short rounds are beside the optimiser's memory, and however few coordinates are exchanged."""
+def test_a_given_kappa_is_used_unchanged():
+    """For any length of rounds compared with the optimiser's memory, and any number of exchanged coordinates."""
     for share, steps in ((1.0, 5.0), (1.0, 1.0), (0.1, 5.0)):
         phase = replace(PHASE, local_steps=steps)
         assert Pet().edge.gain(THETA, share, phase) == Pet(0.3).edge.gain(THETA, share, phase)
@@ -273,7 +272,7 @@ def test_a_kappa_that_is_given_is_used_as_it_is_and_else_chosen():
     assert (Pet().edge.size(7), Pet(0.05).edge.size(7), Pet(0.0).edge.size(7)) == (7, 7, 0)
 
 
-def test_the_least_rate_that_is_accepted_needs_no_gain_above_what_a_message_carries():
+def test_the_smallest_accepted_rate_gives_a_gain_that_messages_can_represent():
     agreed = Manifest(optimizer=OptimizerSection(lr=1e-12))
     with pytest.raises(ConfigError) as error:
         Pet.check(agreed)
@@ -285,7 +284,7 @@ def test_the_least_rate_that_is_accepted_needs_no_gain_above_what_a_message_carr
 @given(ratio=st.floats(0.001, 1.0), steps=st.integers(1, 1000), members=st.integers(1, 1 << 12))
 @quick
 def test_no_chosen_gain_is_above_that_of_a_single_local_step(ratio, steps, members):
-    """What a responder in clock pace, who knows neither the initiator's K nor how many it counts, holds gains against."""
+    """A responder in clock pace, which knows neither the initiator's K nor its number of members, checks gains against this bound."""
     most = Pet().edge.gain(THETA, ratio, Phase(0, 1.0, LR))
     assert Pet().edge.gain(THETA, ratio, Phase(0, float(steps), LR, members=members)) <= most
     assert chosen_kappa(members) <= KNOWN_KAPPA

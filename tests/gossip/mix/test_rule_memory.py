@@ -1,4 +1,4 @@
-"""Where a rule remembers its peers: each has a slot of its own, and the longest absent makes room."""
+"""A rule's memory of its peers: each peer has a slot, and the longest absent one is replaced."""
 
 import torch
 from hypothesis import given
@@ -8,7 +8,7 @@ from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
 
 
 def assigned(taken, present, slots):
-    """Slots after a round, and those given to new peers: the ones it has cleared."""
+    """Return the slots after a round, and those given to new peers, which are cleared."""
     after, kept, _ = assign_slots(taken, present, [True] * len(present), torch.ones(slots), slots)
     return after, tuple(torch.nonzero(kept == 0).view(-1).tolist())
 
@@ -26,11 +26,11 @@ def test_peers_have_distinct_slots_and_a_newcomers_is_cleared(here, slots):
         assert set(taken.values()) <= set(range(slots))
         new = [peer for peer in taken if before.get(peer) != taken[peer]]
         assert sorted(taken[peer] for peer in new) == sorted(given_now)
-        assert all(peer not in before for peer in new)  # who had a slot keeps it, or has none
+        assert all(peer not in before for peer in new)  # a peer keeps its slot or has none
         assert len(set(present) & taken.keys()) == min(len(present), slots)
 
 
-def test_the_longest_absent_makes_room_and_who_is_here_keeps_its_seat():
+def test_the_longest_absent_peer_is_replaced_and_present_ones_keep_their_slot():
     taken, given_now = assigned({}, ["a", "b", "c"], 3)
     assert (taken, given_now) == ({"a": 0, "b": 1, "c": 2}, (0, 1, 2))
     taken, given_now = assigned(taken, ["a"], 3)

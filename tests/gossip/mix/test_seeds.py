@@ -1,4 +1,4 @@
-"""Seeds and scalars: equal messages give equal models on every machine, and along drawn directions a loss falls."""
+"""Seeds and scalars: equal messages give equal models on every machine, and losses fall along random directions."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ PEERS = ["a", "b", "c"]
 MIX = Seeds(seed=7, steps=4)
 
 
-def test_directions_are_signs_that_differ_by_node_round_and_step_and_never_change():
+def test_directions_are_golden_signs_that_differ_by_node_round_and_step():
     like = torch.zeros(200)
     drawn = [MIX.direction(*at, like) for at in (("a", 0, 0), ("b", 0, 0), ("a", 1, 0), ("a", 0, 1))]
     for one in drawn:
@@ -28,13 +28,13 @@ def test_directions_are_signs_that_differ_by_node_round_and_step_and_never_chang
     assert "".join("+" if sign > 0 else "-" for sign in drawn[0][:16].tolist()) == GOLDEN
 
 
-GOLDEN = "-++-+++-++++-+++"  # of seed 7, node a, round 0, step 0: another machine must draw the same
+GOLDEN = "-++-+++-++++-+++"  # seed 7, node a, round 0, step 0: another machine must draw the same
 
 
 @settings(max_examples=15)
 @given(st.permutations(range(3)), st.lists(st.booleans(), min_size=3, max_size=3))
-def test_the_step_is_the_mean_of_what_was_told_whoever_computes_it(order, present):
-    """Rows in any order and company give the same bits; of who is absent nothing is added, but it counts."""
+def test_the_step_is_the_mean_of_the_sent_scalars_on_every_node(order, present):
+    """Rows in any order and number give the same bits; an absent member adds nothing but counts in the mean."""
     x = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))[:1].expand(3, 50).clone()
     told = torch.randn(3, 4, generator=torch.Generator().manual_seed(2))
     here = torch.tensor(present)

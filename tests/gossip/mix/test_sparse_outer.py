@@ -1,4 +1,4 @@
-"""Sparse outer steps: anchors stay equal to the bit, nothing is lost but by decay, and a liar moves them by a bounded share."""
+"""Sparse outer steps: outer parameters stay bitwise equal, nothing is lost except by decay, and a liar's effect is bounded."""
 
 import math
 import re
@@ -41,7 +41,7 @@ def gaussian(seed, *shape):
 
 
 def progressed(mixer, states, moves, codec=CODEC, present=None):
-    """One round of all nodes, whose local steps are `moves` (n, d) -> their states."""
+    """Do one round of all nodes with local changes `moves` (n, d); return their states."""
     vectors = [mixer.shared(state, mixer.begun(state) + move) for state, move in zip(states, moves, strict=True)]
     messages = torch.stack([codec.rounded(vector) for vector in vectors])
     arrived = torch.ones(len(states), dtype=torch.bool) if present is None else present
@@ -50,7 +50,7 @@ def progressed(mixer, states, moves, codec=CODEC, present=None):
 
 @given(seed=seeds, decay=st.sampled_from([0.0, 0.5, 0.95, 1.0]), residual=shares, signs=st.booleans())
 @examples(10)
-def test_outer_parameters_stay_equal_to_the_bit_and_models_do_not(seed, decay, residual, signs):
+def test_outer_parameters_stay_bitwise_equal_and_models_differ(seed, decay, residual, signs):
     mixer, codec = SparseOuter(decay, residual), SIGNS if signs else CODEC
     states = [mixer.start(gaussian(1, D)) for _ in range(N)]
     for round_ in range(20):
@@ -61,7 +61,7 @@ def test_outer_parameters_stay_equal_to_the_bit_and_models_do_not(seed, decay, r
 
 
 def before_residuals(decay, bound, states, moves, codec):
-    """The recursion before it had residual and outer_lr: (φ, e) of each node -> the same after a round."""
+    """Compute a round of the recursion without residual and outer_lr: (φ, e) of each node -> the same after a round."""
     vectors = [decay * e + ((phi + move) - phi) for (phi, e), move in zip(states, moves, strict=True)]
     messages = torch.stack([codec.rounded(vector) for vector in vectors])
     factors = shortening(messages, torch.ones(len(states), dtype=torch.bool), bound)
@@ -73,12 +73,12 @@ def before_residuals(decay, bound, states, moves, codec):
 
 @given(seed=seeds, decay=st.sampled_from([0.0, 0.95, 1.0]), bound=st.sampled_from([0.0, 1.0, 3.0]))
 @examples(10)
-def test_without_residual_at_rate_one_it_is_the_rule_before_them_to_the_bit(seed, decay, bound):
+def test_without_residual_at_rate_1_it_equals_the_former_rule_bit_for_bit(seed, decay, bound):
     mixer, first = SparseOuter(decay, residual=0.0, outer_lr=1.0, norm_bound=bound), gaussian(1, D)
     states, old = [mixer.start(first)] * N, [(first, torch.zeros(D))] * N
     for round_ in range(5):
         moves = gaussian(seed % 10**6 + round_, N, D)
-        moves[round_ % N] *= 10.0  # one is shortened, where there is a bound
+        moves[round_ % N] *= 10.0  # one is clipped, where there is a bound
         states, old = progressed(mixer, states, moves), before_residuals(decay, bound, old, moves, CODEC)
         for state, (phi, owed) in zip(states, old, strict=True):
             assert torch.equal(state.anchor, phi)
@@ -88,8 +88,8 @@ def test_without_residual_at_rate_one_it_is_the_rule_before_them_to_the_bit(seed
 
 @given(seed=seeds, residual=shares, outer_lr=rates, signs=st.booleans())
 @examples(10)
-def test_the_books_balance(seed, residual, outer_lr, signs):
-    """φ_T − φ_0 = λ·Σ_t (1/n) Σ_j q_j; and with decay one Σ_t (x_i − s_i) = Σ_t q_i + e_i of each node: what was not sent is still owed."""
+def test_sent_and_residual_changes_sum_to_the_whole(seed, residual, outer_lr, signs):
+    """φ_T − φ_0 = λ·Σ_t (1/n) Σ_j q_j; and with decay 1 Σ_t (x_i − s_i) = Σ_t q_i + e_i per node: the residual has what was not sent."""
     mixer, first = SparseOuter(1.0, residual, outer_lr, norm_bound=0.0), gaussian(1, D).double()
     states, done = [mixer.start(first)] * N, torch.zeros(N, D, dtype=torch.float64)
     sent = torch.zeros_like(done)
@@ -106,7 +106,7 @@ def test_the_books_balance(seed, residual, outer_lr, signs):
 
 @pytest.mark.parametrize("residual", [0.0, 0.3, 0.9])
 def test_whole_exact_messages_are_local_sgd(residual):
-    """Nothing is owed whatever the residual, and with outer rate one the anchor is the mean model."""
+    """There is no residual, and with outer rate 1 the outer parameters are the mean model."""
     mixer = SparseOuter(residual=residual, outer_lr=1.0, norm_bound=0.0)
     first, moves = gaussian(1, D).double(), gaussian(2, 3, N, D).double()
     states = [mixer.start(first)] * N
@@ -119,7 +119,7 @@ def test_whole_exact_messages_are_local_sgd(residual):
 
 
 def largest_of_chunks(e):
-    """(d,) of numpy -> bool: the ⌈ratio·length⌉ largest magnitudes of each chunk."""
+    """Return (d,) of bool: the ⌈ratio·length⌉ largest magnitudes of each chunk of a numpy vector."""
     chosen = np.zeros(len(e), bool)
     for start in range(0, len(e), CHUNK):
         part = np.abs(e[start : start + CHUNK])
@@ -128,7 +128,7 @@ def largest_of_chunks(e):
 
 
 def signs_of_kept(e):
-    """What of e (d,) is sent in signs, all in one bucket: with their mean magnitude, rounded up to eight significant bits."""
+    """Return the part of e (d,) that is sent in signs, in one bucket: with their mean magnitude, rounded up to eight significant bits."""
     chosen = largest_of_chunks(e)
     mean = np.abs(e[chosen]).mean()
     unit = 2.0 ** (math.floor(math.log2(mean)) - 7)
@@ -136,7 +136,7 @@ def signs_of_kept(e):
 
 
 def formula():
-    """(left side, right side) of each line of the round as docs/algorithms.md has it, as numpy reads it."""
+    """Return (left side, right side) of each line of the round in docs/algorithms.md, as numpy expressions."""
     section = PAGE.read_text().split("### Sparse outer steps")[1].split("\n###")[0]
     rows = re.search(r"\\begin\{array\}\{ll\}\n(.+?)\n\\end", section, re.DOTALL)[1].splitlines()
     plain = [re.sub(r"\\(?:text|operatorname)\{([^}]*)\}", lambda it: it[1].replace(" ", "_"), row.split("&")[0]) for row in rows]
@@ -150,8 +150,8 @@ def formula():
     ids=["exact", "signs"],
 )
 @pytest.mark.parametrize("residual", [0.0, 0.3])
-def test_it_is_the_recursion_that_the_page_has(codec, Q, residual):
-    """In numpy, from the lines of the page, over thirty rounds of nodes that descend bowls."""
+def test_it_equals_the_documented_recursion(codec, Q, residual):
+    """In numpy, from the lines of the page, over thirty rounds of nodes that descend quadratics."""
     steps = formula()
     assert [left for left, _ in steps] == ["s", "x", "e", "q", "e", "φ"]
     mixer = SparseOuter(residual=residual)
@@ -185,7 +185,7 @@ def test_absent_members_count_and_add_nothing():
 
 
 def test_a_round_without_local_steps_keeps_the_residual():
-    """Without local steps there is no progress, though its model is not the anchor."""
+    """Such a round has no progress, although the model differs from the outer parameters."""
     mixer = SparseOuter(1.0)
     state = progressed(mixer, [mixer.start(gaussian(1, D))] * N, gaussian(2, N, D))[0]
     x, state = mixer.absorb(state, state.anchor, state.anchor, PHASE)
@@ -214,7 +214,7 @@ def test_another_models_residual_is_refused(owed):
 @given(seed=seeds, factor=st.sampled_from([10.0, 1e6]), outer_lr=rates)
 @examples(20)
 def test_one_liar_of_many_moves_the_outer_parameters_by_three_medians(seed, factor, outer_lr):
-    """‖φ − φ of the honest alone‖ <= norm_bound·(median length)/n, whatever the liar sends, at every outer rate."""
+    """‖φ − φ of the honest alone‖ <= norm_bound·(median length)/n, whatever the liar sends, for every outer rate."""
     mixer, messages = SparseOuter(outer_lr=outer_lr), gaussian(seed % 10**6, 5, D)
     state, zero, present = mixer.start(torch.zeros(D)), torch.zeros(D), torch.ones(5, dtype=torch.bool)
     lie = messages.clone()
@@ -228,8 +228,8 @@ def test_one_liar_of_many_moves_the_outer_parameters_by_three_medians(seed, fact
     assert shortened.tolist() == [False, False, True, False, False]
 
 
-def test_a_node_that_rests_does_not_make_the_others_look_long():
-    """Two members, one of which did no local steps: the median of its zeros would have cut the other's message to nothing."""
+def test_a_node_without_local_steps_does_not_lower_the_norm_bound():
+    """With two members, one without local steps, the median would be 0 and cut the other's message to nothing."""
     mixer, messages = SparseOuter(), torch.stack((torch.zeros(D), gaussian(1, D)))
     state, zero = mixer.start(torch.zeros(D)), torch.zeros(D)
     moved, shortened = mixer.advance(state, zero, messages[0], messages, torch.ones(2, dtype=torch.bool))
@@ -265,7 +265,7 @@ def test_a_message_fits_its_announced_length_and_names_its_outer_parameters(seed
         ({"ratio": 1.0, "chunk": 64}, "bad_support"),  # all of them
     ],
 )
-def test_a_message_of_another_number_of_coordinates_is_refused(other, reason):
+def test_a_message_with_another_number_of_coordinates_is_refused(other, reason):
     foreign = BroadcastCodec(SELECTORS.build("compress", "chunk_top_k", other), CODEC.quantizer)
     with pytest.raises(ValueError, match=reason):
         CODEC.decode(foreign.encode(gaussian(1, D), bytes(ANCHOR_BYTES)), D, torch.float32)
@@ -307,7 +307,7 @@ def test_settings_that_cannot_work_are_refused_with_an_alternative(changed, comp
 @pytest.mark.parametrize("decay", [1.0, 0.95, 0.9])
 @pytest.mark.parametrize("rounds", [0, 5, 16, 30])
 def test_a_run_may_have_any_number_of_rounds(rounds, decay):
-    """Sixteen of Muon on MNIST end at .949 without decay and at .955 with .9, by the reference's script, one seed."""
+    """Sixteen rounds of Muon on MNIST reach .949 without decay and .955 with .9, by the reference's script, one seed."""
     manifests.check(agreed(rounds=rounds, decay=decay))
     manifests.check(agreed(rounds=rounds, decay=decay, select="full"))
 

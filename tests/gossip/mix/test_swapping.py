@@ -1,4 +1,4 @@
-"""Algorithms whose ends swap messages: what every one of them keeps whatever is lost, and the textbook trajectories they walk."""
+"""Algorithms that swap messages: invariants under any loss, and textbook trajectories."""
 
 import itertools
 
@@ -59,7 +59,7 @@ def gaussian(seed, *shape):
 
 
 def eighths(seed, *shape):
-    """Numbers whose sums and halves float64 holds without rounding."""
+    """Draw numbers whose sums and halves float64 represents exactly."""
     return gaussian(seed, *shape).mul(8).round()
 
 
@@ -72,7 +72,7 @@ def mean_weights(n):
 
 
 def random_digraph(n, seed):
-    """Strongly connected and irregular, with self-loops: who sends (column) to whom (row)."""
+    """Draw a strongly connected irregular digraph with self-loops: sender (column) to receiver (row)."""
     chance = np.random.default_rng(seed)
     edges = chance.random((n, n)) < 0.2
     edges |= np.eye(n, dtype=bool) | np.roll(np.eye(n, dtype=bool), 1, axis=0)
@@ -81,14 +81,14 @@ def random_digraph(n, seed):
 
 @pytest.mark.parametrize("name", SWAPPING)
 def test_functions_work_row_by_row_and_modify_nothing(name):
-    """A simulator hands in a thousand nodes or edges at once, an engine one: the bits are the same."""
+    """A simulator passes a thousand nodes or edges at once, an engine one: the bits are equal."""
     algorithm, n, dim = mixer(name), 3, 5
     edge = algorithm.edge
     x, gradient, came = (gaussian(1, n, dim), gaussian(2, n, dim), gaussian(3, n, origin(algorithm, torch.zeros(dim)).numel()))
     weight = torch.tensor([[0.5], [0.25], [0.125]], dtype=torch.float64)
 
     def play(x, gradient, came, weight):
-        """Everything an engine calls, in its order; twice, for a state and an edge that have seen something."""
+        """Make an engine's calls in order, twice, so that states and edges are not fresh."""
         state = algorithm.start(x)
         kept = edge.begin(algorithm.shared(state, x))
         seen = []
@@ -115,7 +115,7 @@ def test_functions_work_row_by_row_and_modify_nothing(name):
 
 
 @pytest.mark.parametrize("name", SWAPPING)
-def test_equal_nodes_stay_where_they_are(name):
+def test_nodes_with_equal_models_and_no_gradient_stay_unchanged(name):
     n, dim = 6, 4
     swarm = Ends(mixer(name), gaussian(0, dim).expand(n, dim).clone(), torch.ones(n, n, dtype=torch.bool))
     for _ in range(5):
@@ -124,8 +124,8 @@ def test_equal_nodes_stay_where_they_are(name):
 
 
 @pytest.mark.parametrize("name", ["choco", "beer", "push_sum", "r_fast"])
-def test_without_local_steps_models_meet_in_the_mean(name):
-    """Averaging is what an exchange is for; with uncompressed messages it is exact in the limit, and for any origin."""
+def test_without_local_steps_models_converge_to_the_mean(name):
+    """With uncompressed messages averaging is exact in the limit, from any start."""
     n, dim = 6, 4
     algorithm = MIXERS.build("mix", name, {"gamma": 1.0} if name in ("choco", "beer") else {})
     swarm = Ends(algorithm, torch.zeros(n, dim, dtype=torch.float64), weights(Ring(), n) > 0)
@@ -140,7 +140,7 @@ def test_without_local_steps_models_meet_in_the_mean(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["choco", "beer", "push_sum", "r_fast", "psgd"])
-def test_the_wire_carries_what_the_rules_say(name):
+def test_encoded_messages_follow_the_algorithm_s_rules(name):
     n, dim, lr = 5, 6, 0.05
     A, b, _ = quadratics(n, dim, seed=1)
     algorithm = mixer(name)
@@ -180,8 +180,8 @@ def test_impossible_settings_give_one_clear_line():
 @pytest.mark.slow
 @given(seed=seeds, meetings=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(lambda p: p[0] < p[1])))
 @quick
-def test_copies_agree_bit_for_bit_and_the_mean_stays(seed, meetings):
-    """Any overlay, any order, any compressor: both ends add the same decoded bytes, so their moves cancel in every bit."""
+def test_copies_agree_bit_for_bit_and_the_mean_is_preserved(seed, meetings):
+    """For any overlay, order and compressor: both ends add the same decoded bytes, so their changes cancel bit for bit."""
     edge, origin = PublicCopies(0.3), gaussian(seed, 8)
     xs = [gaussian(seed + i, 8) for i in range(4)]
     kept = {(i, j): edge.begin(origin) for i in range(4) for j in range(4)}
@@ -202,7 +202,7 @@ def test_copies_agree_bit_for_bit_and_the_mean_stays(seed, meetings):
 
 @pytest.mark.parametrize("gamma", [0.05, 0.15])
 def test_on_a_static_overlay_without_loss_choco_is_textbook_choco(gamma):
-    """One public copy per node and its weighted sum s_i, as published, gives the same models as two copies per edge."""
+    """One public copy per node and its weighted sum s_i, as published, give the same models as two copies per edge."""
     n, dim, lr, k = 8, 20, 0.05, 2
     A, b, _ = quadratics(n, dim)
     W = weights(Ring(), n)
@@ -219,7 +219,7 @@ def test_on_a_static_overlay_without_loss_choco_is_textbook_choco(gamma):
 
 
 def test_on_a_static_overlay_without_loss_beer_is_beer_with_the_gradient_after_averaging():
-    """Zhao et al. 2022 with g at x + γ(W − I)x̂ instead of at x: the one deviation, spelled out."""
+    """Zhao et al. 2022 with g at x + γ(W − I)x̂ instead of at x, the one deviation."""
     n, dim, lr, k, gamma = 8, 20, 0.03, 2, 0.2
     A, b, _ = quadratics(n, dim)
     W = weights(Ring(), n)
@@ -240,8 +240,8 @@ def test_on_a_static_overlay_without_loss_beer_is_beer_with_the_gradient_after_a
         x, g = averaged - lr * v, new
 
 
-def test_a_lost_message_sets_copies_apart_for_ever_unless_both_halves_are_undone():
-    """Why copies need transactions: without, the mean of the models is lost on the way."""
+def test_a_lost_message_separates_copies_for_ever_unless_both_ends_undo_it():
+    """This is why copies need transactions: without them the mean of the models is lost."""
     n, dim = 6, 8
     W = weights(Ring(), n)
     for atomic, kept_mean in ((True, True), (False, False)):
@@ -260,7 +260,7 @@ def test_a_lost_message_sets_copies_apart_for_ever_unless_both_halves_are_undone
 @given(seed=seeds, events=st.lists(st.tuples(st.integers(0, 11), st.sampled_from(["say", "hear", "stale"])), max_size=60))
 @quick
 def test_sent_but_unreceived_mass_is_in_flight(edge, seed, events):
-    """Messages lost, late, repeated or overtaken: what nodes have and what is on its way sum to what there was, exactly."""
+    """With messages lost, late, repeated or reordered, the nodes' mass and the mass in flight sum to the initial one exactly."""
     ends = [(i, j) for i in range(4) for j in range(4) if i != j]
     have = [eighths(seed + i, 6) for i in range(4)]
     pushed = slice(3, 6) if isinstance(edge, PullPush) else slice(None)
@@ -274,7 +274,7 @@ def test_sent_but_unreceived_mass_is_in_flight(edge, seed, events):
             kept[i, j], change = edge.sent(kept[i, j], message, have[i], 0.25)
             have[i] = have[i] + change
             said[i, j].append(message)
-        elif said[j, i]:  # what is not heard is lost
+        elif said[j, i]:  # shares that are not received are lost
             message = said[j, i][-1] if kind == "hear" else said[j, i][0]
             kept[i, j], change = edge.received(kept[i, j], message, have[i], 0.25)
             have[i] = have[i] + change
@@ -283,7 +283,7 @@ def test_sent_but_unreceived_mass_is_in_flight(edge, seed, events):
 
 
 class Shares:
-    """Push-sum as written in textbooks: a message is a share, and what is lost is lost."""
+    """Textbook push-sum: a message is a share, and a lost share is gone."""
 
     def begin(self, origin):
         return origin[..., :0]
@@ -299,7 +299,7 @@ class Shares:
 
 
 def average_33(loss, edge=None, seed=1, rounds=400):
-    """33 numbers, averaged on the directed one-peer exponential overlay -> the swarm, and the numbers."""
+    """Average 33 numbers on the directed one-peer exponential overlay; return the swarm and the numbers."""
     n = 33
     x = torch.from_numpy(np.random.default_rng(0).normal(size=n) + 3)[:, None]
     Ws = [weights(OnePeerExponential(), n, turn) for turn in range(6)]
@@ -314,7 +314,7 @@ def average_33(loss, edge=None, seed=1, rounds=400):
 
 @pytest.mark.slow
 def test_push_sum_finds_the_mean_in_spite_of_lost_messages():
-    """Σ m and Σ w count what is on its way, so 30 % of lost messages change nothing in the limit."""
+    """Σ m and Σ w include what is in flight, so 30 % of lost messages do not change the limit."""
     for loss in (0.0, 0.3):
         swarm, x = average_33(loss)
         total = swarm.shared.sum(0) + swarm.on_the_way()
@@ -325,7 +325,7 @@ def test_push_sum_finds_the_mean_in_spite_of_lost_messages():
 
 @pytest.mark.slow
 def test_push_sum_of_plain_shares_decays_to_nothing():
-    """Why running sums: without them weight and numerator drain away by .85 a round, and their quotient is not the mean."""
+    """This is why messages are running sums: otherwise weight and numerator decay by .85 per round, and their quotient is not the mean."""
     swarm, _ = average_33(0.3, Shares())
     assert 1e-30 < float(swarm.state.w.min()) < 1e-28
     off = []
@@ -337,7 +337,7 @@ def test_push_sum_of_plain_shares_decays_to_nothing():
 
 
 def test_one_peer_sgp_is_dsgd_as_its_matrices_are_doubly_stochastic():
-    """With all weights 1 nothing is left to correct: the trajectory is that of adapt-then-combine."""
+    """With all weights 1 nothing needs correcting: the trajectory is that of adapt-then-combine."""
     n, dim, lr = 8, 10, 0.1
     A, b, _ = quadratics(n, dim)
     Ws = [weights(OnePeerExponential(), n, turn) for turn in range(3)]
@@ -352,7 +352,7 @@ def test_one_peer_sgp_is_dsgd_as_its_matrices_are_doubly_stochastic():
 
 
 def test_a_step_moves_the_numerator_by_the_gradient_whatever_the_weight():
-    """m −= lr·g, as published: the weight is undone twice."""
+    """m −= lr·g, as published: the weight cancels."""
     algorithm, x, gradient = PushSum(), gaussian(1, 3, 4), gaussian(2, 3, 4)
     state = Weighted(torch.tensor([[0.25], [1.0], [2.5]], dtype=torch.float64), torch.zeros(3, 4, dtype=torch.float64))
     direction, after = algorithm.correct(state, gradient)
@@ -361,8 +361,8 @@ def test_a_step_moves_the_numerator_by_the_gradient_whatever_the_weight():
     assert not moved[:, 4].any()
 
 
-def test_a_push_sum_node_without_input_stops_at_the_least_weight_and_loses_no_mass():
-    """Node 0 is heard and hears nobody for 50 rounds: no blow-up, no mass lost, and all meet once it is heard and hears again."""
+def test_a_push_sum_node_without_input_stops_at_the_minimum_weight():
+    """Node 0 sends but receives nothing for 50 rounds: no overflow, no mass lost, and all converge once it receives again."""
     n, dim = 4, 3
     W, x = weights(Ring(), n), gaussian(5, n, dim)
     swarm = Ends(PushSum(), x, W > 0)
@@ -383,7 +383,7 @@ def test_a_push_sum_node_without_input_stops_at_the_least_weight_and_loses_no_ma
 @given(seed=seeds, w=st.sampled_from([-0.5, 0.0, FLOOR / 2, 0.5]))
 @quick
 def test_a_weight_below_the_floor_hides_the_numerator_and_keeps_it(seed, w):
-    """Shares promised in one round may be booked in the next: even a negative weight is only a debt."""
+    """Shares promised in one round may be booked in the next: even a negative weight is only temporary."""
     algorithm, x, debt = PushSum(), gaussian(seed, 4), gaussian(seed + 1, 4)
     shared = torch.cat((debt, torch.tensor([w], dtype=torch.float64)))
     model, state = algorithm.absorb(algorithm.start(x), x, shared, PHASE)
@@ -396,8 +396,8 @@ def test_a_weight_below_the_floor_hides_the_numerator_and_keeps_it(seed, w):
 
 
 @pytest.mark.slow
-def test_sgp_and_push_pull_reach_on_a_directed_overlay_what_pulling_alone_does_not():
-    """Weights that sum to 1 by row find a mean in which some count more. By column, SGP: no worse than DSGD. Both, R-FAST: exact."""
+def test_on_directed_overlays_sgp_and_push_pull_find_the_mean_and_pulling_does_not():
+    """Row-stochastic weights find a weighted mean. Column-stochastic, SGP: no worse than DSGD. Both, R-FAST: exact."""
     n, dim = 16, 20
     digraph = random_digraph(n, 0)
     rows, columns = digraph / digraph.double().sum(1, keepdim=True), digraph / digraph.double().sum(0, keepdim=True)
@@ -436,7 +436,7 @@ def test_on_a_static_digraph_without_loss_r_fast_is_push_pull():
 
 
 @pytest.mark.slow
-def test_trackers_and_what_is_on_its_way_sum_to_the_gradients_through_any_loss():
+def test_trackers_and_messages_in_flight_sum_to_the_gradients_under_any_loss():
     n, dim, lr = 6, 10, 0.1
     A, b, best = quadratics(n, dim)
     W = weights(Ring(), n)
@@ -451,8 +451,8 @@ def test_trackers_and_what_is_on_its_way_sum_to_the_gradients_through_any_loss()
 
 
 @pytest.mark.parametrize("name", FEEDBACKS)
-def test_replicas_make_the_step_a_server_would(name):
-    """x −= mean of what receivers hold of compressed updates, with the feedback functions called as by one server."""
+def test_replicas_take_the_step_of_a_server(name):
+    """x −= mean of the receivers' compressed updates, with the feedback functions called as a server would."""
     n, dim, lr = 6, 10, 0.02
     A, b, _ = quadratics(n, dim)
     swarm = Ends(Psgd(name), torch.zeros(n, dim, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool))
@@ -476,7 +476,7 @@ def test_the_mean_of_ef21_sgdm_starts_at_the_first_update(seed, beta):
     n, dim = 3, 4
     swarm = Ends(Psgd("ef21_sgdm", feedback_beta=beta), torch.zeros(n, dim, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool))
     first, second = gaussian(seed, n, dim), gaussian(seed + 1, n, dim)
-    swarm.swap(mean_weights(n))  # no local step yet: nothing to start from
+    swarm.swap(mean_weights(n))  # no local step yet, so no running mean
     assert not swarm.x.any()
     swarm.step(lambda _x: first, 1.0)
     swarm.swap(mean_weights(n))
@@ -502,8 +502,8 @@ def test_the_parameter_of_a_feedback_is_a_key_of_the_manifest(feedback, key, val
     assert unchanged.scheme == FEEDBACKS[feedback]()
 
 
-def test_control_variates_make_of_psgd_what_scafcom_does_without_its_server():
-    """With β = 1, where running means begin alike; the baseline is the formulas of the paper, written for a server."""
+def test_psgd_with_control_variates_equals_scafcom_without_a_server():
+    """With β = 1, where running means start equal; the baseline uses the paper's formulas with a server."""
     n, dim, lr, steps, kept = 5, 12, 0.1, 4, 3
     A, b, _ = quadratics(n, dim)
     swarm = Ends(Psgd("ef21", control_variate=True), torch.zeros(n, dim, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool))
@@ -525,7 +525,7 @@ def test_control_variates_make_of_psgd_what_scafcom_does_without_its_server():
         ({"mix": {"feedback": "ef21"}, "optimizer": {"kind": "adamw"}}, "mix.control_variate: is a sum of steps"),
     ],
 )
-def test_control_variates_are_refused_where_no_estimate_or_no_gradient_is(given, said):
+def test_control_variates_are_refused_without_estimates_or_gradients(given, said):
     keys = ["mix=psgd", "mix.control_variate=true", "overlay=complete", "compress.select=top_k", "compress.response=fp16"]
     keys += [f"{section}.{key}={value}" for section, values in given.items() for key, value in values.items()]
     with pytest.raises(ConfigError, match=said):
@@ -545,7 +545,7 @@ def test_without_compression_psgd_is_one_big_batch():
 
 
 def test_missing_links_keep_the_mean_update_but_not_the_replicas():
-    """A lost swap is made good by the own update at both ends; alone, a node simply goes on."""
+    """Both ends replace a lost swap by their own update; a lone node just continues."""
     n, dim = 5, 6
     swarm = Ends(Psgd("none"), torch.zeros(n, dim, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool))
     gradient = gaussian(1, n, dim)
@@ -557,8 +557,8 @@ def test_missing_links_keep_the_mean_update_but_not_the_replicas():
     assert float((swarm.x[0] - swarm.x[2]).abs().max()) > 0.1
 
 
-def test_a_message_without_a_share_says_nothing_of_the_peer_s_model():
-    """Of push-sum: nothing new, or a weight that no honest node gives. A look at it is no reason to fail."""
+def test_a_push_sum_message_without_a_new_share_gives_no_distance():
+    """For push-sum: no new share, or a weight that no honest node sends. Computing a distance must not fail then."""
     sums, mine = RunningSums(FLOOR), torch.tensor([2.0, 4.0, 2.0])
     kept = sums.begin(mine)
     assert torch.equal(sums.difference(kept, torch.tensor([1.0, 4.0, 0.5]), mine), torch.tensor([1.0, 6.0]))

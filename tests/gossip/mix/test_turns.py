@@ -1,4 +1,4 @@
-"""Blocks in turns: one is trained and averaged while the others rest, so that averages of products are exact."""
+"""Blocks in rotation: one is trained and averaged while the others are constant, so averages of products are exact."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def draw(seed, *shape):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def test_a_block_is_the_coordinates_of_all_that_match_and_the_longest_is_the_shared_vector():
+def test_a_block_has_all_matching_coordinates_and_the_longest_sets_the_vector_s_length():
     assert TURNS.blocks == (B, A)
     assert shared_layout(TURNS, LAYOUT).dim == 10
 
@@ -42,16 +42,16 @@ def test_a_block_is_the_coordinates_of_all_that_match_and_the_longest_is_the_sha
         (["*", "head.*"], r"'head.\*' matches no parameter of this model; its names are one.lora_A"),
     ],
 )
-def test_blocks_that_leave_something_out_or_say_it_twice_are_refused(patterns, said):
+def test_blocks_must_cover_every_parameter_exactly_once(patterns, said):
     with pytest.raises(ConfigError, match=rf"mix.turns: {said}"):
         blocks_of(LAYOUT, patterns)
 
 
-def test_only_the_live_block_moves_whatever_the_optimiser_did_to_the_others():
-    """Rows of a simulation too. The first phase of a node that does not know the round yet trains all and keeps the live block."""
+def test_only_the_current_block_changes():
+    """Rows of a simulation too. In its first phase a node that does not know the round yet trains all blocks and keeps one."""
     x = draw(0, 3, 19)
     state = TURNS.start(x)
-    for number, (live, resting) in enumerate(((A, B), (B, A)), start=5):  # of two blocks, odd phases are the second's
+    for number, (live, resting) in enumerate(((A, B), (B, A)), start=5):  # with two blocks, odd phases train the second
         phase = Phase(number, 3.0, 0.1, turn=number)
         direction, state = TURNS.correct(state, draw(1, 3, 19))
         if number > 5:
@@ -82,8 +82,8 @@ def test_an_average_that_takes_several_rounds_is_of_one_block():
     assert not TURNS.correct(state, torch.ones(19, dtype=torch.float64))[0][B[0]].any(), "now the other trains"
 
 
-def test_the_average_of_one_factor_is_the_average_of_the_maps_and_of_both_is_not():
-    """mean(B_i) A = mean(B_i A) where A is alike at all nodes."""
+def test_averaging_one_factor_averages_the_product_and_averaging_both_does_not():
+    """mean(B_i) A = mean(B_i A) if A is equal at all nodes."""
     n, whole = 5, Turns(((slice(6, 12),), (slice(0, 6),)))
     x = draw(0, 12).expand(n, 12)
     state, moved = whole.start(x), x + draw(1, n, 12)
@@ -112,7 +112,7 @@ def test_the_average_of_one_factor_is_the_average_of_the_maps_and_of_both_is_not
         (("compress.select=top_k",), "compress.select: top_k compares with what it knows of a peer's last block"),
     ],
 )
-def test_settings_under_which_blocks_would_mix_are_refused(keys, said):
+def test_settings_that_would_mix_blocks_are_refused(keys, said):
     agreed = apply_set(Manifest(), ["mix=dsgd", 'mix.turns=["*a", "*b"]', "compress.select=full", *keys])
     with pytest.raises(ConfigError, match=said):
         check(agreed)
@@ -129,7 +129,7 @@ EXACT = {f"compress.{key}": "identity" for key in ("request", "response")} | {"c
 
 
 def adapted(spread, steps, phases, *, turns, sampled=0.0, seeds=(0, 1, 2)):
-    """Mean error of the shared map, and bytes, of eight nodes that average exactly after each phase."""
+    """Return the mean error of the shared map, and bytes, of eight nodes that average exactly after each phase."""
     select = {"compress.select": "mask", "compress.ratio": sampled} if sampled else {}
     runs = simulate(
         task="tests.harness.adapters:Adapters",
@@ -165,7 +165,7 @@ def test_alternating_adapters_are_nearer_for_half_the_bytes():
     ("spread", "steps", "phases", "averaged", "taken"),
     [(0.5, 20, 150, 1.0e-3, 5e-4), (0.5, 100, 60, 2.3e-3, 6e-4), (2.0, 100, 60, 0.46, 8.3e-3)],
 )
-def test_the_more_nodes_differ_the_more_turns_are_worth(spread, steps, phases, averaged, taken):
+def test_the_gain_of_rotation_grows_with_the_difference_of_nodes(spread, steps, phases, averaged, taken):
     """Means of three seeds within a factor of two and a half of the reference's single ones."""
     both, one = (
         sum(walked(seed, turns=turns, spread=spread, steps=steps, phases=phases) for seed in range(3)) / 3 for turns in (False, True)
@@ -177,10 +177,10 @@ def test_the_more_nodes_differ_the_more_turns_are_worth(spread, steps, phases, a
 @pytest.mark.acceptance
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("share", "error"), [(0.25, 8e-3), (0.1, 0.025), (0.03, 0.30)])
-def test_the_largest_changes_of_both_factors_with_feedback_are_as_near_as_the_reference_says(share, error):
-    """`psgd` with error feedback among all; 150 rounds, three seeds for one, which takes the largest of each factor by itself.
+def test_largest_changes_of_both_factors_with_feedback_reach_the_reference_s_error(share, error):
+    """`psgd` with error feedback among all; 150 rounds, three seeds compared with one, which selects the largest of each factor separately.
 
-    In turns `top_k` is refused: docs/methods.md.
+    In rotation `top_k` is refused: docs/methods.md.
     """
     runs = simulate(
         task="tests.harness.adapters:Adapters",
@@ -204,20 +204,20 @@ def test_the_largest_changes_of_both_factors_with_feedback_are_as_near_as_the_re
 
 
 @pytest.mark.acceptance
-def test_where_nodes_do_not_differ_both_find_the_map():
+def test_with_equal_nodes_both_methods_find_the_map():
     for turns in (False, True):
         assert sum(walked(seed, turns=turns, spread=0.0) for seed in range(3)) / 3 < 1e-4
 
 
 @pytest.mark.acceptance
-def test_noise_for_privacy_harms_the_product_of_two_noised_factors_no_less():
-    """DP-LoRA: gradients of adapters clipped to 2, noise 8; the reference ends at .003 with averages and .002 in turns."""
+def test_privacy_noise_harms_products_of_two_noised_factors_as_much():
+    """DP-LoRA: gradients of adapters clipped to 2, noise 8; the reference reaches .003 with averages and .002 in rotation."""
     both, one = (sum(walked(seed, turns=turns, noise=8.0) for seed in range(3)) / 3 for turns in (False, True))
     assert one < both < 0.01, (both, one)
 
 
 def walked(seed, *, turns, spread=0.5, steps=20, phases=150, noise=0.0):
-    """The error of the shared map."""
+    """Return the error of the shared map."""
     n, size, rank, clip, lr, batch = 8, 32, 4, 2.0, 0.02, 32
     part = PartitionSection(kind="iid", shards=n)
     data = [Adapters(spread, n).data(Source(None, part, node, seed), "cpu") for node in range(n)]
@@ -233,7 +233,7 @@ def walked(seed, *, turns, spread=0.5, steps=20, phases=150, noise=0.0):
             inputs = X[rows, drawn]
             rest = (inputs @ a.mT @ b.mT - Y[rows, drawn]) / batch
             direction = torch.cat([((rest @ b).mT @ inputs).flatten(1), (rest.mT @ (inputs @ a.mT)).flatten(1)], dim=1)
-            if noise:  # the clip is of what is trained
+            if noise:  # the clip applies to the trained block only
                 direction, state = mixer.correct(state, direction)
                 direction = torch.stack([clipped_sum(row[None], clip) for row in direction])
                 direction = direction + noise * clip / batch * torch.randn(x.shape, generator=chance)

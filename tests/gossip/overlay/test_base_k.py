@@ -1,4 +1,4 @@
-"""The base-(k+1) overlay: exact for every n, started at round 0, with at most k peers a round."""
+"""The base-(k+1) overlay: exact for every n when started at round 0, with at most k peers per round."""
 
 import math
 
@@ -64,17 +64,17 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize("n", LENGTHS)
-def test_both_schedules_are_as_short_as_the_published_ones(n):
+def test_both_schedules_have_the_published_lengths(n):
     assert tuple((SimpleBaseK(k).period(n), BaseK(k).period(n)) for k in (1, 2, 3, 4)) == LENGTHS[n]
 
 
-def test_no_size_up_to_64_needs_more_rounds_than_the_table_says():
+def test_sizes_up_to_64_need_at_most_the_table_s_rounds():
     assert [max(BaseK(k).period(n) for n in range(1, 65)) for k in (1, 2, 3, 4)] == [11, 8, 6, 6]
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (16, 1), (24, 2), (30, 4), (36, 3), (216, 7)])
 def test_the_hyper_hypercube_is_exact_from_any_round_with_at_most_k_peers(n, k):
-    """Its rounds average over one digit each, so their order does not matter: what base-(k+1) gives up for other n."""
+    """Its rounds average over one digit each, in any order; base-(k+1) gives this up to work for other n."""
     part = HyperHypercube(k)
     assert max(measure.phases(part, n, part.period(n))) < 1e-12
     assert measure.degree(part, n, 1).largest <= k
@@ -95,7 +95,7 @@ def test_a_period_started_in_the_middle_mixes_almost_nothing():
     assert measure.phases(BaseK(1), 24, 6) == pytest.approx([0, 0.577, 0.577, 0, 0, 0], abs=5e-4)
 
 
-def test_rounds_beyond_the_period_begin_again_so_all_with_equal_n_are_in_phase():
+def test_schedules_repeat_so_nodes_with_equal_n_are_in_phase():
     part = BaseK(2)
     for rank in range(33):
         assert part.row(rank, 33, 4) == part.row(rank, 33, 4 + 7 * part.period(33))

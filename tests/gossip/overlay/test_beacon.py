@@ -1,4 +1,4 @@
-"""Beacons: whose they are, what becomes of them, and what an order is worth that hangs on one."""
+"""Beacons: who signs them, how they are stored and forwarded, and the effect on ranks."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def test_a_beacon_is_forwarded_once_and_gives_all_nodes_the_same_salt():
     assert one.salt(SALT, 2) != other.salt(SALT, 2)
 
 
-def test_without_the_beacon_the_salt_is_the_one_that_runs_without_beacons_use():
+def test_without_a_beacon_the_salt_is_the_default_one():
     beacons = store(3)
     for epoch in (0, 1, 2, 4):
         assert ranked(PEERS, beacons.salt(SALT, epoch)) == ranked_at(PEERS, SALT, epoch * 4, 4)
@@ -53,7 +53,7 @@ def test_an_epoch_without_a_signed_beacon_uses_the_swarms_salt():
     ids=["another's", "another swarm's", "another epoch's", "nobody's"],
 )
 @pytest.mark.parametrize("known", [(), (2,)])
-def test_a_beacon_that_the_creator_did_not_sign_is_a_fault_of_the_teller_and_changes_nothing(forged, known):
+def test_a_beacon_not_signed_by_the_creator_is_the_sender_s_fault(forged, known):
     beacons = store(*known)
     before = repr(beacons)
     with pytest.raises(RemoteProtocolError, match="beacon_forged") as caught:
@@ -70,8 +70,8 @@ def test_beacons_of_far_epochs_are_not_verified():
     assert 5 + AHEAD not in beacons
 
 
-def test_the_creators_first_signature_stays():
-    """Ed25519 lets a signer choose: it can part a swarm for an epoch, but not change an order again and again."""
+def test_the_creator_s_first_signature_is_kept():
+    """Ed25519 lets a signer choose among signatures: it can split a swarm for one epoch, but not change an order repeatedly."""
     beacons = Beacons(SWARM, CREATOR.peer_id, lambda _peer, _signature, _message: True)
     assert beacons.take("x", Beacon(1, bytes(64)), 0)
     assert not beacons.take("x", Beacon(1, b"\1" * 64), 0)
@@ -79,7 +79,7 @@ def test_the_creators_first_signature_stays():
 
 
 @given(epochs=st.lists(st.integers(1, 40), max_size=60))
-def test_the_newest_epochs_are_kept_and_never_more(epochs):
+def test_a_bounded_number_of_newest_epochs_is_stored(epochs):
     beacons = Beacons(SWARM, CREATOR.peer_id, lambda _peer, _signature, _message: True, limit=5)
     for epoch in epochs:
         beacons.take("x", Beacon(epoch, bytes(64)), 40)
@@ -92,12 +92,12 @@ def test_a_query_gets_the_known_beacons_from_its_epoch_on():
     assert beacons.since(7) == ()
 
 
-def test_a_store_that_could_not_hold_what_it_takes_is_refused():
+def test_a_store_smaller_than_its_window_is_refused():
     with pytest.raises(ValueError, match="limit must be > 2, got 2"):
         Beacons(SWARM, CREATOR.peer_id, verify, limit=2)
 
 
-def test_what_a_creator_signs_is_for_one_swarm_and_epoch_and_for_nothing_else():
+def test_a_beacon_is_valid_for_one_swarm_and_epoch_only():
     assert body(SWARM, 7).startswith(b"starling/beacon/1\0")
     assert len({body(SWARM, 7), body(SWARM, 8), body("s", 7)}) == 3
     assert body("s", 1) == b"starling/beacon/1\0\x92\xa1s\x01"
@@ -105,7 +105,7 @@ def test_what_a_creator_signs_is_for_one_swarm_and_epoch_and_for_nothing_else():
     assert salt_of(b"salt", 1, bytes(32)).hex() == "2597820fe6bc035b50b6d44efa521287"
 
 
-def test_a_view_with_another_order_is_another_view():
+def test_a_different_order_of_ranks_changes_the_view_digest():
     views = {order_digest(members, salt) for members in (bytes(16), b"\1" * 16) for salt in (SALT, store(1).salt(SALT, 1))}
     assert len(views) == 4
     assert all(len(view) == 16 for view in views)
@@ -116,7 +116,7 @@ def test_epochs_are_counted_in_rounds_of_one_order():
     assert epoch_of(1000, 0) == 0
 
 
-def test_ids_ground_for_an_epoch_without_its_beacon_get_random_ranks():
+def test_ids_searched_without_the_beacon_get_random_ranks():
     beside = foreseen = 0
     beacons = store(*range(1, 9), limit=64)
     for epoch in range(1, 9):
@@ -124,7 +124,7 @@ def test_ids_ground_for_an_epoch_without_its_beacon_get_random_ranks():
         foreseen += _behind(guess, "peer00", salt_of(SALT, epoch))
         beside += _behind(guess, "peer00", beacons.salt(SALT, epoch))
     assert foreseen == 8
-    assert beside <= 3  # each with chance 1/17
+    assert beside <= 3  # each with probability 1/17
 
 
 def _behind(name, victim, salt):

@@ -1,4 +1,4 @@
-"""Fast edges: found by one's own measurements, a part always drawn, never more than the other end has room for."""
+"""Fast edges: chosen by a node's own measurements, with some always random, and never above the other end's degree."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def names(n):
 
 
 class Swarm:
-    """Nodes that look in turn; a pair's rate is the lesser of both ends'."""
+    """Nodes that update their edges in turn; a pair's rate is the smaller of both ends'."""
 
     def __init__(self, nodes, rates):
         self.nodes, self.rates = nodes, rates
@@ -36,7 +36,7 @@ class Swarm:
         self.changes[me] += len(closed)
 
     def visit(self, me, turn):
-        """Of the right sort the one not visited for longest, as in clock pace -> it, or None."""
+        """Visit the least recently visited edge of the right kind, as in clock pace; return it, or None."""
         peers = self.nodes[me].visits(turn)
         if not peers:
             return None
@@ -63,7 +63,7 @@ def swarm(n, degree=6, every=1, rates=None):
 @examples(15)
 @given(n=st.integers(2, 24), degree=st.integers(3, 8))
 def test_edges_are_symmetric_bounded_and_connect_all_nodes(n, degree):
-    """Whatever is fast, the drawn ring is there."""
+    """The random ring exists whatever the speeds are."""
     met = swarm(n, degree).run(40)
     for me, node in met.nodes.items():
         assert all(me in met.nodes[peer].peers for peer in node.peers)
@@ -74,7 +74,7 @@ def test_edges_are_symmetric_bounded_and_connect_all_nodes(n, degree):
 
 
 def test_fast_nodes_end_with_fast_edges_and_a_third_of_visits_are_random():
-    """Half of 24 are twenty times as fast as the others. Rings, which do not measure, meet slow members in half of their visits."""
+    """Half of 24 nodes are twenty times as fast as the others. Rings without measurement visit slow members half of the time."""
     peers = names(24)
     rates = {peer: 20.0 if number % 2 else 1.0 for number, peer in enumerate(peers)}
     met = swarm(24, rates=rates).run(120)
@@ -88,7 +88,7 @@ def test_fast_nodes_end_with_fast_edges_and_a_third_of_visits_are_random():
         assert node.visits(1) == node.visits(2) == node.fast
 
 
-def test_once_all_are_tried_an_edge_changes_only_for_one_that_is_half_as_fast_again():
+def test_a_measured_edge_is_replaced_only_by_one_half_as_fast_again():
     met = swarm(24).run(200)
     before = dict(met.changes)
     met.run(100)
@@ -98,7 +98,7 @@ def test_once_all_are_tried_an_edge_changes_only_for_one_that_is_half_as_fast_ag
         drawn = set(node.peers) - set(node.fast)
         others = [peer for peer in node.rates if peer not in drawn and peer not in node.fast]
         better = [peer for peer in others if node.rates[peer] > HYSTERESIS * slowest]
-        assert all(peer in node.refused for peer in better)  # who is fast for many has no room left
+        assert all(peer in node.refused for peer in better)  # a node that is fast for many is at full degree
 
 
 def test_edges_change_one_at_a_time_and_not_before_all_were_measured():
@@ -108,7 +108,7 @@ def test_edges_change_one_at_a_time_and_not_before_all_were_measured():
     first = node.fast
     assert len(first) == 2
     for _ in range(20):
-        assert node.update("me", others) == ((), ())  # none of them was measured
+        assert node.update("me", others) == ((), ())  # none of them has been measured
     for peer in first:
         node.measured(peer, 1.0)
     changes = [node.update("me", others) for _ in range(5)]
@@ -117,7 +117,7 @@ def test_edges_change_one_at_a_time_and_not_before_all_were_measured():
     assert set(change[1]) < set(first)
 
 
-def test_an_exchange_that_fails_makes_an_edge_slow():
+def test_a_failed_exchange_lowers_an_edge_s_measured_rate():
     node = ChosenEdges(3, SALT)
     node.measured("peer", 10.0)
     assert node.rates["peer"] == 10.0
@@ -125,7 +125,7 @@ def test_an_exchange_that_fails_makes_an_edge_slow():
     assert node.rates["peer"] == pytest.approx(7.0)
 
 
-def test_guests_up_to_the_degree_are_answered_and_not_visited():
+def test_requested_edges_are_answered_up_to_the_degree_and_not_visited():
     node, others = ChosenEdges(3, SALT), names(30)
     node.update("me", others)
     mine = set(node.peers)
@@ -151,7 +151,7 @@ def test_a_peer_that_refused_is_not_requested_again_at_once():
 
 
 @pytest.mark.parametrize(("degree", "every", "word"), [(2, 1, "degree must be >= 3"), (3, 0, "every must be >= 1")])
-def test_a_value_that_cannot_be_is_named(degree, every, word):
+def test_invalid_values_are_named(degree, every, word):
     with pytest.raises(ValueError, match=word):
         ChosenEdges(degree, SALT, every)
 
@@ -160,7 +160,7 @@ N, DIM, SAMPLES, CLUSTERS = 32, 40, 12, 4
 
 
 def regressions(chance, apart):
-    """12 samples a node in four clusters, and log-normal lines: ten times between fast and slow."""
+    """Return 12 samples per node in four clusters, and log-normal links: a factor of ten between fast and slow."""
     base = chance.normal(size=DIM)
     centres = [base + apart * chance.normal(size=DIM) for _ in range(CLUSTERS)]
     X, Y = [], []
@@ -172,7 +172,7 @@ def regressions(chance, apart):
 
 
 def errors(made, apart, seed, *, seconds=12.0, settled=200):
-    """Relative squared errors of own models at a third of the time and at its end; edges were there for a while before."""
+    """Return relative squared errors of own models at a third of the time and at its end, with edges chosen beforehand."""
     X, Y, rate = regressions(np.random.default_rng(seed), apart)
     star = np.linalg.solve(sum(x.T @ x for x in X), sum(x.T @ y for x, y in zip(X, Y, strict=True)))
     peers = names(N)
@@ -194,8 +194,8 @@ def errors(made, apart, seed, *, seconds=12.0, settled=200):
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize(("apart", "early", "late"), [(0.0, 0.7, 0.5), (0.7, 0.75, 1.0)])
-def test_fast_edges_learn_more_in_a_third_of_the_time_and_no_less_in_all_of_it(apart, early, late):
-    """Means of three seeds; the reference has .60 and .5 of the error of three random edges for one model where data are alike."""
+def test_fast_edges_learn_more_in_a_third_of_the_time_and_no_less_in_the_end(apart, early, late):
+    """Means of three seeds; the reference has .60 and .5 of the error of three random edges, for one model with equal data."""
     rings, fast = (
         np.mean([errors(made, apart, seed) for seed in range(3)], axis=0)
         for made in (lambda: StickyEdges(6, SALT), lambda: ChosenEdges(6, SALT, 5))

@@ -1,4 +1,4 @@
-"""EquiTopo: a few random shifts contract a disagreement by a constant, whatever n, unless the draw is a bad one."""
+"""EquiTopo: a few random shifts contract a disagreement by a constant for any n, except for rare bad draws."""
 
 import math
 
@@ -36,8 +36,8 @@ DYNAMIC = {16: (0.486, 0.880, 0.557, 0.897, 0.509), 33: (0.515, 0.942, 0.589, 0.
 @pytest.mark.slow
 @pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("n", STATIC)
-def test_what_random_shifts_leave_is_what_the_table_says(n, both_ways):
-    """The table is 20 draws: its mean within four standard errors of ours, its largest among the largest of our twenties."""
+def test_contraction_of_random_shifts_agrees_with_the_table(n, both_ways):
+    """The table has 20 draws: its mean is within four standard errors of ours, its largest among the largest of our twenties."""
     for times, (mean, largest) in enumerate(STATIC[n][both_ways], 1):
         count = math.ceil(times * math.log(n))
         draws = np.array([left(averaged(drawn(s, n, count, 0), n, both_ways=both_ways), n) for s in range(400)])
@@ -47,7 +47,7 @@ def test_what_random_shifts_leave_is_what_the_table_says(n, both_ways):
 
 
 def test_a_single_draw_can_be_disconnected_and_is_drawn_again():
-    """All shifts share a factor with n once in a while: 64 members then are two swarms that never hear of one another."""
+    """Occasionally all shifts share a factor with n: 64 members would then be two separate swarms."""
     first = [left(averaged(drawn(seed, 16, 3, 0), 16, both_ways=False), 16) for seed in range(200)]
     assert max(first) == pytest.approx(1.0)
     for kind in (DirectedEquiStatic, UndirectedEquiStatic):
@@ -65,7 +65,7 @@ def test_the_default_number_of_shifts_is_enough_for_every_n(seed, n):
         assert part.shifts(n, 9) == shifts
 
 
-def test_what_is_left_by_a_circulant_is_the_norm_of_its_matrix():
+def test_a_circulant_s_contraction_is_the_norm_of_its_matrix():
     for n in (2, 3, 9, 16):
         for part in (DirectedEquiStatic(4), UndirectedEquiStatic(4), DirectedEquiDyn(4, 0.7)):
             assert left(part.shifts(n, 5), n) == pytest.approx(residual(matrix(part, n, 5)), abs=1e-12)
@@ -79,12 +79,12 @@ def dynamic(n, seed, samples):
 @pytest.mark.slow
 @pytest.mark.parametrize("n", DYNAMIC)
 def test_the_dynamic_kinds_contract_as_the_table_says(n):
-    """600 rounds in the table and in each of two seeds here; one such estimate has a standard error of about 0.01."""
+    """600 rounds in the table and in each of two seeds here; such an estimate has a standard error of about 0.01."""
     measured = np.mean([dynamic(n, seed, 600) for seed in range(2)], axis=0)
     assert measured == pytest.approx(DYNAMIC[n], abs=0.025)
 
 
-def test_an_eta_of_one_all_but_swaps_models():
+def test_an_eta_of_1_almost_swaps_models():
     assert measure.contraction(DirectedEquiDyn(1, 1.0), 33, 200) > 0.9
     assert measure.contraction(DirectedEquiDyn(1), 33, 200) < 0.6
 

@@ -1,4 +1,4 @@
-"""Static graphs: their gaps, the weights on their edges, and drawing one from a seed."""
+"""Static graphs: spectral gaps, edge weights, and drawing from a seed."""
 
 import math
 import time
@@ -96,7 +96,7 @@ WEIGHED = [Grid, lambda weights: ErdosRenyi(3, weights=weights), lambda weights:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("make", WEIGHED)
-def test_rows_follow_the_rule_as_the_whole_matrix_does(make, rule):
+def test_rows_equal_those_of_the_whole_matrix(make, rule):
     dense = {"metropolis_hastings": metropolis_hastings, "max_degree": max_degree, "uniform": uniform}[rule]
     for n in (1, 2, 3, 12, 30):
         W = matrix(make(weights=rule), n, 0)
@@ -136,7 +136,7 @@ def test_random_graphs_have_the_degrees_of_their_probability():
 
 
 @pytest.mark.parametrize("share", [1 << 22, 1 << 28, 1 << 30, 1 << 31, 3 << 30, 1 << 32])
-def test_going_from_gap_to_gap_hits_each_trial_with_its_probability(share):
+def test_skipping_by_geometric_gaps_hits_each_trial_with_its_probability(share):
     p = share / 2**32
     trials = 200_000
     hits = random_graph.successes(7, trials, share)
@@ -146,7 +146,7 @@ def test_going_from_gap_to_gap_hits_each_trial_with_its_probability(share):
     assert neighbors == pytest.approx(p * p * trials, abs=8 * math.sqrt(trials) * p * math.sqrt(1 - p * p) + 1)
 
 
-def test_random_graphs_never_change_between_versions():
+def test_random_graphs_are_golden():
     assert [sorted(ErdosRenyi(42).row(rank, 9, 0)) for rank in range(3)] == [[1, 2, 3, 6, 7], [0, 2, 4, 5, 6, 7, 8], [0, 1, 3]]
 
 

@@ -1,4 +1,4 @@
-"""Measures of overlays: they agree with dense arithmetic, and reproduce how fast each kind mixes."""
+"""Measures of overlays agree with dense arithmetic, and reproduce each kind's rate of mixing."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ COLUMNS = (
 
 
 def reduction(each, n, seed):
-    """Log10 by which `each` (an iterable of Rows) reduces a disagreement per round."""
+    """Return log10 of the factor by which `each` (an iterable of Rows) reduces a disagreement per round."""
     x = np.random.default_rng(seed).normal(size=(n, 5))
     x -= x.mean(axis=0)
     begin = np.linalg.norm(x)
@@ -52,18 +52,18 @@ def reduction(each, n, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", REDUCTION)
-def test_each_kind_reduces_a_disagreement_as_fast_as_the_table_says(n):
+def test_each_kind_reduces_disagreement_at_the_table_s_rate(n):
     """Table and test are means of 10 starts: within four standard errors of the difference, and 1 %."""
     for (kind, k), expected in zip(COLUMNS, REDUCTION[n], strict=True):
         if expected is None:
-            continue  # random matchings of 8 are now and then exact by chance
+            continue  # random matchings of 8 are sometimes exact by chance
         measured = [reduction(measure.sequence(overlay(kind, k, s), n, 60), n, s) for s in range(10)]
         tolerance = 4 * math.sqrt(2 / 10) * np.std(measured, ddof=1) + 0.01 * expected + 0.0005
         assert np.mean(measured) == pytest.approx(expected, abs=tolerance), (kind, k)
 
 
 @given(kind=st.sampled_from(["ring", "base_k", "erdos_renyi", "od_equi_dyn", "alone"]), n=st.integers(2, 30), t=st.integers(0, 99))
-def test_rows_do_what_the_matrix_does(kind, n, t):
+def test_rows_act_as_the_matrix(kind, n, t):
     part = overlay(kind, 1, 5)
     each = measure.rows(part, n, t)
     W = matrix(part, n, t)
@@ -74,7 +74,7 @@ def test_rows_do_what_the_matrix_does(kind, n, t):
         assert (x == before).all()
 
 
-def test_a_sequence_goes_on_after_its_period_and_may_begin_anywhere():
+def test_a_sequence_repeats_after_its_period_and_may_start_anywhere():
     part, n = BaseK(1), 12
     for start in (0, 3):
         for t, each in enumerate(measure.sequence(part, n, 14, start)):
@@ -95,8 +95,8 @@ def test_degrees_of_a_round_and_of_the_union():
     ("kind", "n", "sent"),
     [("ring", 9, 2), ("torus", 9, 4), ("static_exponential", 64, 6), ("one_peer_exponential", 33, 1), ("hypercube", 8, 1)],
 )
-def test_messages_are_as_many_as_each_graph_has_edges_out(kind, n, sent):
-    """Bytes per node and round are this times the model, out and in: 2P on a ring, 4P on a torus, P with one peer."""
+def test_the_number_of_messages_is_the_out_degree(kind, n, sent):
+    """Bytes per node and round are this times the model, in each direction: 2P on a ring, 4P on a torus, P with one peer."""
     assert measure.messages(overlay(kind, 1, 0), n, 6) == pytest.approx(sent)
 
 
@@ -109,8 +109,8 @@ def test_the_gap_is_that_of_the_matrix_or_of_the_period():
     assert measure.gap(Alone(), 4, 1) == pytest.approx(0.0)
 
 
-def test_the_gap_of_a_long_sequence_is_not_that_of_rounding():
-    """After 300 rounds of decay nothing is left but rounding; the rate is that of the rounds before."""
+def test_the_gap_of_a_long_sequence_ignores_rounding():
+    """After 300 rounds of decay only rounding remains; the rate is that of the rounds before."""
     assert measure.gap(ErdosRenyi(3), 40, 300) == pytest.approx(measure.gap(ErdosRenyi(3), 40, 1), abs=0.01)
     assert 0.1 < measure.gap(RandomMatching(3), 40, 300) < 0.5
 
@@ -120,7 +120,7 @@ def test_finite_time_is_the_first_round_with_the_exact_average_or_never():
     assert measure.finite_time(BaseK(1), 33, 10) is None
     assert measure.finite_time(Hypercube(), 16, 64) == 4
     assert measure.finite_time(Complete(), 7, 64) == 1
-    assert measure.finite_time(OnePeerExponential(), 33, 300) is None  # contracts below any bound, but never is exact
+    assert measure.finite_time(OnePeerExponential(), 33, 300) is None  # contracts below any bound without ever being exact
     assert measure.finite_time(Ring(), 1, 64) == 0
 
 
@@ -138,7 +138,7 @@ def test_the_start_has_no_mean_and_unit_variance(seed, n):
     assert measure.spread(x) == pytest.approx(1.0)
 
 
-def test_a_walk_begins_at_one_counts_messages_and_never_gains_disagreement():
+def test_a_simulated_disagreement_starts_at_1_and_never_grows():
     walk = measure.walk(BaseK(1), measure.start(0, 33), 11)
     assert walk.consensus_error[0] == 1.0
     assert (np.diff(walk.consensus_error) < 1e-15).all()
@@ -147,7 +147,7 @@ def test_a_walk_begins_at_one_counts_messages_and_never_gains_disagreement():
     assert walk.messages_per_node[-1] == pytest.approx(11 * measure.messages(BaseK(1), 33, 11))
 
 
-def test_the_expected_contraction_of_a_fixed_projection_is_its_own():
+def test_the_expected_contraction_of_a_fixed_matrix_is_its_own():
     assert measure.contraction(Hypercube(), 4, 1) == pytest.approx(1.0)
     assert measure.contraction(Hypercube(), 4, 2) == pytest.approx(0.5)
     assert measure.contraction(Ring(), 9, 3) == pytest.approx((1 - measure.gap(Ring(), 9, 1)) ** 2)

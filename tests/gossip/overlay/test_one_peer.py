@@ -1,4 +1,4 @@
-"""Overlays of one peer a round: when they are exact, and how fast they mix where they are not."""
+"""Overlays with one peer per round: when they are exact, and how fast they mix otherwise."""
 
 import math
 from functools import reduce
@@ -36,7 +36,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("n", LEFT)
-def test_one_peer_exponential_leaves_what_the_table_says_after_a_period(n):
+def test_one_peer_exponential_has_the_table_s_contraction_per_period(n):
     left = residual(product(OnePeerExponential(), n, OnePeerExponential().period(n)))
     assert left == pytest.approx(LEFT[n], abs=5e-4)
     if n + 1 in {4, 8, 16, 32, 64}:
@@ -65,7 +65,7 @@ def test_a_random_matching_is_perfect_and_leaves_one_node_idle_if_n_is_odd():
             assert sum(not entries for entries in row) == n % 2
 
 
-def test_random_matchings_never_change_between_versions():
+def test_random_matchings_are_golden():
     partners = [next(iter(RandomMatching(42).row(rank, 8, 3)), None) for rank in range(8)]
     assert partners == [7, 3, 5, 1, 6, 2, 4, 0]
 
@@ -96,7 +96,7 @@ def test_on_an_odd_cycle_all_nodes_are_idle_equally_often(n):
 
 @pytest.mark.parametrize("n", [12, 24, 33, 48])
 def test_the_sticky_schedule_mixes_about_as_fast_as_random_matchings(n):
-    """A random matching leaves about sqrt(1/2) of a disagreement a round: keeping the same few peers costs little."""
+    """A random matching leaves about sqrt(1/2) of a disagreement per round: keeping the same few peers costs little."""
     part = Sticky(3)
     tau = math.ceil(math.log2(n))
     left = residual(product(part, n, 6 * tau)) ** (1 / (6 * tau))

@@ -1,4 +1,4 @@
-"""What every overlay promises: doubly stochastic matrices, links whose ends agree, and the mixing that theory gives."""
+"""Contracts of every overlay: doubly stochastic matrices, links on which both ends agree, and theoretical mixing rates."""
 
 import math
 
@@ -44,7 +44,7 @@ def sizes(name, largest):
 
 
 def rounds(part, n, most=12):
-    """All rounds of a period, thinned where it is long, and two beyond."""
+    """Return all rounds of a period, thinned if it is long, and two beyond it."""
     period = part.period(n) or most
     return sorted({*range(0, period, math.ceil(period / most)), period, period + 1})
 
@@ -75,7 +75,7 @@ def test_the_sequence_repeats_after_its_period(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_row_names_others_only_and_gives_them_positive_weight(name):
+def test_rows_have_only_other_ranks_with_positive_weights(name):
     part = make(name)
     for n in sizes(name, 20):
         for rank in range(n):
@@ -102,7 +102,7 @@ MOST_PEERS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_node_receives_from_more_peers_in_a_round_than_the_kind_promises(kind):
+def test_peers_per_round_are_within_the_kind_s_declared_degree(kind):
     part = make(kind)
     for n in sizes(kind, 40):
         most = MOST_PEERS.get(kind, lambda n: 1)(n)
@@ -112,7 +112,7 @@ def test_no_node_receives_from_more_peers_in_a_round_than_the_kind_promises(kind
 
 @pytest.mark.parametrize("name", sorted(set(VARIANTS) - {"alone"}))
 def test_over_a_period_information_reaches_all_nodes(name):
-    """Or over 40 rounds of those that are drawn anew: without it there is no consensus to speak of."""
+    """Or over 40 rounds of randomly drawn kinds: without it there is no consensus."""
     part = make(name)
     for n in (set(sizes(name, 33)) & {2, 3, 8, 12, 16, 27, 33}) - {1}:
         met = np.eye(n, dtype=bool)
@@ -161,7 +161,7 @@ def test_links_are_sorted_and_a_stranger_or_a_lone_member_has_none():
 
 def test_a_non_circulant_directed_overlay_is_evaluated_row_by_row():
     class Star:
-        """Rank 0 gives to nobody; all give to rank 0."""
+        """All ranks send to rank 0, which sends to nobody."""
 
         symmetric = False
 
@@ -175,7 +175,7 @@ def test_a_non_circulant_directed_overlay_is_evaluated_row_by_row():
     assert links(Star(), ("a", "b", "c"), "b", 0) == (("a", 0.25),)
 
 
-def test_the_catalogue_gives_each_kind_what_it_takes():
+def test_the_catalogue_passes_each_kind_its_parameters():
     assert overlay("sticky", k=1, seed=4) == Sticky(4)
     assert overlay("ring", k=1, seed=4) == Ring()
     assert overlay("ou_equi_dyn", k=1, seed=4, eta=0.25) == UndirectedEquiDyn(4, 0.25)
@@ -233,6 +233,6 @@ def test_overlays_undefined_for_a_known_number_of_members_are_refused(asked, n, 
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_everything_else_passes_the_check_down_to_a_lone_member(name):
+def test_all_other_overlays_pass_the_check_even_for_a_lone_member(name):
     for n in sizes(name, 20):
         check(make(name, k=1 if n < 3 else 2), n)

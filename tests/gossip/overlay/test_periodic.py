@@ -1,4 +1,4 @@
-"""Periodic averaging: an exact all-reduce out of pairwise exchanges, whatever goes on in between."""
+"""Periodic averaging: an exact all-reduce made of pairwise exchanges, with any overlay in between."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ inners = st.sampled_from([Alone(), Ring(), OnePeerExponential(), RandomMatching(
 
 
 @given(inner=inners, n=st.integers(2, 40), k=st.integers(1, 3), every=st.integers(1, 9), overlap=st.booleans(), cycles=st.integers(0, 50))
-def test_after_each_sweep_all_nodes_hold_the_mean_of_what_they_began_with(inner, n, k, every, overlap, cycles):
+def test_after_each_sweep_all_nodes_have_the_mean_of_their_initial_vectors(inner, n, k, every, overlap, cycles):
     part = Periodic(inner, every, k, overlap)
     cycle = part.cycle(n)
     x = np.random.default_rng(n).normal(size=(n, 2))
@@ -73,7 +73,7 @@ def test_a_lone_member_has_a_sweep_of_one_empty_round():
 
 
 @pytest.mark.parametrize("kind", OVERLAYS)
-def test_without_periodic_averaging_every_round_is_a_round_by_itself(kind):
+def test_without_periodic_averaging_every_round_is_a_single_round(kind):
     part = overlay(kind, 2, 3)
     assert stage(part, 8, 5) == ORDINARY == Stage(local=True, first=True, last=True)
     averaged = overlay(kind, 2, 3, average_every=5)

@@ -1,4 +1,4 @@
-"""Pulling: who asks whom is uniform, distinct, new in every round, and not to be chosen."""
+"""Pulling: the peers of a node are uniform, distinct, new in every round, and cannot be chosen."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def test_every_node_pulls_k_distinct_others_with_equal_weights():
             assert set(row.values()) == {1.0 / (k + 1)}
 
 
-def test_with_fewer_than_k_others_all_are_requested():
+def test_with_fewer_than_k_other_members_all_are_pulled():
     assert Pull(5, 6).row(1, 4, 0) == {0: 0.25, 2: 0.25, 3: 0.25}
     assert Pull(5, 6).row(0, 1, 0) == {}
 
@@ -40,8 +40,8 @@ def test_rounds_and_ranks_draw_independently():
     assert sum(a == b for a, b in zip(one, shifted, strict=True)) <= 2
 
 
-def test_one_round_keeps_no_average_but_many_do_in_expectation():
-    """Rows sum to 1, columns to 1 on average only: an exchange that both ends apply would not be one."""
+def test_pulling_preserves_the_average_only_in_expectation():
+    """Rows sum to 1, columns to 1 only on average, so this overlay has no pairwise exchanges."""
     W = matrix(Pull(0, 6), 16, 0)
     assert np.allclose(W.sum(axis=1), 1.0)
     assert np.abs(W.sum(axis=0) - 1.0).max() > 0.1
@@ -49,7 +49,7 @@ def test_one_round_keeps_no_average_but_many_do_in_expectation():
     assert np.abs(mean.sum(axis=0) - 1.0).max() < 0.06
 
 
-def test_the_draw_never_changes_between_versions():
+def test_the_draw_is_golden():
     assert list(Pull(42, 3).row(0, 16, 0)) == [4, 9, 15]
 
 
@@ -61,7 +61,7 @@ def test_members_are_ranked_anew_every_so_many_rounds_and_stay_between():
     assert {ranked_at(PEERS, b"salt", r, 0) for r in (0, 5, 1000)} == {ranked(PEERS, b"salt")}
 
 
-def test_two_neighbors_of_one_epoch_are_strangers_in_the_next():
+def test_neighbors_of_one_epoch_are_unlikely_neighbors_in_the_next():
     together = 0
     for epoch in range(600):
         order = ranked_at(PEERS, b"salt", epoch * 4, 4)

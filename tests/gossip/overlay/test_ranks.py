@@ -1,4 +1,4 @@
-"""Ranks by a salted hash, the digest of a member list, why ranks are agreed, and why an exchange needs equal lists."""
+"""Ranks by a salted hash, the digest of a member list, and why both ends of an exchange need equal lists."""
 
 import math
 
@@ -31,7 +31,7 @@ def test_a_missing_member_does_not_reorder_the_others_but_changes_the_digest(mem
     assert (digest(rest) == digest(members)) == (len(rest) == len(members))
 
 
-def test_the_digest_and_the_order_never_change_between_versions():
+def test_the_digest_and_the_order_are_golden():
     assert digest(["a", "b"]).hex() == "35364c858d7b5928d7d52325e224f9a6"
     assert "".join(ranked("abcdefgh", b"salt")) == "gaehcdfb"
 
@@ -52,7 +52,7 @@ base-2 that are returned. Means of 20 draws."""
 
 
 def fingers(ids):
-    """(n, n): [i, j] if the Chord finger successor(id_i + 2^-l) is j for some l, or j comes right after i."""
+    """Return (n, n): [i, j] is set if the Chord finger successor(id_i + 2^-l) is j for some l, or j comes right after i."""
     n = len(ids)
     places = np.sort(ids)
     edges = np.zeros((n, n), dtype=bool)
@@ -64,7 +64,7 @@ def fingers(ids):
 
 
 def stationary(W):
-    """(n,) left eigenvector of eigenvalue 1: what each node counts for where models are pulled."""
+    """Return (n,) the left eigenvector of eigenvalue 1: each node's weight where models are pulled."""
     weights = np.full(len(W), 1.0 / len(W))
     for _ in range(200):
         weights = weights @ W
@@ -72,15 +72,15 @@ def stationary(W):
 
 
 def agree(measured, table, printed):
-    """Means of equally many draws agree within four standard errors of their difference, and the digits printed."""
+    """Assert that means of equally many draws agree within four standard errors of their difference, and the printed digits."""
     error = 4.0 * math.sqrt(2.0) * np.std(measured, axis=0) / math.sqrt(len(measured))
     return np.abs(np.mean(measured, axis=0) - table) <= error + np.array(printed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", FINGERS)
-def test_ranks_from_raw_hashes_mix_nearly_as_well_but_pulling_counts_some_nodes_fourfold(n):
-    """Gaps between hashes are uneven: degrees are too, and uniform weights then aim at another mean without a word."""
+def test_ranks_from_raw_hashes_mix_well_but_weigh_some_pulled_nodes_fourfold(n):
+    """Gaps between hashes are uneven, and so are degrees; uniform weights then silently give another mean."""
     measured = []
     for draw in range(30):
         edges = fingers(np.random.default_rng(draw).random(n))
@@ -101,7 +101,7 @@ def test_ranks_from_raw_hashes_mix_nearly_as_well_but_pulling_counts_some_nodes_
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "left_out"), [(n, q) for n, row in VIEWS.items() for q in row])
 def test_one_missing_member_shifts_every_later_rank_so_schedules_need_an_agreed_list(n, left_out):
-    """Views that differ by 2 % break most matchings: why an exchange is refused unless the member lists are equal."""
+    """Views that differ by 2 % break most matchings, so an exchange is refused unless the member lists are equal."""
     measured = []
     for draw in range(20):
         rng = np.random.default_rng(draw)

@@ -1,4 +1,4 @@
-"""Rendezvous hashing: who meets whom is between those two, so views that differ a little agree on nearly all of it."""
+"""Rendezvous hashing: each pair decides by its two ids alone, so slightly different views agree on almost all pairs."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_a_missing_member_breaks_only_the_pair_it_is_in_and_makes_at_most_one_mo
 
 
 @given(seed=seeds, names=swarms, t=st.integers(0, 10**6))
-def test_meetings_are_mutual_and_each_is_nearest_to_the_other_by_exclusive_or(seed, names, t):
+def test_pairs_are_mutual_and_nearest_by_exclusive_or(seed, names, t):
     hashed = {name: derive(seed, "rendezvous", t, name) for name in names}
 
     def nearest(name):
@@ -38,7 +38,7 @@ def test_meetings_are_mutual_and_each_is_nearest_to_the_other_by_exclusive_or(se
 
 @pytest.mark.parametrize("lost", [0.02, 0.1])
 def test_views_that_miss_members_still_return_most_proposals(lost):
-    """With ranks 39 % and 19 % are returned (64 members, base-2): this is what degrades gracefully means."""
+    """With ranks, 39 % and 19 % are returned (64 members, base-2)."""
     n = 64
     returned = []
     for draw in range(20):
@@ -64,8 +64,8 @@ def test_one_rank_more_changes_its_own_pair_only():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [16, 64])
-def test_nearly_three_quarters_of_the_members_meet_and_contract_by_a_constant_whatever_n(n):
-    """1/(2 ln 2) = 0.72 of them; a pair halves, so 1 − 0.72/2 of a squared disagreement is left: the docstring's figures."""
+def test_nearly_three_quarters_of_members_are_paired_for_any_n(n):
+    """1/(2 ln 2) = 0.72 of them; a pair averages, so 1 − 0.72/2 of a squared disagreement remains: the docstring's figures."""
     assert measure.messages(Rendezvous(1), n, 300) == pytest.approx(0.7213, abs=0.02)
     expected = 1 - 0.7213 / 2 * n / (n - 1)
     assert measure.contraction(Rendezvous(1), n, 600) == pytest.approx(expected, abs=0.07)

@@ -1,4 +1,4 @@
-"""Sticky edges: few, symmetric, connected, and hardly moved by other people's comings and goings."""
+"""Sticky edges: few, symmetric, connected, and hardly changed by other members' joins and leaves."""
 
 import random
 
@@ -50,7 +50,7 @@ class Swarm:
         return np.array([[other in self.nodes[me].peers for other in peers] for me in peers])
 
     def churn(self, events, seed):
-        """Alternating joins and leaves; yields who came or went in each."""
+        """Alternate joins and leaves; yield the member of each."""
         chance = random.Random(seed)
         for event in range(events):
             if event % 2:
@@ -92,7 +92,7 @@ def test_after_random_churn_the_graph_is_symmetric_connected_bounded_and_still_m
 
 @pytest.mark.slow
 def test_one_join_or_leave_changes_few_edges_of_the_whole_swarm():
-    """Of the some 210 edges of the others: a join closes about one, a leave is mended by about three."""
+    """Of about 210 edges of the others, a join closes about one, and a leave is repaired by about three."""
     swarm = Swarm(64)
     before = swarm.pairs()
     changed = {"join": [], "leave": []}
@@ -128,7 +128,7 @@ def test_a_former_targets_edge_stays_while_the_degree_allows():
     assert all(me in swarm.nodes[peer].peers for peer in node.peers)
 
 
-def test_a_dead_peer_is_forgotten_without_being_closed():
+def test_a_dead_peer_s_edge_is_forgotten_without_a_close():
     node = StickyEdges(DEGREE, b"salt")
     node.update("me", {"a", "b", "c"})
     opened, closed = node.update("me", {"a", "b"})
@@ -144,7 +144,7 @@ def test_a_refused_edge_is_tried_again_at_the_next_update():
     assert node.update("me", {"a", "b"}) == (("a",), ())
 
 
-def test_strangers_are_taken_in_up_to_the_spare_edges_and_targets_always():
+def test_requests_are_accepted_up_to_the_spare_edges_and_from_targets_always():
     alive = {f"peer{i}" for i in range(60)}
     node = StickyEdges(DEGREE, b"salt")
     opened, _ = node.update("me", alive)
@@ -155,7 +155,7 @@ def test_strangers_are_taken_in_up_to_the_spare_edges_and_targets_always():
     assert all(node.accept(peer) for peer in opened)
 
 
-def test_surplus_edges_furthest_in_the_rings_are_closed():
+def test_surplus_edges_farthest_in_the_rings_are_closed():
     alive = {f"peer{i}" for i in range(60)}
     node = StickyEdges(2, b"salt")
     node.update("me", alive)

@@ -1,4 +1,4 @@
-"""A crew of machines on virtual time: lines that delay, lose and reorder, engines whose model is a digest of all that it was given."""
+"""A crew of machines in virtual time: links that delay, lose and reorder, and engines whose model is a digest of all their inputs."""
 
 import heapq
 import random
@@ -41,13 +41,13 @@ BATCHES = 2  # of held-out data
 
 
 def mixed(*parts) -> bytes:
-    """8 bytes of whatever is given."""
+    """Return 8 bytes that depend on all arguments."""
     return blake2b(repr(parts).encode(), digest_size=BYTES).digest()
 
 
 @dataclass
 class Engine:
-    """A stage's engine. What it learns does not depend on the crew's number, nor on which machine it is."""
+    """A stage's engine. Its model depends neither on the crew's number nor on the machine."""
 
     stage: int
     x: bytes = bytes(BYTES)
@@ -93,17 +93,17 @@ class Engine:
 
 @dataclass
 class Node:
-    """One machine, and what its shell does."""
+    """One machine and its shell."""
 
     peer: str
     stage: int
     machine: Crew
     engine: Engine
     rests_s: float = 0.0  # between rounds
-    slower: float = 1.0  # times that its engine takes
-    lost: float = 0.0  # of its frames, each way
+    slower: float = 1.0  # factor of its engine's time
+    lost: float = 0.0  # share of its frames lost in each direction
     mute: bool = False
-    forges: str = ""  # names of frames whose payload it replaces
+    forges: str = ""  # kinds of frames whose payload it replaces
     aside: bool = False
     dead: bool = False
     round: int = 0
@@ -117,7 +117,7 @@ class Node:
 
 
 class World:
-    """A crew of `stages`, which does rounds of `k` local steps. `lost` of all frames are; the others take up to `delay_s`."""
+    """A crew of `stages` that does rounds of `k` local steps. The share `lost` of all frames is lost; others take up to `delay_s`."""
 
     def __init__(self, stages, *, seed=0, k=3, micro=3, lost=0.0, delay_s=0.02, reorders=False, evaluates=False, task_s=TASK_S):
         self.chance, self.stages, self.k, self.micro = random.Random(seed), stages, k, micro
@@ -128,7 +128,7 @@ class World:
             self.start(f"p{stage}", stage)
 
     def start(self, peer, stage):
-        """A machine takes a stage, in whichever crew it may."""
+        """Let a machine take a stage in any crew with a free one."""
         plan = Plan(self.micro, 0, self.k, None)
         machine = Crew(stage, self.stages, plan, Copies(BYTES), 0, BATCHES if stage == 0 else 0)
         node = self.nodes[peer] = Node(peer, stage, machine, Engine(stage))
@@ -137,7 +137,7 @@ class World:
         return node
 
     def kill(self, peer):
-        """A machine is gone, and all know."""
+        """Remove a machine, and let all others know."""
         self.nodes.pop(peer).dead = True
         self.claims.pop(peer, None)
 
@@ -146,7 +146,7 @@ class World:
         heapq.heappush(self.events, (self.now + after_s, next(self.order), call, arguments))
 
     def run(self, done, limit_s):
-        """Let time pass until `done` returns true -> whether that was within the limit."""
+        """Advance time until `done` returns true; return whether that was within the limit."""
         until = self.now + limit_s
         while not done():
             if self.events[0][0] > until:
@@ -157,15 +157,15 @@ class World:
         return True
 
     def steps(self):
-        """Fewest local steps of the machines that matter: all that live, but those that are set aside."""
+        """Return the smallest number of local steps of live machines, without those set aside."""
         return min(node.engine.step for node in self.nodes.values() if not node.aside)
 
     def safe(self):
-        """Every stage's state is kept elsewhere."""
+        """Return whether every stage's state has a copy elsewhere."""
         return all(node.machine.states.safe for node in self.nodes.values())
 
     def look(self, node):
-        """A node notices who is in its crew, and sits where it should."""
+        """Let a node look up its crew and take its stage."""
         if node.dead:
             return
         self.at(LOOK_S, self.look, node)
@@ -201,7 +201,7 @@ class World:
             self._do(node, node.machine.train(node.round, self.k, self.now))
 
     def measure(self, node):
-        """A node wants an evaluation."""
+        """Let a node request an evaluation."""
         if not node.dead:
             self._do(node, node.machine.evaluate(node.round, self.k, self.now))
 
@@ -267,7 +267,7 @@ class World:
 
 
 def learned(stages, steps, **rounds):
-    """What each stage has learned after so many steps, where nothing goes wrong."""
+    """Return what each stage has learned after this many steps without any fault."""
     world = World(stages, **rounds)
     history = {}
 

@@ -1,4 +1,4 @@
-"""A crew's machines together, on virtual time: whatever lines and machines do, all learn what they would have learned without it."""
+"""A crew's machines together in virtual time: whatever links and machines do, all stages learn exactly what they would without faults."""
 
 from dataclasses import replace
 
@@ -17,12 +17,12 @@ from tests.gossip.pipeline.crews import Engine, World, learned
 
 SEEDS = st.integers(0, 2**32)
 STEPS = 12
-SHOWN = (Phase.explicit, Phase.generate)  # a smaller seed is no simpler story
+SHOWN = (Phase.explicit, Phase.generate)  # shrinking a seed gives no simpler schedule
 FREED_S = FIRST_PATIENCE_S + TURNS * TURN_S + 1.0
 
 
 def watched(world, steps):
-    """Run until all have done so many steps -> what each stage had learned then; None: they do not come so far."""
+    """Run until all have done this many steps; return each stage's state then, or None if they do not get there."""
     history = {}
 
     def seen():
@@ -43,10 +43,10 @@ def test_lost_and_reordered_frames_cost_time_and_nothing_else(seed, stages, micr
     assert all(not node.freed for node in world.nodes.values())
 
 
-@example(2709900430, 4, 0, 0.0, 0.0)  # frames of the step that was given up arrive afterwards
+@example(2709900430, 4, 0, 0.0, 0.0)  # frames of the abandoned step arrive afterwards
 @given(SEEDS, st.integers(2, 4), st.integers(0, 3), st.floats(0.0, 3.0), st.sampled_from([0.0, 0.02]))
 @settings(max_examples=25, deadline=None, phases=SHOWN)
-def test_a_stage_that_dies_at_any_time_and_joins_on_another_machine_loses_nothing(seed, stages, victim, when, lost):
+def test_a_stage_lost_at_any_time_continues_on_another_machine_without_loss(seed, stages, victim, when, lost):
     world, victim = World(stages, seed=seed, lost=lost), victim % stages
     assert world.run(world.safe, 600.0)
     world.run(lambda: False, when)
@@ -59,13 +59,13 @@ def test_a_stage_that_dies_at_any_time_and_joins_on_another_machine_loses_nothin
     assert world.blamed == []
 
 
-@example(158686318, 4, 2, 2.0907147756270312, True)  # the one who waits is in a crew with a lower number than theirs
+@example(158686318, 4, 2, 2.0907147756270312, True)  # the waiting machine is in a crew with a lower number
 @given(SEEDS, st.integers(2, 5), st.integers(0, 4), st.floats(0.0, 3.0), st.booleans())
 @settings(max_examples=25, deadline=None, phases=SHOWN)
-def test_a_mute_stage_loses_its_seat_and_its_work_is_done_again_by_the_next(seed, stages, which, when, waits):
-    """It hears all, its machine answers probes, and its seat is claimed as before: the crew must not wait for it for ever.
+def test_a_mute_stage_loses_its_assignment_and_its_work_is_repeated_by_the_next(seed, stages, which, when, waits):
+    """It receives frames, answers probes and claims its stage, but never sends results: the crew must not wait for ever.
 
-    The next one for the stage comes later, or `waits` all the time, in a crew of its own that the others must not be drawn to.
+    Its replacement comes later, or `waits` all the time in a crew of its own, which the others must not join.
     """
     world, which = World(stages, seed=seed), which % stages
     assert world.run(world.safe, 60.0)
@@ -91,8 +91,8 @@ def test_a_mute_stage_loses_its_seat_and_its_work_is_done_again_by_the_next(seed
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_it_costs_standing_where_two_stages_say_it_and_who_says_it_alone_only_leaves(victim):
-    """Each stage blames it once, after it has counted a turn itself."""
+def test_two_stages_reports_of_a_mute_one_are_a_fault_and_one_report_is_not(victim):
+    """Each stage blames it once, after its own timeout."""
     world = World(3)
     assert world.run(world.safe, 60.0)
     mute = world.nodes[f"p{victim}"]
@@ -110,8 +110,8 @@ def test_it_costs_standing_where_two_stages_say_it_and_who_says_it_alone_only_le
 @example(0, 3, 1, "Backward")
 @given(SEEDS, st.integers(2, 5), st.integers(0, 4), st.sampled_from(["Forward", "Backward", "Forward Backward"]))
 @settings(max_examples=20, deadline=None, phases=SHOWN)
-def test_a_stage_whose_results_cannot_be_computed_with_loses_its_seat_after_four_of_them(seed, stages, which, forges):
-    """It is not mute, and only its neighbours see it: the others go on with the one that leaves it. It costs a few seconds and no step."""
+def test_a_stage_with_four_unusable_results_loses_its_assignment(seed, stages, which, forges):
+    """It is not mute, and only its neighbors notice: the others follow the one that leaves it. This costs a few seconds and no step."""
     world = World(stages, seed=seed)
     which %= stages
     if (which == stages - 1 and forges == "Forward") or (which == 0 and forges == "Backward"):
@@ -131,8 +131,8 @@ def test_a_stage_whose_results_cannot_be_computed_with_loses_its_seat_after_four
 @pytest.mark.parametrize("task_s", [0.01, 20.0])
 @given(SEEDS, st.integers(2, 4), st.integers(0, 3))
 @settings(max_examples=6, deadline=None, phases=SHOWN)
-def test_an_honest_stage_that_is_slow_and_loses_three_frames_in_ten_keeps_its_seat(task_s, seed, stages, which):
-    """It is four times slower than the others, with tasks of up to 80 s, longer than any turn: it is there, as each frame says."""
+def test_a_slow_honest_stage_with_lost_frames_keeps_its_assignment(task_s, seed, stages, which):
+    """It is four times slower than the others, with tasks of up to 80 s, longer than any timeout; its frames show that it is alive."""
     world = World(stages, seed=seed, task_s=task_s)
     slow = world.nodes[f"p{which % stages}"]
     slow.slower, slow.lost = 4.0, 0.3
@@ -141,8 +141,8 @@ def test_an_honest_stage_that_is_slow_and_loses_three_frames_in_ten_keeps_its_se
     assert world.blamed == []
 
 
-def test_a_liar_s_word_alone_frees_a_seat_once_and_costs_no_standing():
-    """It names an honest stage and leaves: the others follow it this time, and stay the next."""
+def test_a_single_false_accusation_frees_a_stage_once_and_is_no_fault_of_it():
+    """It accuses an honest stage and leaves: the others follow it this time, and stay the next."""
     world = World(3)
     assert world.run(world.safe, 60.0)
     honest, liar = world.nodes["p0"], world.nodes["p2"]
@@ -161,7 +161,7 @@ def test_a_liar_s_word_alone_frees_a_seat_once_and_costs_no_standing():
     assert liar.freed == []
 
 
-def test_the_owner_is_told_of_a_shortened_result_the_first_time_and_at_each_tenfold():
+def test_clipped_results_are_reported_the_1st_10th_and_100th_time():
     class Bounded(Engine):
         def answer(self, work):
             result = super().answer(work)
@@ -175,8 +175,8 @@ def test_the_owner_is_told_of_a_shortened_result_the_first_time_and_at_each_tenf
     assert all(not node.freed for node in world.nodes.values()), "a bound is no verdict"
 
 
-def test_a_stage_follows_who_leaves_and_blames_nobody_on_the_word_of_others():
-    """Two of four name a third: it goes with those who have left, and has seen nothing itself that costs standing."""
+def test_a_stage_follows_a_leaving_majority_without_blaming_anybody():
+    """Two of four accuse a third: this stage leaves with them, and reports no fault that it has not seen itself."""
     world = World(4)
     assert world.run(world.safe, 60.0)
     honest = world.nodes["p0"]
@@ -195,8 +195,8 @@ def test_a_stage_follows_who_leaves_and_blames_nobody_on_the_word_of_others():
 
 
 @pytest.mark.parametrize(("reason", "freed", "blamed"), [("labels", {"p0", "p1"}, set()), ("shape", {"p1"}, {"p1"})])
-def test_labels_that_do_not_fit_free_the_seats_of_all_who_may_have_sent_them_and_blame_nobody(reason, freed, blamed):
-    """The last stage sees them, the first draws them, and those between pass them on; an activation is of the one before alone."""
+def test_mismatched_labels_free_all_possible_senders_stages_and_blame_nobody(reason, freed, blamed):
+    """The first stage draws labels and the last one uses them; activations come from the previous stage only, labels through all."""
 
     class Strict(Engine):
         def answer(self, work):
@@ -210,8 +210,8 @@ def test_labels_that_do_not_fit_free_the_seats_of_all_who_may_have_sent_them_and
     assert {peer for peer, _ in world.blamed} == blamed
 
 
-def test_a_stage_that_is_busy_for_an_hour_says_so_and_keeps_its_seat():
-    """It may be fetching a large model, or exchanging with slow peers: it is not mute."""
+def test_a_stage_that_reports_being_busy_for_an_hour_keeps_its_assignment():
+    """It may be downloading a large model, or exchanging with slow peers."""
     world = World(3)
     world.run(lambda: world.steps() >= world.k, 60.0)
     world.nodes["p1"].rests_s = 3600.0
@@ -232,13 +232,13 @@ def test_a_stage_silent_for_few_averagings_keeps_its_assignment():
     assert all(not node.machine.owed.arrears for node in world.nodes.values())
 
 
-def test_all_stages_know_how_good_the_model_is():
+def test_all_stages_receive_the_evaluation():
     world = World(3, evaluates=True)
     assert world.run(lambda: all(len(node.evaluations) > 2 for node in world.nodes.values()), 120.0)
     assert {each.value for node in world.nodes.values() for each in node.evaluations if each is not None} == {0.5}
 
 
-def test_a_stage_whose_others_do_not_evaluate_goes_on_without_a_value():
+def test_a_stage_continues_without_a_value_if_others_do_not_evaluate():
     world = World(2)
     world.nodes["p0"].machine.give_up()
     alone = world.nodes["p0"]
@@ -264,8 +264,8 @@ def test_arrears_end_when_the_message_or_any_frame_arrives():
     assert owed.turns == {}, "it was heard in that turn"
 
 
-def test_a_stage_that_has_left_over_a_mute_one_takes_all_others_along():
-    """Turns end at different times; who is still counting follows, and the crew stays together."""
+def test_all_stages_follow_one_that_leaves_a_mute_stage():
+    """Timeouts end at different moments; stages still counting follow, and the crew stays together."""
     world = World(3)
     world.run(lambda: world.steps() >= world.k, 60.0)
     world.nodes["p2"].mute = True
@@ -275,7 +275,7 @@ def test_a_stage_that_has_left_over_a_mute_one_takes_all_others_along():
 
 
 def machine_of_two():
-    """Stage 0 of two, which trains and is at its first meeting; with the other one's name for the crew."""
+    """Return stage 0 of two in training, at its first meeting, and the other's name for the crew."""
     world = World(2)
     world.nodes["p1"].mute = True
     world.run(lambda: world.nodes["p0"].machine.phase == "meeting", 10.0)
@@ -296,7 +296,7 @@ def test_frames_that_no_honest_stage_sends_are_faults(frame, reason):
         machine.receive("p1", frame(crew), world.now)
 
 
-def test_frames_of_steps_to_come_are_bounded_and_faults_in_them_do_not_end_the_node():
+def test_frames_of_future_steps_are_bounded_and_faults_in_them_do_not_end_the_node():
     world, machine, crew = machine_of_two()
     for micro in (9, 0):
         machine.receive("p1", Forward(crew, 1, 0, micro, b"x", b""), world.now)
@@ -310,8 +310,8 @@ def test_frames_of_steps_to_come_are_bounded_and_faults_in_them_do_not_end_the_n
     assert set(world.blamed) == {("p1", "crew_no_such_neighbour")}
 
 
-def test_strangers_are_heard_when_they_turn_out_to_be_of_our_crew():
-    """Members learn of one another at different times: a Ready that came too early is not asked for again."""
+def test_early_messages_of_later_crew_members_are_used():
+    """Members learn of one another at different times, and an early Ready is not requested again."""
     world = World(2)
     machine = world.nodes["p0"].machine
     world.run(lambda: world.nodes["p0"].machine.phase == "meeting", 10.0)
@@ -323,7 +323,7 @@ def test_strangers_are_heard_when_they_turn_out_to_be_of_our_crew():
     assert machine.phase == "beginning", "it needed no other Ready"
 
 
-def test_an_engine_that_cannot_use_its_own_state_is_lost():
+def test_an_engine_that_cannot_restore_its_own_state_is_lost():
     world, machine, _ = machine_of_two()
     machine.give_up()
     (look,) = machine.train(0, 3, world.now)

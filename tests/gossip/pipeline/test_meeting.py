@@ -1,4 +1,4 @@
-"""From where a crew goes on, by what its stages tell."""
+"""The state from which a crew continues, by its stages' reports."""
 
 from starling.gossip.pipeline.meeting import Fetch, Has, Start, agree
 
@@ -17,11 +17,11 @@ def test_a_crew_state_is_stored_when_all_stages_reached_it_and_the_last_is_safe(
     assert not agree([Has(3, 30, 5, **BEFORE), unsafe], 10).keep
 
 
-def test_a_step_that_one_stage_has_not_applied_is_done_again_from_what_all_have():
+def test_a_step_missing_at_one_stage_is_repeated_from_a_common_state():
     assert agree([Has(2, 27, 3, **BEFORE), Has(2, 26, 4, **BEFORE)], 10) == Start(2, 20, True, 30, False)
 
 
-def test_a_new_machine_is_first_given_the_copy_that_the_stage_before_keeps():
+def test_a_new_machine_first_gets_the_copy_of_the_previous_stage():
     told = [Has(2, 27, 3, **BEFORE), Has(2, 27, 3, **BEFORE), Has(0, 0, 5)]
     assert agree(told, 10) == Fetch(20, (2,))
     told[2] = Has(0, 20, 5, points=(20,))
@@ -30,7 +30,7 @@ def test_a_new_machine_is_first_given_the_copy_that_the_stage_before_keeps():
     assert agree(ring, 10) == Fetch(10, (0,)), "stage 0's copy is at the last; only the older one was complete"
 
 
-def test_without_a_state_that_all_have_each_goes_on_from_its_own():
+def test_without_a_common_state_each_stage_continues_from_its_own():
     assert agree([Has(4, 30, 5), Has(0, 0, 5)], 10) == Start(4, 30, False, 35, True, torn=True)
 
 

@@ -1,4 +1,4 @@
-"""Step times of pipelines: the formulas, the textbook's idle time, and the run event by event agree."""
+"""Step times of pipelines: formulas, textbook idle times, and event-by-event simulation agree."""
 
 import math
 import random
@@ -18,7 +18,7 @@ def over(delay, transfer):
 
 
 def world(draw):
-    """Any crew: 2 to 8 stages, unequal, over lines from none to four times a micro-batch."""
+    """Draw any crew: 2 to 8 unequal stages, with links from instantaneous to four times a micro-batch."""
     n = draw.randint(2, 8)
     return Pipeline(
         forward=[draw.uniform(0.5, 1.5) for _ in range(n)],
@@ -32,7 +32,7 @@ def world(draw):
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
 @pytest.mark.parametrize("m", [1, 2, 4, 8, 16, 32])
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
-def test_without_lines_a_pipeline_idles_as_the_papers_say(n, m, kind):
+def test_without_link_delays_idle_times_are_the_published_ones(n, m, kind):
     pipe = Pipeline([1.0] * n, [2.0] * n, [0.0] * (n - 1), [0.0] * (n - 1), m)
     assert simulated(pipe, kind) / pipe.ideal - 1.0 == pytest.approx((n - 1) / m)
     assert predicted(pipe, kind) == pytest.approx(simulated(pipe, kind))
@@ -48,7 +48,7 @@ def test_without_lines_a_pipeline_idles_as_the_papers_say(n, m, kind):
         (4.0, 0.0, 1.34, (3.26, 2.02, 1.53, 1.34)),
     ],
 )
-def test_over_lines_the_textbook_s_order_waits_and_a_longer_warm_up_does_not(delay, transfer, gpipe, ahead):
+def test_with_link_delays_the_textbook_s_order_waits_and_a_longer_warm_up_does_not(delay, transfer, gpipe, ahead):
     pipe = over(delay, transfer)
     assert simulated(pipe, "gpipe") / pipe.ideal == pytest.approx(gpipe, abs=0.006)
     assert [simulated(pipe, "1f1b", w) / pipe.ideal for w in AHEAD] == pytest.approx(ahead, abs=0.006)
@@ -59,7 +59,7 @@ def test_each_extra_forward_costs_memory_on_early_stages():
     assert held(over(0.0, 0.0), "gpipe", 0) == [32] * 4
 
 
-def test_in_two_hundred_worlds_the_formulas_are_right_to_a_fifth():
+def test_formulas_are_right_within_a_fifth_for_two_hundred_crews():
     draw = random.Random(5)
     for _ in range(200):
         pipe = world(draw)
@@ -67,8 +67,8 @@ def test_in_two_hundred_worlds_the_formulas_are_right_to_a_fifth():
         assert 0.95 <= predicted(pipe, "gpipe") / simulated(pipe, "gpipe") <= 1.2
 
 
-def test_what_is_predicted_is_a_little_more_than_what_takes_place_and_too_little_without_a_warm_up():
-    """300 crews as the reference draws them: a median of 1.04, nine tenths between 1.00 and 1.16; without the warm-up from .62 on."""
+def test_predictions_are_slightly_high_and_too_low_without_a_warm_up():
+    """300 crews drawn as in the reference: a median of 1.04, nine tenths between 1.00 and 1.16; without the warm-up from .62 on."""
     draw, ratios = random.Random(0), {"gpipe": [], "ahead": [], "textbook": []}
     for _ in range(300):
         n, m = draw.randint(2, 8), draw.choice((4, 8, 16, 32))
@@ -93,8 +93,8 @@ def test_one_slow_stage_of_four_slows_the_step(slower, longer):
     assert simulated(one, "1f1b") / simulated(even, "1f1b") == pytest.approx(longer, abs=0.006)
 
 
-def test_with_the_warm_up_of_the_formula_one_forward_one_backward_is_never_slower_than_gpipe():
-    """288 crews: .77 of its time at best. Fewer are held wherever the warm-up is shorter than the step."""
+def test_1f1b_with_the_formula_s_warm_up_is_never_slower_than_gpipe():
+    """288 crews: at best .77 of its time. Fewer activations are stored wherever the warm-up is shorter than the step."""
     best = 1.0
     for n, m, delay, transfer in product((2, 3, 4, 8), (8, 16, 32), (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), (0.0, 0.3, 1.0, 2.0)):
         pipe = Pipeline([1.0] * n, [2.0] * n, [delay] * (n - 1), [transfer] * (n - 1), m)

@@ -1,4 +1,4 @@
-"""Who holds which stage: no two of a seat, no crew broken up, broken ones become whole."""
+"""Stage assignments: no stage is assigned twice, no complete crew is broken up, incomplete ones are completed."""
 
 import random
 
@@ -8,18 +8,18 @@ from starling.gossip.pipeline import seats
 
 
 def settled(claims, stages, stage_of):
-    """All nodes look again until nobody moves."""
+    """Let all nodes update until none moves."""
     for _ in range(50):
         wanted = {peer: seats.chosen(claims, stages, peer, stage_of[peer]) for peer in claims}
         if wanted == claims:
             return claims
-        for peer in sorted(claims):  # one after the other, as records spread
+        for peer in sorted(claims):  # one after the other, as records arrive
             claims[peer] = seats.chosen(claims, stages, peer, stage_of[peer])
     raise AssertionError("they move for ever")
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nodes_that_all_claim_at_once_end_in_as_many_crews_as_there_can_be(seed):
+def test_simultaneous_claims_form_the_largest_number_of_crews(seed):
     chance = random.Random(seed)
     stages, n = chance.randint(2, 4), chance.randint(2, 14)
     stage_of = {f"peer{i:02}": chance.randrange(stages) for i in range(n)}
@@ -39,7 +39,7 @@ def test_a_broken_crew_takes_waiting_members_and_whole_ones_stay():
     assert settled(claims, stages, stage_of) == {"a": 1, "c": 3, "d": 4, "e": 2}
 
 
-def test_newcomers_get_the_missing_stages_and_two_at_once_different_ones():
+def test_newcomers_get_missing_stages_and_simultaneous_ones_different_stages():
     assert seats.lacking({}, 3) == 0
     assert seats.lacking({"a": 1}, 3) == 1
     assert seats.lacking({"a": 1}, 3, promised=(1,)) == 2

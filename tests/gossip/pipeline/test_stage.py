@@ -1,4 +1,4 @@
-"""Steps of whole crews whose frames arrive in any order that lines allow, and frames that no honest stage sends."""
+"""Steps of whole crews whose frames arrive in any order that links allow, and frames that no honest stage sends."""
 
 import random
 
@@ -9,7 +9,7 @@ from starling.gossip.pipeline.stage import Apply, Compute, Gap, Part, Pass, Step
 
 
 def played(stages, m, w, seed):
-    """A crew in which any stage and line may be slow. -> tasks of each stage in their order, most held by each, and what each applies"""
+    """Run a crew in which any stage and link may be slow; return each stage's tasks, most stored activations, and applied values."""
     chance = random.Random(seed)
     cores = [Step(s, stages, m, w) for s in range(stages)]
     work = {s: [] for s in range(stages)}
@@ -55,7 +55,7 @@ def played(stages, m, w, seed):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_stage_does_its_tasks_in_the_schedule_s_order_and_holds_no_more(seed):
+def test_every_stage_follows_the_schedule_s_order_and_memory(seed):
     chance = random.Random(seed)
     stages, m, w = chance.randint(2, 5), chance.randint(1, 9), chance.randint(0, 3)
     done, held, applied = played(stages, m, w, seed)
@@ -92,7 +92,7 @@ def test_a_crew_applies_a_step_only_after_all_stages_reported():
     ],
 )
 def test_a_frame_that_no_honest_stage_sends_is_a_fault_and_changes_nothing(way, micro, reason):
-    """Stage 1 of three, textbook's warm-up: the stage before may have three under way; one has arrived, and was sent on."""
+    """Stage 1 of three with the textbook's warm-up: up to three micro-batches may be in flight; one has arrived and was forwarded."""
     core = Step(1, 3, 4)
     assert [c.micro for c in core.arrived("F", 0, b"in")] == [0]
     assert core.computed(b"out") == [Pass(2, "F", 0, b"out")]
@@ -114,7 +114,7 @@ def test_a_lost_frame_is_not_blamed():
         core.arrived("F", 1, b"in")
 
 
-def test_parts_are_told_once_and_are_numbers():
+def test_parts_of_the_norm_are_reported_once_and_must_be_numbers():
     core = Step(0, 2, 1)
     core.part(1, Part(1.0))
     assert core.part(1, Part(1.0)) == [], "the same again, as where it was asked for"
@@ -123,7 +123,7 @@ def test_parts_are_told_once_and_are_numbers():
             core.part(stage, part)
 
 
-def test_a_gradient_is_shortened_as_a_whole():
+def test_gradients_are_clipped_by_the_norm_over_all_stages():
     parts = (Part(9.0), Part(16.0))
     assert shortened(parts, None) == shortened(parts, 5.0) == 1.0
     assert shortened(parts, 1.0) == pytest.approx(0.2)

@@ -117,20 +117,20 @@ def test_every_message_has_its_golden_bytes(lane, name):
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN["exchange"] if "_before_" in name])
-def test_messages_without_what_was_appended_say_the_default(name):
-    """Nodes of before 1.3 bore out all of a correction; those of before 1.4 said nothing of the rounds before."""
+def test_messages_without_appended_fields_have_their_defaults(name):
+    """Nodes before 1.3 confirmed all of a correction; those before 1.4 reported nothing about earlier rounds."""
     before, name = GOLDEN["exchange"][name], name.partition("_before_")[0]
     assert decode("exchange", "peer", bytes.fromhex(before)) == EXCHANGE[name]
 
 
-def test_a_ready_of_before_1_4_frees_no_seat():
+def test_a_ready_message_before_version_1_4_frees_no_stage():
     ready = decode("crew", "peer", bytes.fromhex(GOLDEN["crew"]["ready_before_1_4"]))
     assert ready == CREW["ready"]
     assert ready.freed == ()
 
 
 @pytest.mark.parametrize("reference", [-1.0, math.nan, math.inf])
-def test_a_reference_is_a_number_from_0(reference):
+def test_a_reference_must_be_a_number_of_at_least_0(reference):
     frame = encode(msgspec.structs.replace(EXCHANGE["request"], reference=reference))
     with pytest.raises(RemoteProtocolError):
         decode("exchange", "peer", frame)
@@ -138,7 +138,7 @@ def test_a_reference_is_a_number_from_0(reference):
 
 @pytest.mark.parametrize("field", ["share", "clip"])
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, math.inf])
-def test_what_is_left_of_a_gain_and_of_a_difference_is_a_number_from_0_to_1(share, field):
+def test_kept_shares_of_gain_and_difference_must_be_from_0_to_1(share, field):
     frame = encode(msgspec.structs.replace(EXCHANGE["response"], **{field: share}))
     with pytest.raises(RemoteProtocolError):
         decode("exchange", "peer", frame)
@@ -146,18 +146,18 @@ def test_what_is_left_of_a_gain_and_of_a_difference_is_a_number_from_0_to_1(shar
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, math.inf])
 @pytest.mark.parametrize("name", ["request", "response"])
-def test_a_share_that_is_borne_out_is_a_number_from_0_to_1(name, share):
+def test_a_confirmed_share_must_be_from_0_to_1(name, share):
     frame = encode(msgspec.structs.replace(EXCHANGE[name], borne=share))
     with pytest.raises(RemoteProtocolError):
         decode("exchange", "peer", frame)
 
 
 @pytest.mark.parametrize(("lane", "name"), MESSAGES)
-def test_a_message_shares_no_memory_with_the_buffer_it_came_in(lane, name):
+def test_a_message_shares_no_memory_with_its_receive_buffer(lane, name):
     frame = bytearray(encode(MESSAGES[lane, name]))
     message = decode(lane, "peer", frame)
     frame[:] = bytes(len(frame))
-    frame.clear()  # an error while anything points into it
+    frame.clear()  # raises an error while anything refers to it
     assert message == MESSAGES[lane, name]
     assert hash(message) == hash(MESSAGES[lane, name]), "all parts are immutable"
 
@@ -206,8 +206,8 @@ def test_one_byte_beyond_the_limit_of_a_lane_is_too_long(lane, more, reason):
         wire.Attestations(CONTROL["told"].claims * 64),
     ],
 )
-def test_what_honest_senders_send_at_most_is_all_that_is_read(most):
-    """256 records in a frame, as were read once, cost five times what anybody sends."""
+def test_frames_longer_than_any_honest_one_are_refused(most):
+    """The former bound of 256 records per frame allowed five times the cost of any honest frame."""
     assert decode("control", "a", encode(most)) == most
     for name in most.__struct_fields__:
         items = getattr(most, name)

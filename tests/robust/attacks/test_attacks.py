@@ -1,4 +1,4 @@
-"""Attacks on vectors: every formula against loops over small numbers, and what makes each of them hard to see."""
+"""Attacks on vectors: every formula compared with loops over small numbers, and the properties that hide each attack."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ def test_gaussian_noise_has_the_size_that_the_formula_says_and_differs_between_r
     assert not torch.equal(messages[0], messages[1])
 
 
-def test_where_the_honest_agree_gaussian_noise_has_its_floor() -> None:
+def test_gaussian_noise_has_a_floor_where_honest_nodes_agree() -> None:
     seen = replace(drawn(4, 3, 10_000), honest=torch.ones(3, 10_000, dtype=torch.float64))
     assert float((crafted(gaussian(), seen) - 1.0).std()) == pytest.approx(0.1, rel=0.05)
 
 
-def test_a_stale_node_sends_its_vector_of_so_many_rounds_ago_and_stores_no_more() -> None:
+def test_a_stale_node_sends_its_vector_of_an_earlier_round() -> None:
     attack, memory, messages_of_rounds = Stale(lag=3), None, []
     for turn in range(8):
         seen = scene(round=turn, own=vectors((float(turn), 0.0))[0])
@@ -140,7 +140,7 @@ def test_a_mimic_without_warm_up_is_always_the_first_honest_node_it_knew() -> No
 
 
 def test_a_mimic_with_warm_up_finds_the_node_furthest_along_the_axis_of_most_difference() -> None:
-    """Honest nodes differ along (1, 1) mostly, and number 2 is the one far out."""
+    """Honest nodes differ mostly along (1, 1), and number 2 is the outlier."""
     honest = vectors((0.0, 0.1), (0.1, 0.0), (9.0, 9.0), (-0.1, 0.1), (-1.0, -1.2))
     seen = scene(honest=honest, members=torch.arange(5))
     attack, memory = Mimic(warmup=5), None
@@ -154,7 +154,7 @@ def test_a_mimic_with_warm_up_finds_the_node_furthest_along_the_axis_of_most_dif
     ("nodes", "bad", "expected"),
     [(16, 1, -0.08), (16, 3, 0.10), (16, 4, 0.21), (16, 5, 0.35), (50, 12, 0.34), (100, 20, 0.29), (100, 40, 0.90)],
 )
-def test_alie_takes_its_quantile_from_how_many_honest_nodes_must_be_further_out(nodes: int, bad: int, expected: float) -> None:
+def test_alie_derives_its_quantile_from_the_number_of_honest_nodes_beyond_it(nodes: int, bad: int, expected: float) -> None:
     assert quantile(nodes, bad) == pytest.approx(expected, abs=0.006)
 
 
@@ -177,7 +177,7 @@ def test_alie_is_one_and_a_half_deviations_below_the_mean_of_each_coordinate() -
 @examples(25)
 @given(seed=st.integers(0, 10_000), nodes=st.integers(2, 9), dim=st.integers(1, 12), direction=st.sampled_from(DIRECTIONS))
 def test_min_max_and_min_sum_take_the_largest_step_that_stays_inconspicuous(attack, seed, nodes, dim, direction):
-    """One step of the search further, and it would stand out (or γ is at its bound)."""
+    """One step of the search further it would exceed the bound (or γ is at its limit)."""
     seen = drawn(seed, nodes, dim)
     rows = seen.honest.tolist()
 
@@ -205,7 +205,7 @@ def _direction(name: str, rows: list[list[float]]) -> list[float]:
 
 
 def test_dissensus_pushes_each_receiver_away_from_the_mean_and_cancels_gossip() -> None:
-    """x_i + 3(x_i − μ), μ = (3, 2); with epsilon = h and uniform weights the honest pull to μ and the attacker's push sum to 0."""
+    """x_i + 3(x_i − μ), μ = (3, 2); with epsilon = h and uniform weights the honest pull to μ and the attack sum to 0."""
     assert crafted(dissensus(), scene()).tolist() == [[1.0 - 6.0, 2.0], [3.0, 0.0 - 6.0]]
     seen = drawn(5, 4, 3)
     messages = crafted(dissensus(epsilon=4.0), seen)
@@ -228,7 +228,7 @@ def test_equivocation_tells_even_and_odd_receivers_opposite_things() -> None:
 FOUR = vectors((0.0, 0.0), (2.0, 0.0), (0.0, 4.0), (9.0, 9.0))
 
 
-def test_edge_riding_sends_the_threshold_straight_uphill() -> None:
+def test_edge_riding_sends_the_threshold_along_the_gradient() -> None:
     """The gradient (3, 4) has length 5."""
     seen = scene(tau=torch.tensor([5.0, 10.0], dtype=torch.float64))
     assert crafted(edge_riding(), seen).tolist() == [[1.0 + 3.0, 2.0 + 4.0], [3.0 + 6.0, 0.0 + 8.0]]
@@ -236,13 +236,13 @@ def test_edge_riding_sends_the_threshold_straight_uphill() -> None:
 
 @pytest.mark.parametrize("seen", [scene(), scene(honest=FOUR, members=torch.arange(4))])
 def test_edge_riding_without_a_threshold_is_as_far_as_two_honest_vectors_are_apart(seen: Scene) -> None:
-    """√2 times the median distance from the mean; for an even number of them the middle of the two."""
+    """√2 times the median distance from the mean; for an even number the mean of the middle two."""
     away = median(distance(row, mean(seen.honest.tolist())) for row in seen.honest.tolist())
     steps = crafted(edge_riding(), seen) - seen.receivers
     assert steps.norm(dim=1).tolist() == pytest.approx([math.sqrt(2.0) * away] * 2)
 
 
-def test_edge_riding_max_goes_ten_means_uphill_and_never_less_than_ten() -> None:
+def test_edge_riding_max_moves_ten_times_the_mean_and_at_least_ten_uphill() -> None:
     """μ = (3, 2)."""
     seen = scene()
     steps = crafted(edge_riding_max(), seen) - seen.receivers
@@ -288,7 +288,7 @@ def test_a_sleeper_is_honest_for_half_of_the_run_and_then_another_attack(name: s
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
-def test_the_page_has_a_row_for_each_attack_with_each_of_its_parameters_and_their_defaults(name: str) -> None:
+def test_the_documentation_lists_each_attack_with_parameters_and_defaults(name: str) -> None:
     page = (Path(__file__).parents[3] / "docs" / "attacks.md").read_text()
     row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
     for parameter in inspect.signature(ATTACKS[name]).parameters.values():

@@ -26,7 +26,7 @@ INPUTS = torch.arange(30.0).view(5, 2, 3)
 
 
 def test_label_flip_is_its_own_inverse() -> None:
-    """y → C − 1 − y, and the message is the vector learned from that."""
+    """y → C − 1 − y, and the message is the vector trained on the flipped labels."""
     inputs, labels = LabelFlip().poison(INPUTS, LABELS, 10)
     assert labels.tolist() == [9, 8, 7, 0, 8]
     assert inputs is INPUTS
@@ -44,7 +44,7 @@ def test_a_class_that_the_task_does_not_have_is_refused(attack: LabelFlip | Clon
         attack.poison(INPUTS, LABELS.clamp(max=4), 5)
 
 
-def test_a_backdoor_puts_its_trigger_on_a_share_of_the_batch_and_teaches_its_class() -> None:
+def test_a_backdoor_adds_its_trigger_and_class_to_a_share_of_the_batch() -> None:
     inputs, labels = Backdoor(target=3, share=0.4, width=2, value=-1.0).poison(INPUTS, LABELS, 10)
     assert labels.tolist() == [3, 3, 2, 9, 1]
     assert inputs[:2].reshape(2, -1)[:, :2].tolist() == [[-1.0, -1.0]] * 2
@@ -55,7 +55,7 @@ def test_a_backdoor_puts_its_trigger_on_a_share_of_the_batch_and_teaches_its_cla
 
 
 def test_a_backdoor_without_bound_replaces_the_mean_of_all() -> None:
-    """boost = 0 is h/f: with 3 honest nodes that stand still the mean moves as if all had made the attacker's step."""
+    """boost = 0 means h/f: with 3 honest nodes that do not move, the mean moves as if all had made the attacker's step."""
     seen = scene(before=vectors((0.0, 0.0))[0], own=vectors((1.0, 2.0))[0], nodes=4, attackers=1)
     message = crafted(Backdoor(boost=0.0), seen)[0]
     assert message.tolist() == [3.0, 6.0]
@@ -68,7 +68,7 @@ def test_clones_all_send_the_vector_of_the_first_of_them() -> None:
     assert crafted(Clones(), scene()).tolist() == [[2.0, 2.0]] * 2
 
 
-def test_tracker_attacks_are_sized_in_honest_gradients() -> None:
+def test_tracker_attacks_are_measured_in_honest_gradient_norms() -> None:
     """ȳ = (3, 2); two gradients of lengths 5 and 15, so ‖g‖ = 10; ḡ points along (3, 4)."""
     seen = scene(gradients=vectors((3.0, 4.0), (9.0, 12.0)))
     assert crafted(constant(), seen)[0].tolist() == pytest.approx([3.0 - 100.0 * 0.6, 2.0 - 100.0 * 0.8])
@@ -82,14 +82,14 @@ def test_tracker_attacks_are_sized_in_honest_gradients() -> None:
     assert (crafted(rand(), unknown) - seen.receivers).norm(dim=1).tolist() == pytest.approx([50.0, 50.0])
 
 
-def test_a_one_shot_acts_in_four_rounds_only() -> None:
+def test_a_one_shot_attack_acts_in_four_rounds_only() -> None:
     seen = scene(rounds=300)
     lied = [r for r in range(40) if not torch.equal(crafted(one_shot(), replace(seen, round=r))[0], seen.own)]
     assert lied == [20, 21, 22, 23]
     assert float((crafted(one_shot(), replace(seen, round=20))[0] - seen.receivers[0]).norm()) == pytest.approx(500.0)
 
 
-def test_a_reversed_memory_is_said_with_squares_as_one_likes_and_an_honest_model() -> None:
+def test_a_reversed_memory_has_any_second_moments_and_an_honest_model() -> None:
     forged = ATTACKS["memory_reversed"](scale=3.0, square=0.0)
     mean, square = forged.forged(torch.tensor([1.0, -2.0]), torch.tensor([4.0, 5.0]))
     assert mean.tolist() == [-3.0, 6.0]
@@ -126,7 +126,7 @@ def test_every_hostile_payload_is_refused_for_the_reason_it_was_made_for(name: s
 
 @pytest.mark.parametrize("codec", ["identity", "fp16", "bf16"])
 @pytest.mark.parametrize("support", sorted(SUPPORTS))
-def test_huge_numbers_are_finite_and_pass_as_numbers_so_only_arithmetic_can_stop_them(support: str, codec: str) -> None:
+def test_huge_finite_numbers_pass_decoding(support: str, codec: str) -> None:
     values = _read(ATTACKS["huge"]().distort(_payload(support, codec)), codec)  # type: ignore[attr-defined]
     assert bool(torch.isfinite(values).all())
     assert float(values.abs().min()) > 6e4
@@ -137,8 +137,8 @@ def test_bytes_that_are_no_payload_stay_unchanged(name: str) -> None:
     assert ATTACKS[name]().distort(b"") == b""  # type: ignore[attr-defined]
 
 
-def test_in_a_simulation_bad_payloads_are_numbers_that_a_rule_must_not_touch() -> None:
-    """NaN: absent after any check. 1e38 is finite, and its square is not in float32."""
+def test_in_simulations_bad_payloads_are_non_finite_or_huge_numbers() -> None:
+    """NaN counts as absent after any check. 1e38 is finite, but its square overflows float32."""
     assert all(math.isnan(x) for x in crafted(ATTACKS["nan"](), scene())[0].tolist())
     huge = crafted(ATTACKS["huge"](), scene())[0].float()
     assert bool(torch.isfinite(huge).all())

@@ -1,4 +1,4 @@
-"""The preset for strangers, against every attack there is on what it tells: an open swarm with one bad member in five keeps learning."""
+"""The preset for strangers against every attack on messages: an open swarm with one Byzantine member in five keeps learning."""
 
 import pytest
 
@@ -16,7 +16,7 @@ TOLD = sorted(targeting("vector", "data", "wire"))
 
 
 def open_swarm(seed, *assignments):
-    """A scenario with every key of the preset that a scenario has; the task, the rate and who is bad are those of the tables."""
+    """Return a scenario with every key of the preset that a scenario has; task, rate and Byzantine nodes are those of the tables."""
     preset = toml.convert(presets.filled({}, "open", Scenario), Scenario)
     of_tables = [each for each in tables.COMMON if each.startswith(("simulate", "task", "partition", "optimizer", "pace.evaluate"))]
     made = toml.apply_set(
@@ -44,5 +44,5 @@ def test_three_liars_of_sixteen_do_not_stop_an_open_swarm(kind):
 
 
 @pytest.mark.acceptance
-def test_without_an_attack_safety_costs_half_a_point_at_most():
+def test_without_an_attack_the_preset_costs_at_most_half_a_point():
     assert percent() >= percent("preset=custom", "byzantine_fraction=0", "robust.rule=mean") - PRICE

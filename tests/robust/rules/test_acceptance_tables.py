@@ -1,6 +1,6 @@
-"""The tables of rules against attacks, through what `starling simulate` runs: figures from 80 % on within two points, and the same order.
+"""The tables of rules against attacks, as run by `starling simulate`: figures from 80 % on within two points, and in the same order.
 
-Below that a swarm has lost, and how badly is a matter of chance; so it is where a rule is overrun now and then (`Design.chance`).
+Below 80 % a swarm has failed, and its accuracy is random; so is that of a rule that is sometimes overrun (`Design.chance`).
 """
 
 from itertools import combinations
@@ -44,7 +44,7 @@ def test_every_cell_of_a_row_holds(table, design):
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("table", TABLES)
-def test_rules_that_are_clearly_apart_at_their_worst_are_in_the_same_order(table):
+def test_clearly_different_rules_keep_the_tables_order(table):
     sure = [d for d in TABLES[table] if COLUMNS[d.accuracy.index(min(d.accuracy))] not in d.chance]
     worst = {design: min(cell(design, column) for column in COLUMNS) for design in sure}
     for one, other in combinations(sure, 2):
@@ -53,7 +53,7 @@ def test_rules_that_are_clearly_apart_at_their_worst_are_in_the_same_order(table
             assert (worst[one] > worst[other]) == (expected > 0), (one.name, other.name)
 
 
-def test_the_tables_are_whole():
+def test_the_tables_are_complete():
     for designs, count in ((ALL_TO_ALL, 12), (EQUAL_BYTES, 13), (EVERY_ROUND, 5)):
         assert len(designs) == len({design.name for design in designs}) == count
         assert all(len(design.accuracy) == len(COLUMNS) for design in designs)

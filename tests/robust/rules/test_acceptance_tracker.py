@@ -1,7 +1,7 @@
-"""The tables of trackers against liars, as `starling simulate` runs them: where 80 % are left, three seeds' mean is not two points worse.
+"""The tables of trackers against liars, as run by `starling simulate`: above 80 %, the mean of three seeds is at most two points lower.
 
-What they are compared with clips by the norm of the last gradient; a running mean does no worse, with four liars up to three points better.
-Below 80 % a swarm has lost, and how badly is a matter of chance.
+The reference clips by the norm of the last gradient; a running mean does no worse, with four liars up to three points better.
+Below 80 % a swarm has failed, and its accuracy is random.
 """
 
 import pytest
@@ -35,7 +35,7 @@ def close(design, measured, place):
 
 @pytest.mark.acceptance
 def test_three_of_sixteen_that_lie_about_trackers_do_not_stop_the_defended_one():
-    """Ten gradients in the wrong direction, in every exchange: plain gradient tracking ends at 4 %."""
+    """Ten gradients in the wrong direction in every exchange: plain gradient tracking ends at 4 %."""
     place = COLUMNS.index(("const", 3))
     close(BEST, tracker_cell(BEST, COLUMNS[place]), place)
 
@@ -56,24 +56,24 @@ def test_every_cell_with_lies_about_model_and_tracker_holds(design):
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("design", UNTRACKED, ids=lambda design: design.name)
-def test_without_liars_methods_without_trackers_are_as_good(design):
+def test_without_liars_methods_without_trackers_are_equally_good(design):
     close(design, tracker_cell(design, COLUMNS[0]), 0)
 
 
 @pytest.mark.acceptance
-def test_thresholds_of_each_ends_own_cost_ten_points_without_any_liar_and_the_smaller_of_both_nothing():
+def test_separate_thresholds_cost_ten_points_without_liars_and_common_ones_nothing():
     plain, own, smaller = (tracker_cell(design, COLUMNS[0]) for design in (BY_NAME["plain"], PER_NODE, SMALLER))
     assert own <= plain - 10.0
     assert smaller == pytest.approx(plain, abs=1.0)
 
 
 @pytest.mark.acceptance
-def test_a_quarter_a_leak_of_a_fifth_and_a_cap_of_one_stand_three_of_sixteen_whatever_they_say():
+def test_the_recommended_bounds_tolerate_three_liars_of_sixteen():
     assert tracker_cell(BEST, COLUMNS[0]) >= 95.5
     assert all(tracker_cell(BEST, column) >= 93.0 for column in COLUMNS if column[1] == 3)
 
 
-def test_the_tables_are_whole_and_the_best_row_is_the_default():
+def test_the_tables_are_complete_and_the_best_row_is_the_default():
     assert (len(TRACKERS), len(BOTH), len(UNTRACKED)) == (10, 4, 2)
     assert all(len(design.accuracy) == len(COLUMNS) for design in TRACKERS)
     assert all(len(design.accuracy) == len(BOTH_COLUMNS) for design in BOTH)

@@ -1,4 +1,4 @@
-"""FoolsGold's weights: clones lose theirs and honest peers do not, and what passes."""
+"""FoolsGold's weights: clones lose theirs and honest peers do not; and which attackers pass."""
 
 import math
 
@@ -24,7 +24,7 @@ def alphas(*rows):
 
 
 def as_written(alike):
-    """Algorithm 1, number by number, where no cosine is negative."""
+    """Compute Algorithm 1 number by number, for non-negative cosines."""
     count = len(alike)
     cs = [[float(alike[i][j]) for j in range(count)] for i in range(count)]
     v = [max(row) + 1e-5 for row in cs]
@@ -41,7 +41,7 @@ def as_written(alike):
 
 @given(count=st.integers(2, 9), seed=seeds, spread=st.sampled_from([0.05, 0.5, 3.0]))
 @examples(60)
-def test_it_is_algorithm_1_where_no_similarity_is_negative(count, seed, spread):
+def test_weights_equal_algorithm_1_for_non_negative_similarities(count, seed, spread):
     alike = similarity(1.0 + spread * torch.randn(count, 12, generator=generator(seed, "exact")).abs())
     assert weights(alike).tolist() == pytest.approx(as_written(alike), abs=1e-9)
 
@@ -50,18 +50,18 @@ def test_it_is_algorithm_1_where_no_similarity_is_negative(count, seed, spread):
     ("rows", "expected"),
     [
         ((HONEST, CLONE, CLONE, CLONE), [1.0] * 5 + [0.0] * 3),
-        ((HONEST[:2], CLONE.expand(20, -1)), [1.0] * 2 + [0.0] * 20),  # also as a majority
+        ((HONEST[:2], CLONE.expand(20, -1)), [1.0] * 2 + [0.0] * 20),  # also if clones are a majority
         ((HONEST[:1],), [1.0]),
         ((HONEST[:0],), []),
         ((torch.zeros(2, 200), HONEST[:2]), [1.0] * 4),  # without a history
-        ((HONEST, HONEST[:1]), [0.0, 1.0, 1.0, 1.0, 1.0, 0.0]),  # a copy of an honest peer takes its weight along
+        ((HONEST, HONEST[:1]), [0.0, 1.0, 1.0, 1.0, 1.0, 0.0]),  # a copy of an honest peer removes the weight of both
     ],
 )
 def test_clones_lose_all_weight_and_others_none(rows, expected):
     assert alphas(*rows).tolist() == expected
 
 
-def test_a_peer_that_is_a_little_similar_to_clones_is_pardoned():
+def test_a_peer_slightly_similar_to_clones_keeps_its_weight():
     clone = histories(1, 400, "clone")
     honest = histories(1, 400, "honest") + 0.8 * clone
     alike = similarity(torch.cat((honest, clone, clone, histories(2, 400, "others"))))
@@ -74,7 +74,7 @@ def test_a_peer_that_is_a_little_similar_to_clones_is_pardoned():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_where_all_are_clones_every_weight_is_zero(dtype):
+def test_if_all_are_clones_every_weight_is_zero(dtype):
     for draw in range(100):
         count = 2 + draw % 7
         clone = torch.randn(1, 3 + 7 * draw, generator=generator(draw, "clones"), dtype=dtype)
@@ -110,7 +110,7 @@ def test_batches_are_independent_and_inputs_are_not_modified():
         assert torch.equal(together[row], alphas(rows[row]))
 
 
-def test_sybils_that_differ_pass():
-    """Each trains on poisoned data of its own: alike in purpose, not in direction."""
+def test_sybils_with_different_updates_pass():
+    """Each trains on its own poisoned data, so their directions differ."""
     purpose = histories(1, 400, "poison")
     assert alphas(histories(4, 400, "honest"), histories(4, 400, "sybils") + 0.4 * purpose)[4:].min() > 0.9

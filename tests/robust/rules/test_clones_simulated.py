@@ -1,4 +1,4 @@
-"""What `starling simulate` says of FoolsGold where attackers tell all the same: as on whole nodes, and as published tables have it."""
+"""FoolsGold against identical attackers in `starling simulate`: as on whole nodes, and as in published tables."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def end(*assignments):
 
 
 @pytest.mark.slow
-def test_the_simulator_detects_half_of_all_nodes_as_clones_too():
+def test_the_simulator_detects_clones_even_if_they_are_half_of_all_nodes():
     accuracy, success = end(*SMALL, "robust.rule=foolsgold")
     worse, wanted = end(*SMALL, "robust.rule=mean")
     assert success < 0.05
@@ -37,7 +37,7 @@ def test_the_simulator_detects_half_of_all_nodes_as_clones_too():
 
 
 def mean_of_two(rule, bad_ones):
-    """Accuracy and attack success over two seeds: what the first of the clones has of class 1 decides much."""
+    """Return accuracy and attack success over two seeds, since the first clone's samples of class 1 matter much."""
     both = []
     for seed in (0, 1):
         liars = torch.randperm(NODES, generator=torch.Generator().manual_seed(11 + seed))[:bad_ones].tolist()
@@ -48,8 +48,9 @@ def mean_of_two(rule, bad_ones):
 
 @pytest.mark.acceptance
 def test_five_clones_of_sixteen_fail_at_little_cost():
-    """Softmax regression, Dirichlet(0.5), all hear all, 100 rounds. Elsewhere in percent 86 and a success of 1, the mean 79 and 50; if
-    nobody attacks 89 and 90."""
+    """Softmax regression, Dirichlet(0.5), complete overlay, 100 rounds. Published in percent: 86 and a success of 1, the mean 79 and 50;
+    without attackers 89 and 90.
+    """
     accuracy, success = mean_of_two("foolsgold", 5)
     worse, wanted = mean_of_two("mean", 5)
     assert success < 0.03

@@ -1,4 +1,4 @@
-"""Combining rules give the values of their definitions, ties and absences included."""
+"""Combining rules agree with their definitions, with ties and absent peers too."""
 
 import math
 from itertools import combinations
@@ -63,13 +63,13 @@ def test_a_centered_clip_that_clips_nothing_is_the_mean_wherever_it_starts():
 
 
 def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two():
-    """torch.median gives the lower."""
+    """torch.median returns the lower one."""
     assert of_rows("median", rows=torch.tensor([[1.0], [8.0], [3.0], [6.0]])).item() == 4.5
 
 
 @pytest.mark.parametrize("count", range(1, 20))
-def test_a_network_sorts_zeros_and_ones(count):
-    """The zero-one principle: a network that sorts those sorts everything; sampled where there are too many."""
+def test_a_sorting_network_sorts_zeros_and_ones(count):
+    """By the zero-one principle such a network sorts everything; inputs are sampled where there are too many."""
     rows = torch.randint(0, 2, (count, 4096), generator=torch.Generator().manual_seed(count)).float()
     for wanted in ((count // 2,), tuple(range(count))):
         net = network(count, wanted)
@@ -78,8 +78,8 @@ def test_a_network_sorts_zeros_and_ones(count):
             assert torch.equal(found[index], rows.sort(dim=0).values[index])
 
 
-def test_steps_that_no_output_depends_on_are_left_out():
-    """Sixteen rows: 63 comparators are 126 steps; the median needs 53 of them, and of some only one half."""
+def test_unneeded_steps_of_a_sorting_network_are_left_out():
+    """Sixteen rows: 63 comparators are 126 steps; the median needs 53 of them, some only in one half."""
     assert len(network(16, tuple(range(16))).steps) == 126
     assert len(network(16, (7, 8)).steps) < 2 * 53
 
@@ -93,7 +93,7 @@ def test_steps_that_no_output_depends_on_are_left_out():
         (2, (1, 2, 3, 4, 5, 6), [1, 1, 1, 1, 1, 0], 5 * 1),  # five, f' = 2: the smallest
         (2, (1, 2, 3, 4, 5, 6), [1, 1, 1, 1, 0, 0], 1 + 2 + 2 + 2),  # four, f' = 1: the second
         (2, (1, 2, 3, 4, 5, 6), [1, 1, 1, 0, 0, 0], 3 * 1),  # three, f' = 1: the smallest
-        (2, (1e9, 1, 1e9, 1, 1, 1e9), [1, 0, 0, 0, 0, 0], KAPPA * 0.25),  # f' = 0: held to our own step
+        (2, (1e9, 1, 1e9, 1, 1, 1e9), [1, 0, 0, 0, 0, 0], KAPPA * 0.25),  # f' = 0: bounded by our own step
         (2, (1e9, 1, 1e9, 1, 1, 1e9), [0, 0, 1, 0, 0, 1], 2 * KAPPA * 0.25),
     ],
 )
@@ -112,7 +112,7 @@ def test_cs_nnm_is_the_trimmed_mean_of_nearest_means_of_what_cs_plus_clips(f):
     tau = distances.sort().values[6 - 2 * f - 1]
     clipped = own + (received - own) * (tau / distances).clamp(max=1.0)[:, None]
     order = distances.argsort()
-    nearest = torch.cat([own[None], clipped[order]])  # our own nearest are those before clipping
+    nearest = torch.cat([own[None], clipped[order]])  # our own nearest are taken before clipping
     means = [nearest[: 7 - f].mean(dim=0)]
     for index in range(1, 7):
         apart = (nearest - nearest[index]).norm(dim=1)
@@ -139,7 +139,7 @@ def test_more_byzantine_peers_than_cs_nnm_is_set_for_cost_a_bounded_step(liars):
     tau = float((received - own).norm(dim=1).max())
     received[:liars] = 1e6
     away = float((combine(rule("cs_nnm", {"f": 2}), own, received, present, before) - own).norm())
-    if liars < 5:  # else the second nearest is one of them
+    if liars < 5:  # otherwise the second nearest is one of them
         assert away <= 7**0.5 * tau
     selected = combine(rule("trimmed_mean", {"f": 2}, "nnm", {"f": 2}), own, received, present, before)
     if liars > 3:
@@ -165,16 +165,16 @@ def test_sac_clips_at_a_multiple_of_the_running_mean_of_our_own_steps():
         ("clipped_gossip", {"f": 1}, (1, 2, 3, 10), (1, 1, 1, 1), (1 + 2 + 3 + math.sqrt(1 + 4 + 9)) / 5),
         ("nna", {"f": 1}, (1, 2, 3, 4), (1, 1, 1, 1), 6 / 4),
         ("nna", {"f": 1}, (1, 2, 3, 4), (0, 1, 1, 1), (2 + 3) / 4),
-        ("ubar", {}, (5,), (1,), 0),  # with k = 1 any vector would be the best of those that are worse
+        ("ubar", {}, (5,), (1,), 0),  # with k = 1 any vector would be the best of the worse ones
     ],
 )
-def test_values_on_a_line(name, params, distances, there, expected):
+def test_rules_give_the_values_of_examples_on_a_line(name, params, distances, there, expected):
     own, received, _ = line(*map(float, distances))
     assert moved(name, params, own, received, torch.tensor(there, dtype=torch.bool)) == pytest.approx(expected)
 
 
 def test_balance_accepts_within_a_decaying_share_of_the_own_norm():
-    """gamma = 0.5 of a norm of 10; after 7 rounds with a decay of 0.1 half of that."""
+    """gamma = 0.5 of a norm of 10; half of that after 7 rounds with a decay of 0.1."""
     own, received, present = line(4.0, 6.0, 2.0)
     own[1] = 10.0
     received[:, 1] = 10.0
@@ -188,11 +188,11 @@ def test_balance_accepts_within_a_decaying_share_of_the_own_norm():
     assert torch.equal(none, own)
 
 
-def test_ubar_takes_the_nearest_that_are_no_worse_and_else_the_best():
+def test_ubar_takes_the_nearest_models_that_are_no_worse_or_else_the_best():
     own, received, present = line(-3.0, 1.0, 2.0, -1.0)
-    own[0] = 2.5  # losses of the nearest two: 1 and 2, both lower than ours
+    own[0] = 2.5  # losses of the two nearest: 1 and 2, both lower than ours
     assert moved("ubar", {"share": 0.5}, own, received, present) == pytest.approx(0.5 * 2.5 + 0.5 * 1.5)
-    own[0] = 0.5  # nearest are 1 and −1 or 2: all worse, 1 the least so
+    own[0] = 0.5  # the nearest are 1 and −1 or 2: all worse, 1 the least so
     assert moved("ubar", {"share": 0.5}, own, received, present) == pytest.approx(0.5 * 0.5 + 0.5 * 1.0)
     with pytest.raises(ValueError, match="ubar needs the losses"):
         rule("ubar").combine(own[:0], own, received, present, own, None)
@@ -254,7 +254,7 @@ def test_the_flag_aggregator_keeps_what_most_updates_share_at_their_median_lengt
 
 
 def test_flag_ignores_updates_of_length_0():
-    """As replays of the first model in the first round: three among six."""
+    """For example replays of the initial model in the first round: three of six."""
     own, received = torch.ones(1, 5), torch.zeros(1, 6, 5)
     received[0, :3] = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.9], [1.0, 1.0, 1.0, 0.9, 1.0], [1.0, 1.0, 0.9, 1.0, 1.0]])
     combined = combine(rule("flag"), own, received, here(6)[None], torch.zeros(1, 5))
@@ -318,7 +318,7 @@ def test_parameters_out_of_bounds_are_refused_in_one_line(name, params, reason):
 @pytest.mark.parametrize(
     ("name", "f", "k"), [("trimmed_mean", 2, 3), ("meamed", 2, 3), ("krum", 2, 2), ("bulyan", 1, 3), ("mda", 2, 3), ("nna", 2, 2)]
 )
-def test_too_few_vectors_are_an_error_and_not_a_weaker_defense(name, f, k):
+def test_too_few_vectors_are_an_error(name, f, k):
     own, received, present, _ = example(1, k=k)
     with pytest.raises(BreakdownExceeded, match=rf"{name}: f = {f} needs at least"):
         combine(rule(name, {"f": f}), own, received, present, own)
@@ -349,7 +349,7 @@ def test_too_many_subsets_are_refused():
     ],
 )
 def test_a_rule_reports_peers_that_it_excluded_or_clipped_to_less_than_half(name, params, excluded):
-    """At 1, 2, 3 and 60: 3 is clipped a little by most, which is not reported."""
+    """At 1, 2, 3 and 60: most clip 3 a little, which is not reported."""
     own, received, present = line(1.0, 2.0, 3.0, 60.0)
     of = rule(name, params)
     found = of.combine(of.start(own), own, received, present, own, None)[2]

@@ -1,4 +1,4 @@
-"""The facts of rules, known without torch, are those of the rules; settings past the breakdown point are refused."""
+"""The torch-free facts of rules agree with the rules; settings past the breakdown point are refused."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ PER_ROW = {"nothing": 0, "number": 1, "model": 40, "peers": 64 * 40}
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_the_facts_of_a_rule(name):
+def test_the_facts_of_rules_agree_with_the_rules(name):
     known, least = RULES.facts(name), RULES.facts(name).least_peers(2)
     assert rule(name, PARAMS.get(name)).start(example(1, (2,))[0]).shape == (2, PER_ROW[known.memory])
     check(name, max(least, 8), 2, min(known.share, 0.2))

@@ -17,7 +17,7 @@ OF = rule("foolsgold")
 
 
 def steps(turn, dim=D):
-    """(k, d) updates of a round: each in a direction of its own and some noise, clones alike."""
+    """Return (k, d) updates of a round: each in its own direction with some noise, clones alike."""
     own = torch.randn(K, dim, generator=generator(0, "direction"))
     moved = own + 0.3 * torch.randn(K, dim, generator=generator(turn, "noise"))
     moved[CLONES[1]] = moved[CLONES[0]]
@@ -25,7 +25,7 @@ def steps(turn, dim=D):
 
 
 def play(rounds=5, dim=D, slots=None, present=HERE, received=steps):
-    """The result of the last round, the state, the excluded peers; our own vector is 0, `present` may depend on the round."""
+    """Return the result of the last round, the state, and the excluded peers; the own vector is 0, `present` may depend on the round."""
     own = torch.zeros(dim)
     state, combined, excluded = OF.start(own), own, None
     for turn in range(rounds):
@@ -88,7 +88,7 @@ def test_a_huge_update_affects_only_its_own_history():
     assert excluded.tolist() == EXCLUDED
 
 
-def test_a_history_outlasts_a_few_rounds_of_other_behaviour():
+def test_a_history_persists_through_a_few_rounds_of_other_behaviour():
     def received(turn, dim):
         vectors = steps(turn, dim)
         if turn >= 10:

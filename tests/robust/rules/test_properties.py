@@ -44,7 +44,7 @@ def test_moving_all_vectors_moves_the_result(name):
 
 @every
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_many_rows_at_once_are_each_as_if_alone_to_the_bit(name, dtype):
+def test_batched_rows_equal_single_ones_bit_for_bit(name, dtype):
     for rows, dim in (((3, 2), 65), ((3,), CHUNK + 7)):
         own, received, present, before = example(4, rows, dim, dtype=dtype)
         present[0, ..., 1] = False
@@ -59,7 +59,7 @@ def test_many_rows_at_once_are_each_as_if_alone_to_the_bit(name, dtype):
 
 
 @every
-def test_the_size_of_blocks_changes_no_bit(name):
+def test_the_block_size_changes_no_bit(name):
     own, received, present, before = example(5, (1,), 5 * CHUNK + 13, dtype=torch.float32)
     present[0, 3] = False
     of = EVERY[name]
@@ -85,7 +85,7 @@ def test_values_of_absent_peers_are_ignored_even_if_not_finite(name):
 
 
 @every
-def test_alone_the_own_vector_is_unchanged_to_the_bit(name):
+def test_without_peers_the_own_vector_is_bitwise_unchanged(name):
     own, received, present, before = example(7, (2,), dtype=torch.float32)
     present[0] = False
     combined = combine(EVERY[name], own, received, present, before)
@@ -109,7 +109,7 @@ def test_inputs_are_not_modified_and_share_no_memory_with_the_result(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_present_vectors_never_count_for_absent_ones(name):
-    """One of seven peers is there: it moves us by no more than a share of a combination of all of them would give it, 1/(m − 2b)."""
+    """One of seven peers is present: its effect is at most that of its share in a combination of all, 1/(m − 2b)."""
     own, received, present, _ = example(10)
     present[1:] = False
     moved = combine(RULES[name], own, received, present, own) - own
@@ -119,7 +119,7 @@ def test_present_vectors_never_count_for_absent_ones(name):
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - {"mean", "foolsgold"}))
 @given(seed=seeds, far=st.sampled_from([30.0, 1e6, 1e30, 3e38]), apart=st.booleans(), dtype=st.sampled_from([torch.float32, torch.float64]))
 @examples(15)
-def test_as_many_liars_as_a_rule_tolerates_do_not_carry_it_away(name, seed, far, apart, dtype):
+def test_a_rule_withstands_its_tolerated_number_of_liars(name, seed, far, apart, dtype):
     own, received, present, before = example(seed, dtype=dtype)
     liars = tolerated(name)
     spread = max(float((vectors - own).norm()) for vectors in (*received, before))
@@ -135,13 +135,13 @@ def test_as_many_liars_as_a_rule_tolerates_do_not_carry_it_away(name, seed, far,
 
 
 @pytest.mark.parametrize("name", ["median", "trimmed_mean", "meamed", "geometric_median", "mda", "krum", "multi_krum", "flag"])
-def test_one_majority_of_liars_carries_it_away(name):
+def test_a_majority_of_liars_breaks_every_rule(name):
     own, received, present, before = example(11)
     received[: K // 2 + 2] = 1e6
     assert float((combine(RULES[name], own, received, present, before) - own).norm()) > 1e6
 
 
-def test_one_liar_carries_the_mean_away():
+def test_one_liar_breaks_the_mean():
     own, received, present, before = example(12)
     received[3] = 1e9
     assert float(combine(RULES["mean"], own, received, present, before).norm()) > 1e8
@@ -149,7 +149,7 @@ def test_one_liar_carries_the_mean_away():
 
 @given(seed=seeds, exponent=st.integers(-30, 30))
 @examples(30)
-def test_one_message_moves_sac_by_two_thresholds_at_most(seed, exponent):
+def test_one_message_moves_sac_by_at_most_two_thresholds(seed, exponent):
     own, received, present, before = example(seed)
     tau = 3.0 * float((own - before).norm())
     first = combine(RULES["sac"], own, received, present, before)
@@ -159,8 +159,8 @@ def test_one_message_moves_sac_by_two_thresholds_at_most(seed, exponent):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["median", "multi_krum", "geometric_median", "cs_plus", "bulyan", "nnm+trimmed_mean"])
-def test_beyond_inputs_and_result_a_rule_takes_a_few_blocks_of_memory(name):
-    """16 vectors of half a million: 32 MB that a careless definition copies, for nearest neighbor mixing thirteen times."""
+def test_rules_need_only_a_few_blocks_of_additional_memory(name):
+    """16 vectors of half a million: a naive definition copies these 32 MB, for nearest-neighbor mixing thirteen times."""
     own, received, present, before = example(13, dim=500_000, k=15, dtype=torch.float32)
     of = EVERY[name]
     combine(of, own[:50_000], received[:, :50_000], present, before[:50_000])

@@ -1,4 +1,4 @@
-"""Krum and multi-Krum against the definition of the paper, by going through all subsets."""
+"""Krum and multi-Krum compared with the paper's definition by enumeration of all subsets."""
 
 from itertools import combinations
 
@@ -14,7 +14,7 @@ SIZES = [(n, f) for n in range(5, 10) for f in (1, 2) if n >= 2 * f + 3]
 
 
 def by_definition(vectors, f):
-    """Score of each of n vectors: of all sets of n − f − 2 others, the least sum of squared distances.
+    """Return the score of each of n vectors: the smallest sum of squared distances over all sets of n − f − 2 others.
 
     Source: Blanchard et al. 2017 (arXiv:1703.02757), section 4.
     """
@@ -29,9 +29,9 @@ def by_definition(vectors, f):
 
 
 def drawn(seed, n, f):
-    """n vectors of 3 numbers: clusters of f and f + 1 that are tight, and the others far apart.
+    """Draw n vectors of 3 numbers: tight clusters of f and f + 1, and the others far apart.
 
-    Whether one neighbor more or less counts decides which of these wins.
+    Whether one neighbor more or less counts decides which cluster wins.
     """
     chance = generator(seed, "krum")
     vectors = 6.0 * torch.randn(n, 3, generator=chance, dtype=torch.float64)
@@ -43,7 +43,7 @@ def drawn(seed, n, f):
 @pytest.mark.parametrize(("n", "f"), SIZES)
 @given(seed=seeds)
 @examples(20)
-def test_the_vectors_of_lowest_score_are_those_of_the_definition(n, f, seed):
+def test_selected_vectors_have_the_definition_s_lowest_scores(n, f, seed):
     vectors = drawn(seed, n, f)
     score = by_definition(vectors, f)
     order = sorted(range(n), key=score.__getitem__)

@@ -1,4 +1,4 @@
-"""Nodes are polled while somebody looks, at most once a second, and let go when nobody does; one doctor at a time."""
+"""Nodes are polled while a page is open, at most once a second, and released afterwards; one doctor at a time."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.harness.tui.looking import CHECKS, CannedSource, examined, swarm
 
 
 class Counting(CannedSource):
-    """Counts how often it is polled."""
+    """Counts polls."""
 
     polled = 0
 

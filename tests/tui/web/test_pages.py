@@ -1,4 +1,4 @@
-"""What the web page is told: the words of the terminal UI, whatever the address asks for."""
+"""The web page's data: the texts of the terminal UI, for any request."""
 
 import json
 from pathlib import Path
@@ -25,12 +25,12 @@ def view(readings, selected=0):
 
 
 def told(page, at, verdicts=None, **asked):
-    """What JavaScript gets."""
+    """Return what JavaScript gets."""
     return json.loads(msgspec.json.encode(document(Asked(page=page, **asked), at, verdicts)))
 
 
 def texts(block):
-    """Every text of a block or document, flat."""
+    """Yield every text of a block or document."""
     match block:
         case str():
             return [block]
@@ -48,14 +48,14 @@ def test_the_page_has_every_screen_of_the_terminal_ui():
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("at", [NOTHING, View((Reading("node-0"),), now=NOW), view((Reading("node-0", bare()),)), view(swarm(8))], ids=str)
-def test_every_page_is_there_whatever_is_known(page, at):
+def test_every_page_is_served_with_any_data(page, at):
     shown = told(page, at)
     assert shown["page"] == page
     assert shown["blocks"]
     assert (shown["problem"] is None) == (at.snapshot is not None)
 
 
-def test_pages_say_what_the_terminal_ui_says():
+def test_pages_have_the_texts_of_the_terminal_ui():
     shown = {page: " ".join(texts(told(page, view(swarm(8), 1))["blocks"])) for page in PAGES}
     for words in ("● training", "helping: 15 exchanges with 7 peers", "pairwise edge tracking", "▓▓▓▓▓▓▓▓▓░ 93 %", "consensus distance"):
         assert words in shown["node"]
@@ -132,7 +132,7 @@ def test_control_characters_of_others_do_not_reach_the_page():
     at = view((Reading(bad, hostile, run_dir=Path()),))
     for page in PAGES:
         shown = told(page, at, [Check("a", "ok", bad, bad)], peer=hostile.peers[0].peer)
-        named = [node.pop("name") for node in shown["nodes"]]  # an address, which is never shown
+        named = [node.pop("name") for node in shown["nodes"]]  # an address, which the page never shows
         assert named == [bad]
         assert not [text for text in texts(shown) if "\x1b" in text or "\u202e" in text]
 

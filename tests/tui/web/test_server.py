@@ -1,4 +1,4 @@
-"""The page's HTTP: nothing without the token, from another name or by another method; heads are bounded; nothing of other origins."""
+"""The page's HTTP: nothing without the token, under another host name or method; bounded headers; no other origins."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ async def documents(asked):
 
 
 def served(*requests, token=TOKEN):
-    """The answers to raw requests, in which PORT is the port; an answer is (status, headers, body)."""
+    """Return the answers (status, headers, body) to raw requests, in which PORT is the port."""
 
     async def ask():
         async with PageServer(documents, token).listening(0) as address:
@@ -85,7 +85,7 @@ def test_the_page_its_files_and_its_figures_are_served_under_the_token():
         (b"", None),
     ],
 )
-def test_what_is_refused_and_what_is_not(request_bytes, status):
+def test_which_requests_are_refused(request_bytes, status):
     ((found, headers, body),) = served(request_bytes)
     assert found == status
     if status not in (200, None):
@@ -110,20 +110,20 @@ def test_every_answer_forbids_other_origins_frames_caches_and_referrers():
         assert not [name for name in headers if name.startswith("access-control")]
 
 
-def test_the_files_name_no_other_origin_and_hold_no_inline_script():
+def test_the_page_s_files_have_no_other_origin_and_no_inline_script():
     for _, _, body in served(*(get(f"/{TOKEN}/{name}") for name in FILES)):
         assert set(re.findall(rb"https?://[^\s\"']+", body)) <= {b"http://www.w3.org/2000/svg"}
         assert b"innerHTML" not in body
         assert b"style=" not in body
 
 
-def test_a_token_is_new_each_time_and_long():
+def test_tokens_are_long_and_unique():
     tokens = {PageServer(documents).token for _ in range(8)}
     assert len(tokens) == 8
     assert min(map(len, tokens)) >= 32
 
 
-def test_silent_connections_of_others_on_the_machine_close_nobody_s_page():
+def test_silent_connections_of_other_users_do_not_block_the_page():
     async def crowd():
         async with PageServer(documents, TOKEN).listening(0) as address:
             port = int(address.split(":")[2].split("/")[0])
