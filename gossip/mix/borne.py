@@ -102,26 +102,30 @@ def correct(state: Total, gradient: Tensor) -> tuple[Tensor, Total]:
 
 
 def correct_in_place(state: Total, gradient: Tensor, rows: Rows = ONE) -> tuple[Tensor, Total]:
-    """Return the same in the place of g. Products that are not finite are left out."""
-    known, dot, power = Borne(*rows.read(state.known)), 0.0, 0.0
-    share = counted(rows, known)
+    """Return the same in the place of g."""
+    known = subtract(Borne(*rows.read(state.known)), state.c, gradient, rows)
+    return gradient, Total(state.c, written(known, state.known))
+
+
+def subtract(known: Borne, total: Tensor, gradient: Tensor, rows: Rows = ONE) -> Borne:
+    """Subtract τ·c from a gradient g (…, d) in place -> the numbers after it; products that are not finite are left out of them."""
+    dot, power, share = 0.0, 0.0, counted(rows, known)
     if rows.any(known.some):
         taken = torch.as_tensor(share, dtype=gradient.dtype, device=gradient.device)
-        for g, c in blocks(gradient, state.c):
+        for g, c in blocks(gradient, total):
             dot += rows.number(torch.linalg.vecdot(g, c))
             power += rows.number(torch.linalg.vecdot(g, g))
             g.addcmul_(c, taken, value=-1.0)
         power = rows.pick(known.squared > 0.0, power, 0.0)  # of an array some rows may have no flows
         finite = rows.finite(dot + power)
         dot, power = (rows.pick(finite, *each) for each in ((dot, known.dot), (power, known.power)))
-    after = known._replace(
+    return known._replace(
         dot=REMEMBERED * known.dot + (1.0 - REMEMBERED) * dot,
         norm=REMEMBERED * known.norm + (1.0 - REMEMBERED) * known.squared,
         power=REMEMBERED * known.power + (1.0 - REMEMBERED) * power,
         sum=known.sum + share,
         steps=known.steps + 1.0,
     )
-    return gradient, Total(state.c, written(after, state.known))
 
 
 def corrected(state: Total, flows: Tensor) -> Total:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from starling.gossip.mix.borne import REMEMBERED, Borne, Total, correct_in_place
+from starling.gossip.mix.borne import REMEMBERED, Borne, subtract
 
 
 class Flows:
@@ -35,19 +35,14 @@ class Flows:
     def take(self, gradient: Tensor, start: int) -> None:
         """Correct a stretch (n,) of the gradient in place, which begins at coordinate `start`."""
         c = self._c[start : start + gradient.numel()].to(gradient.device)
-        self._stretches.append(self._after(c, gradient))
+        self._stretches.append(subtract(self.known, c, gradient))
 
     def stepped(self) -> None:
         """Note that a local step is over. The products of its stretches add up, beside what is remembered of those before."""
-        nothing = self._c[:0]
-        first, *others = self._stretches or [self._after(nothing, nothing)]
+        first, *others = self._stretches or [subtract(self.known, self._c[:0], self._c[:0])]
         before, known = self.known, first
         for each in others:
             known = known._replace(
                 dot=known.dot + each.dot - REMEMBERED * before.dot, power=known.power + each.power - REMEMBERED * before.power
             )
         self.known, self._stretches = known, []
-
-    def _after(self, c: Tensor, gradient: Tensor) -> Borne:
-        known = torch.tensor(self.known, dtype=torch.float64, device="cpu")
-        return Borne(*correct_in_place(Total(c, known), gradient)[1].known.tolist())

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Optimizer
 
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix.borne import REMEMBERED
+from starling.gossip.mix.borne import REMEMBERED, subtract
 from starling.gossip.mix.memories import Memories, carry
 from starling.node.script.correction import Correction
 from starling.node.script.flows import Flows
@@ -167,7 +167,7 @@ class ShardedFlows(Flows):
 
         `share` is what of it counts in sums over all ranks: 1 over the number of ranks that have the same.
         """
-        before, after = self.known, self._after(self._pieces[number], gradient)
+        before, after = self.known, subtract(self.known, self._pieces[number], gradient)
         self._dot += share * (after.dot - REMEMBERED * before.dot)
         self._power += share * (after.power - REMEMBERED * before.power)
 
