@@ -6,6 +6,7 @@ attacker's own processor time on a shared machine: in undisturbed spans it sends
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -21,11 +22,11 @@ from starling.gossip.errors import PeerUnreachable
 from starling.gossip.overlay.ranks import ranked
 from starling.gossip.overlay.sticky import Sticky
 from starling.gossip.wire.frames import encode
-from starling.gossip.wire.schema import MAX_RECORDS, Spread
+from starling.gossip.wire.schema import MAX_RECORDS, Hello, Spread
 from starling.node.admission import credential, invite
 from starling.node.admission.chain import bind
 from tests.harness.hostile import key
-from tests.harness.hostile_sockets import RealStranger, stranger
+from tests.harness.hostile_sockets import DIGEST, RealStranger, stranger
 from tests.harness.processes import ENDLESS, OWN, starling, status_of, terminals, training, until
 
 NODES = 4
@@ -243,3 +244,58 @@ def test_the_gain_of_many_identities_on_real_sockets(tmp_path, warm_engines, adm
     if admission == "invite":
         assert members == NODES
         assert after >= LEFT * before
+
+
+VISITS, VISITS_PER_S = 1000, 20.0
+KEPT = 0.9  # of the rounds a second of undisturbed spans
+
+
+async def visit(swarm: str, number: int, address: str) -> None:
+    """Connect as an identity that nobody has seen, say that it is a member, and leave."""
+    with suppress(PeerUnreachable, trio.TooSlowError):
+        async with stranger(swarm, "visitor", number) as visitor:
+            with trio.fail_after(5.0):
+                peer = await visitor.dial(address)
+                await visitor.tell(peer, Hello(visitor.record(), DIGEST, 0.0))
+                await trio.sleep(0.5)
+
+
+async def visited(folders, swarm: str) -> tuple[float, float]:
+    """Return rounds a second of all nodes together in undisturbed spans, and in those with visits, which alternate."""
+    addresses, numbers = cycle(status_of(it).addresses[0] for it in folders), count()
+
+    def rounds():
+        return sum(status_of(it).round for it in folders)
+
+    done, span_s = [0, 0], VISITS / VISITS_PER_S / SPANS
+    for span in range(2 * SPANS):
+        attacked = span % 2
+        async with trio.open_nursery() as visits:
+            before, began = await trio.to_thread.run_sync(rounds), trio.current_time()
+            while trio.current_time() < began + span_s:
+                if attacked:
+                    visits.start_soon(visit, swarm, next(numbers), next(addresses))
+                await trio.sleep(1.0 / VISITS_PER_S)
+            done[attacked] += await trio.to_thread.run_sync(rounds) - before
+    sys.stdout.write(f"\n{next(numbers)} visits\n")
+    return done[0] / span_s / SPANS, done[1] / span_s / SPANS
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("admission", ["invite", "open"])
+def test_a_thousand_strangers_cost_few_rounds(tmp_path, warm_engines, admission):
+    """Nodes have one core and strangers another, so that what is lost is what strangers cost the nodes."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    with terminals() as terminal:
+        os.sched_setaffinity(0, cores[:1])  # which the nodes inherit
+        try:
+            folders = begun(terminal, tmp_path, f"--set admission.kind={admission}")
+            os.sched_setaffinity(0, cores[1:2])
+            without, during = trio.run(visited, folders, status_of(folders[0]).swarm)
+        finally:
+            os.sched_setaffinity(0, cores)
+        members = status_of(folders[0]).members
+    sys.stdout.write(f"{admission}: {without:.1f} rounds/s, with visits {during:.1f}: {during / without:.2f}; {members} members\n")
+    assert during >= KEPT * without

@@ -20,7 +20,8 @@ MAX_HANDSHAKES_PER_BLOCK = 32
 MAX_PER_PEER = 3
 IDLE_S = 60.0
 
-ACCEPTS_PER_S = 50.0
+ACCEPTS_PER_S = 10.0  # of an address block: one costs some 6 ms of a core
+ACCEPTS_AT_ONCE = 400.0
 MAX_BLOCKS = 1024
 
 Handle = TypeVar("Handle")
@@ -28,12 +29,12 @@ Handle = TypeVar("Handle")
 
 @dataclass(slots=True)
 class AcceptRate:
-    """Handshakes begun per address block: 50 a second, 400 at once. A rejected connection costs almost nothing.
+    """Handshakes begun per address block: 10 a second, 400 at once. A rejected connection costs almost nothing.
 
     The MAX_BLOCKS blocks seen last are remembered; a forgotten one starts with a full allowance.
     """
 
-    _buckets: Rates[str] = field(default_factory=lambda: Rates(ACCEPTS_PER_S, 8 * ACCEPTS_PER_S, MAX_BLOCKS))
+    _buckets: Rates[str] = field(default_factory=lambda: Rates(ACCEPTS_PER_S, ACCEPTS_AT_ONCE, MAX_BLOCKS))
 
     @property
     def blocks(self) -> int:
