@@ -51,7 +51,7 @@ from starling.node.catalogues import task
 from starling.node.config import presets
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, NumericsSection
-from starling.node.engine.start import initial
+from starling.node.engine.initial_model import initial
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.simulate import engines, rules

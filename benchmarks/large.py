@@ -38,8 +38,8 @@ from benchmarks import facts
 from benchmarks.recipes import LargeRecipe
 from benchmarks.results import Figures, Run
 from starling.gossip.errors import GossipError
-from starling.node import background
-from starling.node.background import Node
+from starling.node import child_node
+from starling.node.child_node import Node
 from starling.node.status.control import ControlError
 from starling.node.status.snapshot import StatusSnapshot
 
@@ -111,7 +111,7 @@ class Swarm:
         }
         shared: dict[str, Any] = {"shard": number, "listen": LISTEN, "device": "cpu", "config": own}
         invite = self.invite
-        node = background.join(where, invite, **shared) if invite else background.create(where, set=self._agreed(), **shared)
+        node = child_node.join(where, invite, **shared) if invite else child_node.create(where, set=self._agreed(), **shared)
         node.start()
         self.nodes.append(watched := Watched(node))
         if not self.invite:

@@ -86,7 +86,7 @@ class Swapped:
     peer: str  # the other end
     sent: Tensor | None  # (D,) our message as the peer decoded it; None if we sent none
     received: Tensor | None  # (D,) the peer's
-    mine: Tensor  # (D,) our shared vector when the message was made
+    local: Tensor  # (D,) our shared vector when the message was made
     give: float  # weight the peer gives to what we send
     take: float  # weight we give to what the peer sends
     node: str  # this end
@@ -128,19 +128,19 @@ class Swapping(Protocol):
     def begin(self, origin: Tensor) -> Tensor:
         """Return (…, E): what is kept of a new edge, given the shared vector (…, D) that all nodes began with."""
 
-    def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
+    def message(self, kept: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
         """Return (…, D), message to the peer, before compression, from what is kept (…, E) of this edge and our shared vector (…, D).
 
         `give` is the weight the peer gives to it, a number or (…, 1), > 0.
         """
 
-    def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+    def sent(self, kept: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return the message (…, D), as decoded, was sent -> what is kept (…, E), change of our shared vector (…, D)."""
 
-    def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
+    def received(self, kept: Tensor, message: Tensor, local: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
         """Receive the peer's message (…, D) -> new state (…, E) of the edge, change of our shared vector (…, D)."""
 
-    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor | None:
+    def difference(self, kept: Tensor, message: Tensor, local: Tensor) -> Tensor | None:
         """Difference of the peer's model from ours according to its message (…, D): (…, m), the model's d numbers first. None: unknown.
 
         For statistics, not for averaging. `kept` (…, E) is as it was before the message was received.
@@ -158,7 +158,7 @@ class Common(Swapping, Protocol):
     def settled(self, state: Any) -> Tensor:
         """Return (…, d), the model between rounds, which is equal at all nodes; local steps may be ahead of it."""
 
-    def base(self, mine: Tensor) -> Tensor:
+    def base(self, local: Tensor) -> Tensor:
         """Return (…, D): what our shared vector (…, D) counts for before any swap."""
 
     def estimates(self, kept: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from starling.gossip.late import late_after
+from starling.gossip.robust_deadline import late_after
 
 SPREADS, SLACK = 4.0, 0.5  # of the times that chunks take, beyond which one is late
 WINDOW = 16  # of the last chunks' times

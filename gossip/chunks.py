@@ -15,7 +15,7 @@ from mmap import mmap
 from typing import Literal
 
 from starling.gossip.chunk_times import SLACK, SPREADS, ChunkTimes
-from starling.gossip.late import late_after
+from starling.gossip.robust_deadline import late_after
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES
 
 DIGEST_BYTES = 32

@@ -151,7 +151,7 @@ class NoEdges(Flows):
         return False
 
 
-class CommonAnchor(NoEdges):
+class CommonModel(NoEdges):
     """No state, as all nodes add the same sum to one model."""
 
     def __init__(self, edges: Edges) -> None:
@@ -253,11 +253,11 @@ class RuleMemory(NoEdges):
         self._slots: int = edges.edge.rule.memory_slots
         self._taken: dict[str, int] = {}
 
-    def assigned(self, state: Any, asked: Sequence[str], present: Tensor) -> tuple[Any, Tensor | None, dict[str, int]]:
+    def assigned(self, state: Any, requested: Sequence[str], present: Tensor) -> tuple[Any, Tensor | None, dict[str, int]]:
         """Give slots to new peers -> the state with these slots empty, (k,) the slots of `asked`, and what `keep` takes."""
         if not self._slots:
             return state, None, self._taken
-        taken, kept, slots = assign_slots(self._taken, asked, present.tolist(), state.kept, self._slots)
+        taken, kept, slots = assign_slots(self._taken, requested, present.tolist(), state.kept, self._slots)
         return replace(state, kept=kept), slots, taken
 
     def keep(self, taken: dict[str, int]) -> None:
@@ -294,7 +294,7 @@ MEMORIES: Mapping[EdgeKind, Callable[[Edges], EdgeMemory]] = MappingProxyType(
         EdgeKind.COMMON: CommonCopies,
         EdgeKind.CONTROLS: ControlCopies,
         EdgeKind.GATHERS: RuleMemory,
-        EdgeKind.BROADCASTS: CommonAnchor,
+        EdgeKind.BROADCASTS: CommonModel,
     }
 )
 """What is kept of the edges of each kind."""

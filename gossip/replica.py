@@ -182,7 +182,7 @@ class Replica:
         return remains
 
     def gather(
-        self, asked: Sequence[str], received: Tensor, present: Tensor, losses: Losses | None, phase: Phase, own: Tensor | None = None
+        self, requested: Sequence[str], received: Tensor, present: Tensor, losses: Losses | None, phase: Phase, own: Tensor | None = None
     ) -> Tensor | None:
         """Combine our vector with those of peers (k, D) where present (k,) -> (k,) bool: excluded by the rule; None: unknown.
 
@@ -193,7 +193,7 @@ class Replica:
         assert isinstance(mixer, Gather)
         shared, excluded = self.shared() if own is None else own, None
         if len(present):
-            before, slots, taken = memory.assigned(self.state, asked, present)
+            before, slots, taken = memory.assigned(self.state, requested, present)
             combined, state, excluded = mixer.combine(before, shared, received, present, losses, slots)
             if finite(combined):  # else our own vector stays
                 shared, self.state = combined, state

@@ -274,7 +274,7 @@ WORK: Catalogue[Role, None] = Catalogue(
 
 
 @dataclass(frozen=True, slots=True)
-class AskedFor:
+class SelectedBy:
     """A setting or call that selects a trainer.
 
     Args:
@@ -286,32 +286,34 @@ class AskedFor:
     by: Callable[[Open], bool]
 
 
-TRAINERS: Catalogue[TaskTrainer, AskedFor] = Catalogue(
+TRAINERS: Catalogue[TaskTrainer, SelectedBy] = Catalogue(
     "trainer",
     "",
     {
         "stage": Entry(
             "starling.node.extras.crew.engine.trainer:trainer_of",
-            AskedFor("crew.stages", lambda opening: opening.stage >= 0),
+            SelectedBy("crew.stages", lambda open_request: open_request.stage >= 0),
             maturity="experimental",
         ),
         "seeds": Entry(
             "starling.node.extras.seeds.trainer:trainer_of",
-            AskedFor("mix.kind", lambda opening: opening.manifest.mix.kind == "seeds"),
+            SelectedBy("mix.kind", lambda open_request: open_request.manifest.mix.kind == "seeds"),
             maturity="experimental",
         ),
         "island": Entry(
-            "starling.node.extras.islands.trainer:trainer_of", AskedFor("ranks", lambda opening: opening.ranks > 1), maturity="experimental"
+            "starling.node.extras.islands.trainer:trainer_of",
+            SelectedBy("ranks", lambda open_request: open_request.ranks > 1),
+            maturity="experimental",
         ),
-        "gradients": Entry("starling.node.engine.local.opening:trainer_of", AskedFor("", lambda _opening: True)),
+        "gradients": Entry("starling.node.engine.local.trainer_setup:trainer_of", SelectedBy("", lambda _opening: True)),
     },
 )
 """What does the local steps of a task: the first that is asked for."""
 
 
-def trainer(opening: Open) -> Callable[..., TaskTrainer]:
+def trainer(open_request: Open) -> Callable[..., TaskTrainer]:
     """Return what makes the trainer that a call asks for: (opening, CSPRNG, window) -> trainer; it raises ConfigError."""
-    return TRAINERS[next(name for name in TRAINERS.built_in if TRAINERS.facts(name).by(opening))]
+    return TRAINERS[next(name for name in TRAINERS.built_in if TRAINERS.facts(name).by(open_request))]
 
 
 def task(kind: str, params: Mapping[str, Any]) -> Task:

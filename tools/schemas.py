@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 
 from starling.gossip.catalogue import Scalar
-from starling.node import attach
+from starling.node import node_handle
 from starling.node.cli import documents
 from starling.node.cli.main import COMMANDS
 from starling.node.config import toml
@@ -27,7 +27,7 @@ from starling.node.status import snapshot
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {
-        "ask": attach.Written,
+        "ask": node_handle.Written,
         "ban": documents.Verdict,
         "bench-codec": documents.Codecs,
         "bench-link": documents.Links,
@@ -38,12 +38,12 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "config-show": documents.ShownConfig,
         "demo": DemoSummary,
         "doctor": documents.Diagnosis,
-        "eval": attach.Evaluation,
+        "eval": node_handle.Evaluation,
         "export": documents.Exported,
         "create": documents.Created,
-        "invite": attach.Invited,
+        "invite": node_handle.Invited,
         "join": documents.Joined,
-        "limits": attach.Limits,
+        "limits": node_handle.Limits,
         "logs": documents.Record,
         "manifest-show": documents.ShownManifest,
         "overlay-compare": documents.OverlayComparison,

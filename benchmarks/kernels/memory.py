@@ -202,7 +202,7 @@ def rounds(name: Layout) -> int:
 
 def served(engine: Engine, file: Path) -> Path:
     """Return a file with the model that an engine offers to late joiners."""
-    snapshot = cast("calls.Held", engine.done(calls.Snapshot()))
+    snapshot = cast("calls.SnapshotInfo", engine.done(calls.Snapshot()))
     with file.open("wb") as into:
         for at in range(0, snapshot.size, MAX_CHUNK_BYTES):
             into.write(cast("calls.ChunkRead", engine.done(calls.ReadChunk(snapshot.snapshot, at, MAX_CHUNK_BYTES))).data)

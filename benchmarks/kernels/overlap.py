@@ -38,8 +38,8 @@ from starling.kernels.member_steps import FOLDER
 from starling.kernels.memory import LEAST, Engine, manifest
 from starling.kernels.schema import DRIVERS, MODELS, PACES, OverlapCase
 from starling.kernels.slices import children
-from starling.node import background, platform
-from starling.node.background import Node
+from starling.node import child_node, platform
+from starling.node.child_node import Node
 from starling.node.config.schema import NumericsSection
 from starling.node.status.control import ControlError
 from starling.node.status.snapshot import StatusSnapshot
@@ -226,7 +226,7 @@ def _nodes(folder: Path, chosen: Mapping[str, Any], *, mbit: float, script: bool
             }
             given: dict[str, Any] = {"shard": number, "listen": LISTEN, "device": "cpu", "config": own}
             where = folder / f"node-{number}"
-            node = background.join(where, invite, **given) if invite else background.create(where, set=chosen, **given)
+            node = child_node.join(where, invite, **given) if invite else child_node.create(where, set=chosen, **given)
             node.start()
             nodes.append(Watched(node))
             if cores:

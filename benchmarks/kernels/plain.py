@@ -27,8 +27,8 @@ from starling.node.catalogues import task
 from starling.node.config import large, toml
 from starling.node.config.assignments import assignments
 from starling.node.config.schema import Manifest
+from starling.node.engine.initial_model import initial
 from starling.node.engine.pieces import hidden_matrices
-from starling.node.engine.start import initial
 from starling.node.tasks.api import Source
 from starling.node.tasks.gpt import BYTES
 from starling.node.tasks.labelled import LabelledData

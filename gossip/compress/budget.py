@@ -40,7 +40,7 @@ class LayeredBudget:
     budget_bytes: Bytes | None = None
 
 
-Beside = Callable[[int], int]
+ExtraSize = Callable[[int], int]
 """Coordinates of an exchange -> bytes that each of its messages carries beside the values of the vector."""
 
 
@@ -49,7 +49,7 @@ def nothing(_count: int) -> int:
     return 0
 
 
-def plan(budget_bytes: int, dim: int, request: Quantizer, response: Quantizer, beside: Beside = nothing) -> float:
+def plan(budget_bytes: int, dim: int, request: Quantizer, response: Quantizer, extra_size: ExtraSize = nothing) -> float:
     """Return the ratio, in (0, 1], of the `Mask` of a vector (dim,) with which both payloads together stay within the budget; at least
     one block.
 
@@ -57,7 +57,7 @@ def plan(budget_bytes: int, dim: int, request: Quantizer, response: Quantizer, b
     """
 
     def cost(count: int) -> int:
-        return 2 * HEADER.size + request.size(count) + response.size(count) + 2 * beside(count)
+        return 2 * HEADER.size + request.size(count) + response.size(count) + 2 * extra_size(count)
 
     if budget_bytes == 0 or cost(dim) <= budget_bytes:
         return 1.0

@@ -144,7 +144,7 @@ class Done(Call, frozen=True, tag="done"):
     """Of Revoke, whether the remaining flows were compensating for the revoked one: they have to go as well."""
     clip: float | None = None
     """Of Apply and Commit: 1 where the difference was not clipped; None where it may have been, or nothing is clipped here."""
-    parted: tuple[str, ...] = ()
+    diverged: tuple[str, ...] = ()
     """Of Mix where nodes broadcast, the peers that began the round from the anchor that most did, if ours is another; else nobody."""
     far: Far | None = None
     """Of Apply and Commit, where the peer's model was too far from ours."""

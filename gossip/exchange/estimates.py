@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from math import inf
 from statistics import median_low
 
-from starling.gossip.late import late_after
 from starling.gossip.limits import keep
+from starling.gossip.robust_deadline import late_after
 
 WINDOW = 32
 """Most recent outcomes, answers or calls that an estimate is computed from."""

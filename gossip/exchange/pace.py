@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from starling.gossip.exchange.commands import MAX_SERVED, Accept, Decision, Defer, DeferredDecision, ExchangeRequest, Outcome, Reject
-from starling.gossip.exchange.patience import MAX_STRETCH, Patience
+from starling.gossip.exchange.link_deadlines import MAX_STRETCH, LinkDeadlines
 from starling.gossip.exchange.progress import PeerProgress
 from starling.gossip.exchange.wait_rules import Position
 from starling.gossip.wire.schema import Request, Solicit
@@ -45,7 +45,7 @@ MAX_DEFERRED = 64  # peers with a deferred request; a neighbor takes the place o
 class Pace:
     """State that both paces share."""
 
-    patience: Patience  # deadline and retries
+    link_deadlines: LinkDeadlines  # deadline and retries
     round: int = field(default=0, kw_only=True)  # of ours, or the current slot
     outcomes: dict[str, Outcome] = field(default_factory=dict, kw_only=True)
     """Of the links of the round, or of the visit, that are resolved."""
@@ -73,7 +73,7 @@ class Pace:
     def until(self) -> dict[str, float]:
         """Return the deadline of each awaited peer; the peers are sorted."""
         waiting = self.waiting
-        return self.patience.deadlines(waiting, self.position) if waiting else {}
+        return self.link_deadlines.deadlines(waiting, self.position) if waiting else {}
 
     def tick(self, now: float) -> tuple[str, ...]:
         """Past its deadline a link or visit is a timeout. -> those peers, sorted"""
@@ -92,7 +92,7 @@ class Pace:
     def forget(self, peer: str) -> None:
         """A peer is gone: discard what it reported and requested."""
         self.progress.forget(peer)
-        self.patience.forget(peer)
+        self.link_deadlines.forget(peer)
 
 
 @dataclass(slots=True)
@@ -141,13 +141,13 @@ class Rounds(Pace):
     def compute(self, round: int, links: Mapping[str, float], view: bytes) -> list[DeferredDecision]:
         """Local steps of `round` begin; its links and view as far as they are known. -> decisions on what was deferred"""
         self.phase = "computing"
-        self.patience.end()
+        self.link_deadlines.end()
         return self._enter(round, links, view, 0.0)
 
     def open(self, round: int, links: Mapping[str, float], view: bytes, now: float, steps_s: float = 0.0) -> list[DeferredDecision]:
         """Local steps are done, which took `steps_s`; exchanges begin. -> decisions on what was deferred"""
         self.phase = "exchanging"
-        self.patience.begin(now, steps_s, self.patience.exchange_s, self._unlinked)
+        self.link_deadlines.begin(now, steps_s, self.link_deadlines.exchange_s, self._unlinked)
         self.outcomes, self._served = {}, {}
         return self._enter(round, links, view, now)
 
@@ -155,7 +155,7 @@ class Rounds(Pace):
         """Stop answering exchanges of the open round."""
         self._unlinked = 0 if self.links else self._unlinked + 1
         self.phase = "computing"
-        self.patience.end()
+        self.link_deadlines.end()
         self.round, self.links, self.view = self.round + 1, {}, b""
 
     def forget(self, peer: str) -> None:
@@ -167,7 +167,7 @@ class Rounds(Pace):
         """Decide on a request; one that is deferred comes back as a DeferredDecision."""
         self.progress.record(peer, request.round)
         if request.round < self.round:
-            self.patience.came(peer, now)
+            self.link_deadlines.came(peer, now)
             return Reject("late")
         if request.round > self.round + self.max_lead:
             return Reject("early")
@@ -200,7 +200,7 @@ class Rounds(Pace):
         """The exchange on a link of `round` ended; of another round than the open one, or a second time, it is ignored."""
         if round == self.round and peer in self.waiting:
             self.outcomes[peer] = outcome
-            self.patience.resolve(peer, outcome, now)
+            self.link_deadlines.resolve(peer, outcome, now)
             if outcome == "committed":
                 self.progress.exchanged(peer)
 
@@ -236,16 +236,16 @@ class Slots(Pace):
     @property
     def longest_s(self) -> float:
         """The longest that a visit may take."""
-        return self.patience.longest_s + self.patience.deadline.max_wait_s
+        return self.link_deadlines.longest_s + self.link_deadlines.deadline.max_wait_s
 
     def until(self) -> dict[str, float]:
         """Return the deadline of the visit: a slot later if its exchange is running, as another would send its payloads again.
 
         Not with a peer that answers no probe, or that lately let visits expire.
         """
-        more_s = self.patience.deadline.max_wait_s
+        more_s = self.link_deadlines.deadline.max_wait_s
         return {
-            peer: expires + (more_s if self.under_way(peer) and not self.patience.hurried(peer) else 0.0)
+            peer: expires + (more_s if self.under_way(peer) and not self.link_deadlines.hurried(peer) else 0.0)
             for peer, expires in Pace.until(self).items()
         }
 
@@ -267,7 +267,7 @@ class Slots(Pace):
     def visit(self, peer: str, now: float) -> None:
         """Begin a visit."""
         self.visiting, self.outcomes = peer, {}
-        self.patience.begin(now)
+        self.link_deadlines.begin(now)
         self._visited[peer] = self.round
 
     def forget(self, peer: str) -> None:
@@ -293,6 +293,6 @@ class Slots(Pace):
         """An exchange with `peer` ended; if we visit it, the visit is over, no matter which end began."""
         if peer == self.visiting:
             self.visiting = None
-            self.patience.end()
+            self.link_deadlines.end()
             self.outcomes[peer] = outcome
-            self.patience.resolve(peer, outcome, now)
+            self.link_deadlines.resolve(peer, outcome, now)

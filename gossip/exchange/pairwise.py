@@ -145,7 +145,7 @@ class Pairwise:
         Where payloads take longer than a slot, they have as many slots as a visit.
         """
         self._slots.enter(slot)
-        oldest = self._slots.entered(math.ceil(self.pace.patience.stretch))
+        oldest = self._slots.entered(math.ceil(self.pace.link_deadlines.stretch))
         for peer, edge in list(self.edges.items()):
             if edge.outstanding is not None and edge.outstanding.round < oldest:
                 self._do(peer, edge.abort("timeout", "deadline"), now)
@@ -206,13 +206,13 @@ class Pairwise:
                 self._retry(peer)
         return self._flush()
 
-    def left_behind(self, round: int, reach: int = 0) -> int:
+    def left_behind(self, round: int, missed_rounds: int = 0) -> int:
         """Return the round that peers have reached if they left us behind, else `round`: never on one voice.
 
         Those lately met move us by at most MAX_JUMP, all that were ever heard any way, two of them by `reach`: what we missed ourselves.
         """
         progress = self._rounds.progress
-        claimed = progress.claimed(round, reach)
+        claimed = progress.claimed(round, missed_rounds)
         if claimed > round + MAX_LEAD:
             return claimed
         if progress.lead > round + MAX_LEAD:
@@ -227,7 +227,7 @@ class Pairwise:
             self._add(edge)
         match message:
             case Response(inc=inc, seq=seq) if isinstance(self.pace, Rounds) and edge.gave_up(inc, seq):
-                self.pace.patience.came(peer, now)
+                self.pace.link_deadlines.came(peer, now)
                 commands = [*commands, *edge.refuse_solicit("late", self.pace.round)]
             case Request(round=at) | Solicit(round=at) | Busy(round=at) if self.pace.contradicted(peer, at):
                 self._out.append(Fault(peer, "late_contradicted"))
@@ -326,8 +326,8 @@ class Pairwise:
 
     def _retry_s(self, peer: str) -> float:
         """Seconds until a peer is tried again; a Solicit, which carries no payload, need not wait as long as its answers took."""
-        edge, patience = self.edges.get(peer), self.pace.patience
-        return patience.solicit_s if edge is not None and edge.solicits else patience.retry_s(peer)
+        edge, link_deadlines = self.edges.get(peer), self.pace.link_deadlines
+        return link_deadlines.solicit_s if edge is not None and edge.solicits else link_deadlines.retry_s(peer)
 
     def _nudge(self, peer: str, now: float) -> None:
         """Repeat what is not answered; where nothing is under way and the peer is the initiator, solicit an exchange."""
@@ -360,8 +360,8 @@ class Pairwise:
     def _under_way(self, edge: Edge) -> bool:
         """Tell if a peer that has gone on may still end a transaction of this round. An answer that it has is proved or dropped later."""
         out, pending, ours = edge.outstanding, edge.pending, self.pace.round
-        asked = pending is not None and pending.round == ours and pending.phase != "answered"
-        return asked or (out is not None and out.round == ours)
+        requested = pending is not None and pending.round == ours and pending.phase != "answered"
+        return requested or (out is not None and out.round == ours)
 
     def _exchanges(self, peer: str) -> bool:
         """Tell if an exchange with a peer has begun and not ended, or its request is on its way."""
@@ -373,7 +373,7 @@ class Pairwise:
         progress, ours = self.pace.progress, self.pace.round
         progress.met(peer, ours, passed=passed)
         if passed and progress.lead > ours:
-            self.pace.patience.overtaken()
+            self.pace.link_deadlines.overtaken()
 
     def _missed(self, edge: Edge, outcome: Outcome) -> None:
         """An exchange that was due did not begin, so no transaction reports its end."""

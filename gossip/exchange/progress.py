@@ -59,20 +59,20 @@ class PeerProgress:
         """The link of our `round` with `peer` ended: it had gone on to a later one, or was there."""
         self._met[peer] = round, passed
 
-    def passed_to(self, round: int, reach: int) -> int:
+    def passed_to(self, round: int, missed_rounds: int) -> int:
         """Return the round that enough of the peers lately met have gone on to, if they left us behind in `round`, else at most that.
 
         Claims beyond round + reach count for nothing here.
         """
         voters = self._voters
         lately = [(peer, passed) for peer, (at, passed) in self._met.items() if round - WINDOW < at and (voters is None or peer in voters)]
-        return credible(self.of(peer) if passed and self.of(peer) <= round + reach else round for peer, passed in lately)
+        return credible(self.of(peer) if passed and self.of(peer) <= round + missed_rounds else round for peer, passed in lately)
 
-    def claimed(self, round: int, reach: int) -> int:
+    def claimed(self, round: int, missed_rounds: int) -> int:
         """Return the second largest round up to round + reach that voters report, else `round`: for a node that knows that it was away for
         so long.
         """
-        within = sorted((at for at in self._reports() if round < at <= round + reach), reverse=True)
+        within = sorted((at for at in self._reports() if round < at <= round + missed_rounds), reverse=True)
         return within[1] if len(within) > 1 else round
 
     @property

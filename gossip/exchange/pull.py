@@ -42,7 +42,7 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Verify, attestation_of, digest, genuine
 from starling.gossip.exchange.calls import Call, Done, ExchangeCall, Refused, VerifyEarlier, VerifyUpdate
 from starling.gossip.exchange.commands import Command, Fault, Outcome, SendMessage
-from starling.gossip.exchange.patience import Patience
+from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.gossip.exchange.progress import PeerProgress
 from starling.gossip.exchange.relays import Relays
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Relay, Relayed
@@ -67,7 +67,7 @@ class Pulls:
     """One node's pulls and answers."""
 
     swarm: str  # swarm id
-    patience: Patience  # deadline and retries
+    link_deadlines: LinkDeadlines  # deadline and retries
     verify: Verify  # checks a peer's signature
     incarnation_of: Callable[[str], int | None]  # incarnation in a peer's membership record; None if there is none
     afford: Callable[[int, float], bool]  # (bytes, now) -> whether so much may be sent to a peer now
@@ -94,7 +94,7 @@ class Pulls:
     _counted: dict[str, tuple[int, int]] = field(default_factory=dict)  # peer -> the round it asks for, how often
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def requested(self) -> tuple[str, ...]:
         """Peers pulled from in this round, or the last, sorted."""
         return tuple(sorted(self.questions))
 
@@ -130,7 +130,7 @@ class Pulls:
     def compute(self, round: int) -> None:
         """Local steps of `round` begin."""
         self.phase, self.round = "computing", round
-        self.patience.end()
+        self.link_deadlines.end()
 
     def publishable(self, round: int) -> bool:
         """Tell if a vector of `round` may be published: none of it or of a later one was."""
@@ -160,11 +160,11 @@ class Pulls:
         """Ask these peers for their vectors of `round`, whose local steps are done, which took `steps_s`."""
         self.phase, self.round = "asking", round
         self.outcomes, self.questions, self._again, self._reports, self._verifying = {}, {}, {}, {}, {}
-        self.patience.begin(now, steps_s)
-        self._asked_at, self._round_s = now, self.patience.expires - now
+        self.link_deadlines.begin(now, steps_s)
+        self._asked_at, self._round_s = now, self.link_deadlines.expires - now
         for peer in sorted(set(peers)):
             self.questions[peer] = self._number(peer)
-            self._again[peer] = now + self.patience.retry_s(peer)
+            self._again[peer] = now + self.link_deadlines.retry_s(peer)
         self.relays.begin(round, self.questions)
         return [self._question(peer) for peer in self.questions]
 
@@ -177,7 +177,7 @@ class Pulls:
                 self._resolve(peer, "timeout", now)
             elif now >= self._again[peer]:
                 slow_s = self._round_s / 2.0 if self._is_behind(peer) else 0.0
-                self._again[peer] = now + max(self.patience.retry_s(peer), slow_s)
+                self._again[peer] = now + max(self.link_deadlines.retry_s(peer), slow_s)
                 repeated.append(self._question(peer))
         return repeated
 
@@ -204,9 +204,9 @@ class Pulls:
     def close(self) -> None:
         """Answers from now on come too late."""
         if self.behind > self.round:
-            self.patience.overtaken()
+            self.link_deadlines.overtaken()
         self.phase = "computing"
-        self.patience.end()
+        self.link_deadlines.end()
         self.relays.stop()
         self._verifying = {}
 
@@ -219,7 +219,7 @@ class Pulls:
         if peer in self.waiting:
             self.outcomes[peer] = "aborted"
         self.progress.forget(peer)
-        self.patience.forget(peer)
+        self.link_deadlines.forget(peer)
         self._deferred.pop(peer, None)
         self._answered.pop(peer, None)
         self._counted.pop(peer, None)
@@ -268,7 +268,7 @@ class Pulls:
         self._reports[peer] = pulled.round
         call = self._verifying[peer] = VerifyUpdate(peer, pulled.digest, pulled.payload)
         self.relays.arrived(peer, pulled)
-        self.relays.compare(peer, pulled.heard, now + max(self.patience.usual_s(), self.patience.deadline.min_wait_s))
+        self.relays.compare(peer, pulled.heard, now + max(self.link_deadlines.usual_s(), self.link_deadlines.deadline.min_wait_s))
         return [call, *self._seek()]
 
     def _seek(self) -> list[SendMessage]:
@@ -375,7 +375,7 @@ class Pulls:
 
     def _until(self, peer: str) -> float:
         """Return a peer's deadline, which is later for a peer that has not reached our round if most have not."""
-        return self.patience.until(peer) + (self.ahead * self._round_s if self._is_behind(peer) else 0.0)
+        return self.link_deadlines.until(peer) + (self.ahead * self._round_s if self._is_behind(peer) else 0.0)
 
     def _is_behind(self, peer: str) -> bool:
         """Note a peer's report that it has not reached our round."""
@@ -387,6 +387,6 @@ class Pulls:
     def _resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         self.outcomes[peer] = outcome
         if outcome == "timeout" and self._is_behind(peer):
-            self.patience.deadline.observe(LONGER * (now - self._asked_at))
+            self.link_deadlines.deadline.observe(LONGER * (now - self._asked_at))
         else:
-            self.patience.resolve(peer, outcome, now)
+            self.link_deadlines.resolve(peer, outcome, now)

@@ -42,7 +42,7 @@ class Round:
     """What is known of a round: its messages by author, ours among them, and whose there should be."""
 
     messages: dict[str, Relayed] = field(default_factory=dict)
-    asked: frozenset[str] = frozenset()
+    requested: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Relays:
         if self.depth:
             self.rounds[message.round] = Round({self.me: self._relayed(self.me, message)})
 
-    def begin(self, round: int, asked: Iterable[str]) -> None:
+    def begin(self, round: int, requested: Iterable[str]) -> None:
         """The members of `asked` are asked for their messages of `round`; rounds more than `depth` before it are closed."""
         self.stop()
         self._sources, self._tried, self._pending, self._current = [], set(), {}, round
@@ -100,7 +100,7 @@ class Relays:
             return
         own = self.rounds.pop(round, Round()).messages.get(self.me)
         self.rounds = {number: it for number, it in self.rounds.items() if round - self.depth <= number < round}
-        self.rounds[round] = Round({} if own is None else {self.me: own}, frozenset(asked))
+        self.rounds[round] = Round({} if own is None else {self.me: own}, frozenset(requested))
         self.open = {nonce: it for nonce, it in self.open.items() if it.round in self.rounds}
 
     def stop(self) -> None:
@@ -141,7 +141,7 @@ class Relays:
             (number, author)
             for number, it in self.rounds.items()
             if number < self._current
-            for author in sorted(it.asked - it.messages.keys())
+            for author in sorted(it.requested - it.messages.keys())
             if (number, author) not in under_way
         ]
 
@@ -153,7 +153,7 @@ class Relays:
 
     def questions(self, nonce: int) -> list[SendMessage]:
         """Return what is to be asked now, numbered from `nonce` on."""
-        asked = []
+        requested = []
         for number, author in self.missing() if self._sources and self.waits_until < inf else ():
             at = sum((it.round, it.author) == (number, author) for it in self.open.values())
             for peer in self._sources:
@@ -162,9 +162,9 @@ class Relays:
                 if at < AT_ONCE and load < MAX_RELAYS and peer != author and question not in self._tried:
                     self._tried.add(question)
                     self.open[nonce] = question
-                    asked.append(SendMessage(peer, Relay(nonce, number, author)))
+                    requested.append(SendMessage(peer, Relay(nonce, number, author)))
                     at, nonce = at + 1, nonce + 1
-        return asked
+        return requested
 
     def tick(self, now: float) -> None:
         """Stop waiting once it is time."""

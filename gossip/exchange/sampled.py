@@ -34,7 +34,7 @@ from msgspec import structs
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Verify, genuine, statement_of
 from starling.gossip.exchange.commands import SendMessage
-from starling.gossip.late import late_after
+from starling.gossip.robust_deadline import late_after
 from starling.gossip.wire.schema import MAX_WITNESSES, Claim, Wake
 
 VOICES = 2  # signers for a turn, or the one before it, before it is believed
@@ -193,7 +193,7 @@ class Sampled:
         sampling = self.sampling
         if self._done or now < self._began:
             return None
-        self._look(now)
+        self._poll(now)
         if self.known >= sampling.turns - 1:
             sources = self._sources(self.known, in_turn=now < self._last_s)
             there = len(sources) >= min(sampling.needed(self.known), VOICES) or now >= self._last_s
@@ -225,7 +225,7 @@ class Sampled:
         self._useless |= {(due.turn - 1, peer) for peer in useless}
         if not due.last:
             self.ours = due.turn - 1
-        self._look(now)
+        self._poll(now)
 
     def publish(self, claim: Claim, used: Sequence[str], now: float) -> list[SendMessage]:
         """This node has published the vector of `claim`, made of those of the members `used`. -> whom that concerns"""
@@ -249,14 +249,14 @@ class Sampled:
 
     def tick(self, now: float) -> list[SendMessage]:
         """Wake more where too few have answered."""
-        asked = self._ask(now) if now >= self._heard_s + GUARD * self.max_wait_s and not self._done else []
+        requested = self._ask(now) if now >= self._heard_s + GUARD * self.max_wait_s and not self._done else []
         over = self._over
         if over is None:
-            return asked
+            return requested
         if self.known > over.turn + 1 or (over.succeeded and now > over.until):
             self._over = None
-            return asked
-        return asked + (self._wake(over, now) if not self._content(over) and now >= over.at else [])
+            return requested
+        return requested + (self._wake(over, now) if not self._content(over) and now >= over.at else [])
 
     def receive(self, peer: str, wake: Wake, now: float) -> list[SendMessage]:
         """Take a message in.
@@ -340,15 +340,15 @@ class Sampled:
         if len(fresh) < count:  # all were woken: begin again
             fresh += [peer for peer in order if peer not in fresh]
         chosen = [peer for peer in fresh if peer not in over.answered][:count]
-        over.at = now + self._patience_s(following)
+        over.at = now + self._timeout_s(following)
         over.woken |= dict.fromkeys(chosen, now)
         if self.me in chosen:
             self._told[self.me] = structs.replace(mine, yours=True)
-            self._look(now)
+            self._poll(now)
         message = structs.replace(mine, yours=True)
         return [SendMessage(peer, message) for peer in chosen if peer != self.me]
 
-    def _patience_s(self, turn: int) -> float:
+    def _timeout_s(self, turn: int) -> float:
         """Return the seconds that woken members have before others are woken."""
         took = self._took[self.sampling.trains(turn)]
         if len(took) < ENOUGH:
@@ -370,9 +370,9 @@ class Sampled:
                 self._told = {peer: wake for peer, wake in self._told.items() if wake.turn >= turn - 1 or peer == self.me}
                 self._useless = {each for each in self._useless if each[0] >= turn - 1}
                 break
-        self._look(now)
+        self._poll(now)
 
-    def _look(self, now: float) -> None:
+    def _poll(self, now: float) -> None:
         """See after which turn we were woken, and since when enough have published it."""
         turns = {wake.turn for wake in self._told.values() if wake.yours and wake.turn >= self.ours}
         turn = max((turn for turn in turns if self._believed(turn)), default=-1)

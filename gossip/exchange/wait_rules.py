@@ -1,6 +1,6 @@
 """Deadlines of the peers of a round: rules in order of precedence, of which the first that answers decides.
 
-A rule is a function `(peer, context) -> seconds | None` of facts alone; `gossip/exchange/patience.py` keeps the facts. All times are
+A rule is a function `(peer, context) -> seconds | None` of facts alone; `gossip/exchange/link_deadlines.py` keeps the facts. All times are
 seconds since exchanges of the round began. docs/explanation/waiting.md lists the rules with all other deadlines of a node.
 """
 

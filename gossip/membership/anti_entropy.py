@@ -33,7 +33,7 @@ class AntiEntropy:
 
     def open(self, peer: str, *, differs: bool) -> Send:
         """Begin to compare, at our own pace; `differs`: it is known already that the tables do."""
-        return Send(peer, self.member_list.table.opening(differs=differs))
+        return Send(peer, self.member_list.table.first_message(differs=differs))
 
     def answer(self, peer: str, message: wire.Compare, now: float) -> list[Send]:
         """Go on with a comparison: what lies below, what the peer lacks, and what we lack."""

@@ -106,12 +106,12 @@ class Detector:
         """Return whether a probe of this member took longer than usual, and it has not been back for four times as long."""
         return self.prober.lately_gone(peer, now)
 
-    def look(self, peers: Collection[str], now: float, *, late: bool) -> list[Output]:
+    def probe_now(self, peers: Collection[str], now: float, *, late: bool) -> list[Output]:
         """Probe peers that are about to be waited for, or whose answers are `late`, unless they were heard within a timeout.
 
         Where nobody is late, a few at most and one at a time per `probe_s`, so that probes at most double.
         """
-        return [] if self.stopped else self.prober.look(peers, now, late=late)
+        return [] if self.stopped else self.prober.probe_now(peers, now, late=late)
 
     def greet(self, peer: str, now: float) -> list[Output]:
         """Send Hello to a peer that was reached by address and may be unknown: how a node joins a swarm."""

@@ -14,7 +14,7 @@ class MemberEvent:
     peer: str
 
 
-class Told(MemberEvent):
+class Announced(MemberEvent):
     """Others told of the peer, or of its new addresses: it is to be reached, and joins when it is met."""
 
 

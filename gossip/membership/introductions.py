@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn, Suspected, Told
+from starling.gossip.membership.events import Announced, Died, Joined, Left, MemberEvent, Reborn, Suspected
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Introductions:
         if joined is not None and not met:
             reborn = any(isinstance(event, Reborn) for event in events)
             self.hearsay[joined] = reborn or self.hearsay.get(joined, False)
-            return [Told(joined)]
+            return [Announced(joined)]
         return self.known(events)
 
     def known(self, events: Iterable[MemberEvent]) -> list[MemberEvent]:
@@ -44,7 +44,7 @@ class Introductions:
             elif isinstance(event, Died | Left):
                 del self.hearsay[event.peer]
             elif not isinstance(event, Suspected):
-                out.append(Told(event.peer))
+                out.append(Announced(event.peer))
         return out
 
     def meet(self, peer: str) -> list[MemberEvent]:

@@ -27,8 +27,8 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from statistics import median
 
-from starling.gossip.late import late_after
 from starling.gossip.limits import keep
+from starling.gossip.robust_deadline import late_after
 
 MOST = 9
 SPREADS = 4.0

@@ -64,7 +64,7 @@ class Prober:
         """Return whether a probe of this member took longer than usual, and it has not been back for four times as long."""
         return self._absences.lately(peer, self.view.member_list.size - 1, now)
 
-    def look(self, peers: Collection[str], now: float, *, late: bool) -> list[Output]:
+    def probe_now(self, peers: Collection[str], now: float, *, late: bool) -> list[Output]:
         """Probe peers that are about to be waited for, or whose answers are `late`, unless they were heard within a timeout.
 
         Where nobody is late, a few at most and one at a time per `probe_s`, so that probes at most double.
@@ -121,7 +121,7 @@ class Prober:
     def note_lag(self, lag_s: float, now: float) -> None:
         """If a timer fired so late that answers may wait unread, give open probes and suspects another timeout."""
         if self.health.lagged(lag_s):
-            self.suspects.held_up_until = until = now + self.view.timing.timeout_s * (1 + self.health.doubt)
+            self.suspects.suspended_until = until = now + self.view.timing.timeout_s * (1 + self.health.doubt)
             self.probes.extend(until)
 
     def tick(self, now: float) -> list[Output]:

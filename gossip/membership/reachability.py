@@ -68,7 +68,7 @@ class Reachability:
         self._votes.clear()
         self._asked.clear()
 
-    def look(self, sources: int, now: float) -> State:
+    def poll(self, sources: int, now: float) -> State:
         """Return the state now, with so many sources among the members."""
         self._votes = {source: vote for source, vote in self._votes.items() if now - vote.at < VALID_S}
         need = max(1, min(NEED, sources))

@@ -14,7 +14,7 @@ from typing import TypeVar
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.dissemination import fan_out
 from starling.gossip.membership.events import Output, Send
-from starling.gossip.membership.fair_turns import FairTurns
+from starling.gossip.membership.fair_queue import FairQueue
 from starling.gossip.membership.swarm_view import SwarmView
 from starling.gossip.wire import schema as wire
 
@@ -26,11 +26,11 @@ class Revocations:
     """Reports of one node about the members that its gate rejects."""
 
     view: SwarmView
-    _lists: FairTurns[tuple[bytes, bool]] = field(init=False)
+    _lists: FairQueue[tuple[bytes, bool]] = field(init=False)
     """Members with another digest of revocations, and whether they are asked for theirs."""
 
     def __post_init__(self) -> None:
-        self._lists = FairTurns(self.view.timing.timeout_s)
+        self._lists = FairQueue(self.view.timing.timeout_s)
 
     @property
     def deadline(self) -> float:

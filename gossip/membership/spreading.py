@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 
 from starling.gossip.membership.anti_entropy import AntiEntropy
 from starling.gossip.membership.dissemination import Dissemination, record_fan_out
-from starling.gossip.membership.events import Joined, Output, Send, Told
-from starling.gossip.membership.fair_turns import FairTurns
+from starling.gossip.membership.events import Announced, Joined, Output, Send
+from starling.gossip.membership.fair_queue import FairQueue
 from starling.gossip.membership.member_list import version_of
 from starling.gossip.membership.pacing import Pacing
 from starling.gossip.membership.prober import Prober
@@ -56,7 +56,7 @@ class Spreading:
     """Local time until which records of a Sync are new to us only, as we have just joined."""
     anti_entropy: AntiEntropy = field(init=False)
     _pacing: Pacing = field(init=False)
-    _syncs: FairTurns[bytes] = field(init=False)  # members with another digest
+    _syncs: FairQueue[bytes] = field(init=False)  # members with another digest
     _greeted_at: float = -math.inf
     _unmet: dict[str, float] = field(default_factory=dict)
     """Members whose records are to be spread when we have met them, and since when; who is met later is known by then."""
@@ -64,7 +64,7 @@ class Spreading:
     def __post_init__(self) -> None:
         timing = self.view.timing
         self.anti_entropy = AntiEntropy(self.view.member_list, self.view.sampler, self._tellable)
-        self._pacing, self._syncs = Pacing(timing.suspicion_s / 2), FairTurns(timing.timeout_s)
+        self._pacing, self._syncs = Pacing(timing.suspicion_s / 2), FairQueue(timing.timeout_s)
 
     @property
     def deadline(self) -> float:
@@ -167,7 +167,9 @@ class Spreading:
     def _meet(self, merged: Sequence[Output], now: float, *, alone: bool) -> list[Send]:
         """Probe newcomers that we were told of, some of many; `alone`: this node knew nobody before."""
         view, n = self.view, self.view.member_list.size
-        told = [it.peer for it in merged if isinstance(it, Told) or (isinstance(it, Joined) and (alone or it.peer not in view.last_frame))]
+        told = [
+            it.peer for it in merged if isinstance(it, Announced) or (isinstance(it, Joined) and (alone or it.peer not in view.last_frame))
+        ]
         if alone and told:
             self.quiet_until = now + view.timing.timeout_s
         return [self.prober.probe(peer, now) for peer in told if n <= MEETERS or view.sampler.draw() * n < MEETERS]

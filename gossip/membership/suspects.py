@@ -31,7 +31,7 @@ class Suspects:
     health: LocalHealth
     judge_at: float = math.inf
     """Local time of the next judgement; infinite without suspects."""
-    held_up_until: float = -math.inf  # before then no member is declared dead: this node was held up
+    suspended_until: float = -math.inf  # before then no member is declared dead: this node was held up
     _suspicions: Suspicions = field(default_factory=Suspicions)
     _accused_at: dict[str, float] = field(default_factory=dict)
 
@@ -88,7 +88,7 @@ class Suspects:
                 self.found_silent(peer, now)
             met = peer in self.view.last_frame
             share = self._suspicions.share(peer, self.view.member_list.size) if met else 1.0
-            if now < max(self.held_up_until, since + timing.suspicion_s * self.health.stretch(peer) * share):
+            if now < max(self.suspended_until, since + timing.suspicion_s * self.health.stretch(peer) * share):
                 out.append(probe(peer, now))
                 continue
             out += self.view.introductions.known(self.view.member_list.mark_dead(peer, now))

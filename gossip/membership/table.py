@@ -72,7 +72,7 @@ class Table:
         self._entries = [entry for entry, _ in pairs]
         self._peers = [peer for _, peer in pairs]
 
-    def opening(self, *, differs: bool) -> Compare:
+    def first_message(self, *, differs: bool) -> Compare:
         """Return the first message of a comparison; `differs`: it is known already that the whole tables do."""
         return self._below([""]) if differs else Compare((self.branch(""),))
 

@@ -98,20 +98,20 @@ class Messages:
         """Zeros."""
         return torch.zeros_like(origin).repeat(*(1 for _ in origin.shape[:-1]), self.scheme.vectors + 2)
 
-    def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
+    def message(self, edge_state: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
         """Return the target of the feedback scheme."""
-        return self.scheme.target(_open(kept, mine)[0], mine)
+        return self.scheme.target(_open(edge_state, local)[0], local)
 
-    def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+    def sent(self, edge_state: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
         """−u and our estimate as the peers have it: of all n − 1 links each counts for the share w/(1 − w)."""
-        state, own, theirs = _open(kept, mine)
-        state, own = self.scheme.sent(state, mine, message), self.scheme.receive(own, message)
-        change = give * own if self.signs else give * own - mine
+        state, own, theirs = _open(edge_state, local)
+        state, own = self.scheme.sent(state, local, message), self.scheme.receive(own, message)
+        change = give * own if self.signs else give * own - local
         return torch.cat((*state, own, theirs), dim=-1), give / (1.0 - give) * change
 
-    def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
+    def received(self, edge_state: Tensor, message: Tensor, local: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return the peer's estimate, weighted."""
-        state, own, theirs = _open(kept, mine)
+        state, own, theirs = _open(edge_state, local)
         theirs = self.scheme.receive(theirs, message)
         return torch.cat((*state, own, theirs), dim=-1), take * theirs
 
@@ -119,16 +119,16 @@ class Messages:
         """Return the model that all move by the mean, without what local steps have done since."""
         return state.origin
 
-    def base(self, mine: Tensor) -> Tensor:
+    def base(self, local: Tensor) -> Tensor:
         """Return our own update; for signs nothing."""
-        return torch.zeros_like(mine) if self.signs else mine
+        return torch.zeros_like(local) if self.signs else local
 
-    def estimates(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+    def estimates(self, edge_state: Tensor) -> tuple[Tensor, Tensor]:
         """Return this node's estimate as the peers have it, and the peer's."""
-        _, own, theirs = _open(kept, kept[..., : kept.shape[-1] // (self.scheme.vectors + 2)])
+        _, own, theirs = _open(edge_state, edge_state[..., : edge_state.shape[-1] // (self.scheme.vectors + 2)])
         return own, theirs
 
-    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> None:
+    def difference(self, edge_state: Tensor, message: Tensor, local: Tensor) -> None:
         """Unknown: messages are updates, not models."""
 
 
@@ -136,10 +136,10 @@ class Messages:
 class Estimates(Messages):
     """Messages with estimates of all updates that correct local steps. Satisfies `starling.gossip.api.Controlling`."""
 
-    def flows(self, kept: Tensor) -> Tensor:
+    def flows(self, edge_state: Tensor) -> Tensor:
         """Map states of k edges (…, k, E) -> (…, d), Σ_j (h_i − h_j)/(k + 1): the flows of a node sum to h_i − h̄."""
-        own, theirs = self.estimates(kept)
-        return (own - theirs).sum(-2) / (kept.shape[-2] + 1)
+        own, theirs = self.estimates(edge_state)
+        return (own - theirs).sum(-2) / (edge_state.shape[-2] + 1)
 
 
 @parameters
@@ -252,7 +252,7 @@ class Psgd(MixerBase):
         return state.compared(-flows)
 
 
-def _open(kept: Tensor, mine: Tensor) -> tuple[State, Tensor, Tensor]:
+def _open(edge_state: Tensor, local: Tensor) -> tuple[State, Tensor, Tensor]:
     """Return the sender's state, our own estimate, the peer's."""
-    *state, own, theirs = kept.tensor_split(kept.shape[-1] // mine.shape[-1], dim=-1)
+    *state, own, theirs = edge_state.tensor_split(edge_state.shape[-1] // local.shape[-1], dim=-1)
     return tuple(state), own, theirs

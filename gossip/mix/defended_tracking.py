@@ -32,28 +32,28 @@ class Bounded:
         """No state."""
         return origin[..., :0]
 
-    def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
+    def message(self, edge_state: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
         """Return the shared vector itself."""
-        return mine
+        return local
 
-    def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+    def sent(self, edge_state: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
         """Change nothing."""
-        return kept, torch.zeros_like(mine)
+        return edge_state, torch.zeros_like(local)
 
-    def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
+    def received(self, edge_state: Tensor, message: Tensor, local: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
         """Towards the peer's model and tracker, no further than the thresholds."""
-        dim = mine.shape[-1] // 2 - 1
-        x, y, rest = (message - mine).tensor_split((dim, 2 * dim), dim=-1)
-        gradient, step = mine[..., -2:-1], mine[..., -1:]
+        dim = local.shape[-1] // 2 - 1
+        x, y, rest = (message - local).tensor_split((dim, 2 * dim), dim=-1)
+        gradient, step = local[..., -2:-1], local[..., -1:]
         if self.tracker_clip:
             y = shortened(y, self.tracker_clip * torch.minimum(gradient, message[..., -2:-1].clamp_min(0.0)))
         if self.step_clip:
             x = shortened(x, self.step_clip * step)
-        return kept, torch.cat((take * x, take * y, torch.zeros_like(rest)), dim=-1)
+        return edge_state, torch.cat((take * x, take * y, torch.zeros_like(rest)), dim=-1)
 
-    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
+    def difference(self, edge_state: Tensor, message: Tensor, local: Tensor) -> Tensor:
         """Return the difference of the shared vectors, before clipping."""
-        return message - mine
+        return message - local
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def shortened(v: Tensor, tau: Tensor) -> Tensor:
     return torch.where(longer, (v.double() * (tau.double() / norm)).to(v.dtype), v)  # a norm may be beyond float32
 
 
-def _running(kept: Tensor, vector: Tensor) -> Tensor:
+def _running(edge_state: Tensor, vector: Tensor) -> Tensor:
     """Return the running mean of norms (…, 1) after one more vector (…, d); the first counts whole."""
     norm = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
-    return torch.where(kept == 0.0, norm, _MEMORY * kept + (1.0 - _MEMORY) * norm)
+    return torch.where(edge_state == 0.0, norm, _MEMORY * edge_state + (1.0 - _MEMORY) * norm)

@@ -101,10 +101,10 @@ def swap(
     for done in swaps:
         remembered = kept[done.peer] if done.peer in kept else edge.begin(origin)
         if done.sent is not None:
-            remembered, change = edge.sent(remembered, done.sent, done.mine, done.give)
+            remembered, change = edge.sent(remembered, done.sent, done.local, done.give)
             shared = shared + change
         if done.received is not None:
-            remembered, change = edge.received(remembered, done.received, done.mine, done.take)
+            remembered, change = edge.received(remembered, done.received, done.local, done.take)
             shared = shared + change
         kept[done.peer] = remembered
     return shared, kept
@@ -117,7 +117,7 @@ def swap_common(
 
     What is committed late, of an earlier round, is added to that.
     """
-    fresh = [torch.equal(done.mine, shared) for done in swaps]
+    fresh = [torch.equal(done.local, shared) for done in swaps]
     late = [done for done, new in zip(swaps, fresh, strict=True) if not new]
     now = [done for done, new in zip(swaps, fresh, strict=True) if new]
     added, kept = swap(edge, kept, torch.zeros_like(shared), origin, late)
@@ -126,7 +126,7 @@ def swap_common(
     if now and len(known) == len(now) and all(map(partial(_of_all, len(now) + 1), now)):
         ours = [own for own, _ in known.values()]
         if all(torch.equal(own, ours[0]) for own in ours):
-            estimates = {peer: theirs for peer, (_, theirs) in known.items()} | {now[0].node: ours[0]}
+            estimates = {peer: remote for peer, (_, remote) in known.items()} | {now[0].node: ours[0]}
             mixed = mean_of([estimate for _, estimate in sorted(estimates.items())])
     return (mixed + added if late else mixed), kept
 

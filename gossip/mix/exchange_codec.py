@@ -52,7 +52,7 @@ class ExchangeCodec:
         return codec.decode(payload, dim, dtype, (self.request,), self.low_rank, self.chunk, parts=self.parts)
 
     def encode_response(
-        self, mine: Tensor, theirs: Tensor, dim: int, generator: Generator, wish: Indices | None = None
+        self, local: Tensor, remote: Tensor, dim: int, generator: Generator, wish: Indices | None = None
     ) -> tuple[bytes, Tensor]:
         """Encode the difference of both ends' values (k,) -> the response's payload and v (k,), as the initiator will decode it.
 
@@ -60,7 +60,7 @@ class ExchangeCodec:
 
         Raises ValueError: "not_finite": the values are too far apart for their type.
         """
-        return self.encode_difference(mine - theirs, dim, generator, wish)
+        return self.encode_difference(local - remote, dim, generator, wish)
 
     def encode_difference(self, difference: Tensor, dim: int, generator: Generator, wish: Indices | None = None) -> tuple[bytes, Tensor]:
         """Encode a response from own minus remote values (k,), which are overwritten by the encoded ones."""

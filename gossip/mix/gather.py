@@ -81,9 +81,9 @@ class Gather(MixerBase):
             combined, kept, held = self.rule.combine(state.kept, shared, received, present, state.origin, losses, slots)
         except BreakdownExceeded:
             return shared, state, None
-        fine = torch.isfinite(combined).all(dim=-1, keepdim=True)
-        if not bool(fine.all()):
-            combined, kept = torch.where(fine, combined, shared), torch.where(fine, kept, state.kept)
+        is_finite = torch.isfinite(combined).all(dim=-1, keepdim=True)
+        if not bool(is_finite.all()):
+            combined, kept = torch.where(is_finite, combined, shared), torch.where(is_finite, kept, state.kept)
         return combined, Gathered(state.origin, kept), held
 
 

@@ -101,7 +101,7 @@ class MemoryCodec:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MemoryMessage:
     """Message of one end about its memory.
 
     Args:
@@ -120,13 +120,13 @@ class Told:
         return self.mean + self.square
 
 
-def joined(payload: bytes, said: Told) -> bytes:
+def joined(payload: bytes, said: MemoryMessage) -> bytes:
     """Return a payload followed by what an end says of its memory."""
     values = said.values
     return b"".join((payload, values, TRAILER.pack(said.age, len(values))))
 
 
-def parted(payload: bytes) -> tuple[bytes, bytes, float]:
+def split_memory(payload: bytes) -> tuple[bytes, bytes, float]:
     """Return what was before the memory in a payload, the memory's codes, and an age to be checked.
 
     Raises ValueError: "bad_length".
@@ -194,16 +194,18 @@ class MemoryExchange:
     home: bool = False
     forged: Forged | None = None
 
-    def told(self, support: Support, chance: Generator) -> Told:
+    def told(self, support: Support, chance: Generator) -> MemoryMessage:
         """Return an initiator's memory on a support, with v where it is its turn. Raises ValueError: "not_finite"."""
         memory = self.memory
         if self.home or memory.age == 0:
-            return Told(0)
+            return MemoryMessage(0)
         mean, square = self._said()
         carried = self.codec.mean.encode(_part(mean, support), chance)
-        return Told(min(memory.age, OLDEST), carried, self._square(support, square, chance) if self.codec.squared(memory.met) else b"")
+        return MemoryMessage(
+            min(memory.age, OLDEST), carried, self._square(support, square, chance) if self.codec.squared(memory.met) else b""
+        )
 
-    def parsed(self, values: bytes, age: float, support: Support, dim: int) -> Told:
+    def parsed(self, values: bytes, age: float, support: Support, dim: int) -> MemoryMessage:
         """Return what the other end says, from its codes and its age, all of it decoded once while a fault is the peer's.
 
         Raises ValueError: a snake_case reason; "bad_memory": an age that is none, or codes that are too short or too long.
@@ -211,30 +213,30 @@ class MemoryExchange:
         if not 0 <= age <= OLDEST or age != int(age) or (age == 0) != (not values):
             raise ValueError("bad_memory")
         if not values:
-            return Told(0)
+            return MemoryMessage(0)
         count, second = support.size(dim), self._seconds(support, dim)
         end = self.codec.mean.size(count)
         if len(values) - end not in (0, self.codec.square.size(second)):
             raise ValueError("bad_memory")
-        said = Told(int(age), values[:end], values[end:])
+        said = MemoryMessage(int(age), values[:end], values[end:])
         self.codec.mean.decode(said.mean, count)
         if said.square:
             self.codec.square.decode(said.square, second)
         return said
 
-    def answer(self, support: Support, theta: float, asked: Told, chance: Generator) -> tuple[Told, Learned | None]:
+    def answer(self, support: Support, theta: float, asked: MemoryMessage, chance: Generator) -> tuple[MemoryMessage, Learned | None]:
         """Return a responder's answer, and what the exchange does at its end; None: nothing. Raises ValueError: "not_finite"."""
         memory = self.memory
         if self.home or not asked.mean or memory.age == 0:
-            return Told(0), None
+            return MemoryMessage(0), None
         mean, square = self._said()
         difference = _part(mean, support).cpu().float().clone()
         difference -= self.codec.mean.decode(asked.mean, difference.numel())
         codes = self.codec.mean.encode(difference, chance)
-        said = Told(min(memory.age, OLDEST), codes, self._square(support, square, chance) if asked.square else b"")
+        said = MemoryMessage(min(memory.age, OLDEST), codes, self._square(support, square, chance) if asked.square else b"")
         return said, self._learned(support, theta, codes, -1.0, asked)
 
-    def answered(self, support: Support, theta: float, said: Told) -> Learned | None:
+    def answered(self, support: Support, theta: float, said: MemoryMessage) -> Learned | None:
         """Return what a response does at the initiator; None: nothing."""
         return None if self.home or not said.mean else self._learned(support, theta, said.mean, 1.0, said)
 
@@ -242,7 +244,7 @@ class MemoryExchange:
         mean, square = self.memory.read()
         return (mean, square) if self.forged is None else self.forged(mean, square)
 
-    def _learned(self, support: Support, theta: float, codes: bytes, sign: float, other: Told) -> Learned:
+    def _learned(self, support: Support, theta: float, codes: bytes, sign: float, other: MemoryMessage) -> Learned:
         memory = self.memory
         return Learned(support, theta, codes, sign, other.square, other.age, memory.age, memory.clock, memory.life)
 

@@ -28,21 +28,21 @@ class PublicCopies:
         """Both copies are the origin."""
         return torch.cat((origin, origin), dim=-1)
 
-    def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
+    def message(self, edge_state: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
         """Difference of our vector from its copy."""
-        return mine - kept.tensor_split(2, dim=-1)[0]
+        return local - edge_state.tensor_split(2, dim=-1)[0]
 
-    def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+    def sent(self, edge_state: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return our copy moves, our vector does not."""
-        ours, theirs = kept.tensor_split(2, dim=-1)
-        return torch.cat((ours + message, theirs), dim=-1), torch.zeros_like(mine)
+        ours, remote = edge_state.tensor_split(2, dim=-1)
+        return torch.cat((ours + message, remote), dim=-1), torch.zeros_like(local)
 
-    def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
+    def received(self, edge_state: Tensor, message: Tensor, local: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return the peer's copy moves, and our vector by the difference of the copies."""
-        ours, theirs = kept.tensor_split(2, dim=-1)
-        theirs = theirs + message
-        return torch.cat((ours, theirs), dim=-1), self.gamma * take * (theirs - ours)
+        ours, remote = edge_state.tensor_split(2, dim=-1)
+        remote = remote + message
+        return torch.cat((ours, remote), dim=-1), self.gamma * take * (remote - ours)
 
-    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
+    def difference(self, edge_state: Tensor, message: Tensor, local: Tensor) -> Tensor:
         """Return the difference from this node's vector to the peer's copy."""
-        return kept.tensor_split(2, dim=-1)[1] + message - mine
+        return edge_state.tensor_split(2, dim=-1)[1] + message - local

@@ -14,14 +14,14 @@ Peer = TypeVar("Peer", int, str)
 
 
 def assign_slots(
-    taken: Mapping[Peer, int], asked: Sequence[Peer], present: Sequence[bool], kept: Tensor, slots: int
+    taken: Mapping[Peer, int], requested: Sequence[Peer], present: Sequence[bool], kept: Tensor, slots: int
 ) -> tuple[dict[Peer, int], Tensor, Tensor]:
     """One node's round -> slots of peers, the longest absent first; the memory (s,) with cleared slots for new peers; slots of `asked`.
 
     `taken` are the slots before, in that order, `asked` k peers in order of peer id, of whom those `present` sent something. If they are
     more than slots >= 1, the last new ones get none. No argument is changed.
     """
-    here = [peer for peer, sent in zip(asked, present, strict=True) if sent]
+    here = [peer for peer, sent in zip(requested, present, strict=True) if sent]
     absent = {peer: slot for peer, slot in taken.items() if peer not in here}
     stay = {peer: taken[peer] for peer in here if peer in taken}
     free = sorted(set(range(slots)) - set(taken.values()), reverse=True)
@@ -30,7 +30,7 @@ def assign_slots(
         if peer not in stay and (free or absent):
             given[peer] = free.pop() if free else absent.pop(next(iter(absent)))
     after = {**absent, **stay, **given}
-    places = torch.tensor([after.get(peer, -1) for peer in asked], dtype=torch.int64, device=kept.device)
+    places = torch.tensor([after.get(peer, -1) for peer in requested], dtype=torch.int64, device=kept.device)
     return after, cleared(kept, slots, given.values()), places
 
 

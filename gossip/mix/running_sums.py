@@ -27,31 +27,31 @@ class RunningSums:
         """Return zeros."""
         return torch.zeros_like(torch.cat((origin, origin), dim=-1))
 
-    def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
+    def message(self, edge_state: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
         """Return all that was given so far, plus a share of this node's vector."""
-        given, _ = kept.tensor_split(2, dim=-1)
-        share = give * mine
+        given, _ = edge_state.tensor_split(2, dim=-1)
+        share = give * local
         if self.floor is not None:
-            share = torch.where(mine[..., -1:] < self.floor, 0.0, share)
+            share = torch.where(local[..., -1:] < self.floor, 0.0, share)
         return given + share
 
-    def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+    def sent(self, edge_state: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
         """Less the new part of the message."""
-        given, seen = kept.tensor_split(2, dim=-1)
+        given, seen = edge_state.tensor_split(2, dim=-1)
         return torch.cat((message, seen), dim=-1), given - message
 
-    def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
+    def received(self, edge_state: Tensor, message: Tensor, local: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
         """Plus the new part of the message, independent of `take`."""
-        given, seen = kept.tensor_split(2, dim=-1)
+        given, seen = edge_state.tensor_split(2, dim=-1)
         return torch.cat((given, message), dim=-1), message - seen
 
-    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor | None:
+    def difference(self, edge_state: Tensor, message: Tensor, local: Tensor) -> Tensor | None:
         """Quotient of the new part, where the last number is a weight and positive."""
-        _, seen = kept.tensor_split(2, dim=-1)
+        _, seen = edge_state.tensor_split(2, dim=-1)
         share = message - seen
-        if self.floor is None or not bool((share[..., -1:] > 0.0).all() & (mine[..., -1:] > 0.0).all()):
+        if self.floor is None or not bool((share[..., -1:] > 0.0).all() & (local[..., -1:] > 0.0).all()):
             return None
-        return share[..., :-1] / share[..., -1:] - mine[..., :-1] / mine[..., -1:]
+        return share[..., :-1] / share[..., -1:] - local[..., :-1] / local[..., -1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +71,26 @@ class PullPush:
         _, z = origin.tensor_split(2, dim=-1)
         return _SUMS.begin(z)
 
-    def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
+    def message(self, edge_state: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
         """Return (…, D): the model, and the sum given of the other half."""
-        x, z = mine.tensor_split(2, dim=-1)
-        return torch.cat((x, _SUMS.message(kept, z, give)), dim=-1)
+        x, z = local.tensor_split(2, dim=-1)
+        return torch.cat((x, _SUMS.message(edge_state, z, give)), dim=-1)
 
-    def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+    def sent(self, edge_state: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
         """Leave the model unchanged."""
-        (_, pushed), (x, z) = message.tensor_split(2, dim=-1), mine.tensor_split(2, dim=-1)
-        kept, change = _SUMS.sent(kept, pushed, z, give)
-        return kept, torch.cat((torch.zeros_like(x), change), dim=-1)
+        (_, pushed), (x, z) = message.tensor_split(2, dim=-1), local.tensor_split(2, dim=-1)
+        edge_state, change = _SUMS.sent(edge_state, pushed, z, give)
+        return edge_state, torch.cat((torch.zeros_like(x), change), dim=-1)
 
-    def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
+    def received(self, edge_state: Tensor, message: Tensor, local: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
         """Towards the peer's model; plus its share."""
-        (pulled, pushed), (x, z) = message.tensor_split(2, dim=-1), mine.tensor_split(2, dim=-1)
-        kept, change = _SUMS.received(kept, pushed, z, take)
-        return kept, torch.cat((take * (pulled - x), change), dim=-1)
+        (pulled, pushed), (x, z) = message.tensor_split(2, dim=-1), local.tensor_split(2, dim=-1)
+        edge_state, change = _SUMS.received(edge_state, pushed, z, take)
+        return edge_state, torch.cat((take * (pulled - x), change), dim=-1)
 
-    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
+    def difference(self, edge_state: Tensor, message: Tensor, local: Tensor) -> Tensor:
         """Return the difference of the models."""
-        return message.tensor_split(2, dim=-1)[0] - mine.tensor_split(2, dim=-1)[0]
+        return message.tensor_split(2, dim=-1)[0] - local.tensor_split(2, dim=-1)[0]
 
 
 _SUMS = RunningSums()

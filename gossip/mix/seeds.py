@@ -24,7 +24,7 @@ MOST_NUMBERS = 10**8
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SeedsState:
     """State of a node between rounds."""
 
     anchor: Tensor  # φ (…, d), equal at all nodes; local steps begin there
@@ -85,38 +85,38 @@ class Seeds(MixerBase):
         """Itself. Satisfies `starling.gossip.api.Broadcasting`."""
         return self
 
-    def start(self, x: Tensor) -> Told:
+    def start(self, x: Tensor) -> SeedsState:
         """Anchored at x, nothing told."""
         return self._from(x)
 
-    def correct(self, state: Told, gradient: Tensor) -> tuple[Tensor, Told]:
+    def correct(self, state: SeedsState, gradient: Tensor) -> tuple[Tensor, SeedsState]:
         """Here a "gradient" is lr·p (…, 1), which is noted down; so is what comes out."""
         place = torch.arange(self.steps, device=gradient.device) == state.done
-        return gradient, Told(state.anchor, torch.where(place, gradient, state.scalars), state.done + 1)
+        return gradient, SeedsState(state.anchor, torch.where(place, gradient, state.scalars), state.done + 1)
 
-    def shared(self, state: Told, x: Tensor) -> Tensor:
+    def shared(self, state: SeedsState, x: Tensor) -> Tensor:
         """Return the scalars (…, K) of this round."""
         return state.scalars
 
-    def settled(self, state: Told) -> Tensor:
+    def settled(self, state: SeedsState) -> Tensor:
         """Return φ (…, d)."""
         return state.anchor
 
-    def kept(self, state: Told) -> dict[str, Tensor]:
+    def kept(self, state: SeedsState) -> dict[str, Tensor]:
         """Return nothing: scalars are of one round."""
         return {}
 
-    def resumed(self, state: Told, kept: Mapping[str, Tensor]) -> tuple[Tensor, Told]:
+    def resumed(self, state: SeedsState, kept: Mapping[str, Tensor]) -> tuple[Tensor, SeedsState]:
         """Begin at the outer parameters."""
         return state.anchor, state
 
-    def moved(self, state: Told, settled: Tensor) -> Told:
+    def moved(self, state: SeedsState, settled: Tensor) -> SeedsState:
         """Another anchor; the scalars of this round stay."""
-        return Told(settled, state.scalars, state.done)
+        return SeedsState(settled, state.scalars, state.done)
 
     def advance(
-        self, state: Told, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
-    ) -> tuple[Told, Tensor]:
+        self, state: SeedsState, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
+    ) -> tuple[SeedsState, Tensor]:
         """As `Broadcasting.advance`; messages (…, n, K)."""
         factors = shortening(messages, present, self.norm_bound)
         anchor, count = state.anchor.clone(), messages.shape[-2]
@@ -127,7 +127,7 @@ class Seeds(MixerBase):
                     anchor -= told[..., step, None] * self.direction(peer, round, step, anchor)
         return self._from(anchor), present & (factors < 1.0)
 
-    def absorb(self, state: Told, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Told]:
+    def absorb(self, state: SeedsState, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, SeedsState]:
         """Begin at the outer parameters."""
         return state.anchor, self._from(state.anchor)
 
@@ -138,8 +138,8 @@ class Seeds(MixerBase):
         bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=dim)
         return torch.from_numpy(bits).to(like).mul_(2.0).sub_(1.0)
 
-    def _from(self, anchor: Tensor) -> Told:
-        return Told(anchor.clone(), anchor.new_zeros(*anchor.shape[:-1], self.steps), anchor.new_zeros(*anchor.shape[:-1], 1))
+    def _from(self, anchor: Tensor) -> SeedsState:
+        return SeedsState(anchor.clone(), anchor.new_zeros(*anchor.shape[:-1], self.steps), anchor.new_zeros(*anchor.shape[:-1], 1))
 
 
 def slope(losses: Tensor, epsilon: float) -> Tensor:

@@ -36,7 +36,7 @@ from starling.gossip.pipeline.crew_step import Again, CrewStep, Plan
 from starling.gossip.pipeline.owed import Owed
 from starling.gossip.pipeline.roll import Roll
 from starling.gossip.wire.schema import Crew as Frame
-from starling.gossip.wire.schema import Kept, Piece, Ready
+from starling.gossip.wire.schema import Piece, PieceStored, Ready
 
 EVALUATION_S = 30.0  # for a meeting about an evaluation that others may no longer want
 
@@ -170,7 +170,7 @@ class Crew:
             case Piece():
                 answer = self.states.piece(peer, stage, frame, taking=self.meeting.open)
                 self._moment.commands += [] if answer is None else [answer]
-            case Kept():
+            case PieceStored():
                 self.states.kept(stage, frame)
             case _:
                 self.steps.frame(stage, frame)

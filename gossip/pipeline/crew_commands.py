@@ -152,7 +152,7 @@ class Blame:
 
 
 @dataclass(frozen=True, slots=True)
-class FreeSeat:
+class FreeStage:
     """A peer has owed for too long: sit where it does not."""
 
     peer: str
@@ -173,4 +173,4 @@ class Evaluated:
 
 
 Outcome = Trained | Evaluated
-Command = Work | Send | PushState | Note | Blame | FreeSeat | Outcome
+Command = Work | Send | PushState | Note | Blame | FreeStage | Outcome

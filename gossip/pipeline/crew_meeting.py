@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from starling.gossip.pipeline.company import Company, Flow, Moment
-from starling.gossip.pipeline.crew_commands import Abandon, Blame, FreeSeat, Note, Send, UseState
+from starling.gossip.pipeline.crew_commands import Abandon, Blame, FreeStage, Note, Send, UseState
 from starling.gossip.pipeline.crew_states import StageStates, notes
 from starling.gossip.pipeline.meeting import Fetch, Start, agree
 from starling.gossip.pipeline.owed import Owed
@@ -48,7 +48,7 @@ class CrewMeeting:
                 yield from self._whole(until)
                 if not self.company.whole:
                     return None
-                yield from self._look()
+                yield from self._poll()
                 number, self._calling = self.roll.open(), True
                 told = yield from self._all(self._ready(number, round, left, evaluate=evaluate), until)
                 self._calling = False
@@ -131,7 +131,7 @@ class CrewMeeting:
             why = f"for {self.owed.count(stage)} turns in which it owed something" if seen else "says a stage that left it"
             text = f"stage {stage} has sent nothing of use, {why}; the other stages go on without it"
             fields = {"stage": stage, "peer": peer}
-            self.moment.commands += [Note("crew_mute", text, "warning", fields), FreeSeat(peer)]
+            self.moment.commands += [Note("crew_mute", text, "warning", fields), FreeStage(peer)]
             if seen:
                 self._named.setdefault(stage, set()).add(self.company.stage)
                 told = structs.replace(self._ready(0, 0, 0, evaluate=False), freed=(stage,))
@@ -156,7 +156,7 @@ class CrewMeeting:
             self.moment.phase, self.moment.deadline = "lacking", until
             yield None
 
-    def _look(self) -> Flow[None]:
+    def _poll(self) -> Flow[None]:
         """Learn which states there are."""
         self.moment.phase, crew = "looking", self.company.crew
         self.states.used((yield UseState("carry" if self.carried else "look", crew)))

@@ -15,7 +15,7 @@ from starling.gossip.errors import EngineError
 from starling.gossip.pipeline.copies import Copies
 from starling.gossip.pipeline.crew_commands import Blame, Command, GiveState, Note, PushState, Result, Send, States, UseState
 from starling.gossip.pipeline.meeting import Fetch, Start
-from starling.gossip.wire.schema import Kept, Piece
+from starling.gossip.wire.schema import Piece, PieceStored
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class StageStates:
             raise EngineError(f"the stage's state cannot be used: {result}")
         self.step, self.points = result.step, result.points
 
-    def kept(self, sender: int, frame: Kept) -> None:
+    def kept(self, sender: int, frame: PieceStored) -> None:
         """A state of ours is safe, if the stage before says so of one that there is."""
         if sender == self.before and frame.stage == self.stage and frame.step in self.points:
             self.safe = max(self.safe, frame.step + 1)
@@ -63,7 +63,7 @@ class StageStates:
             return None
         if copied:
             self.copies.keep(piece.step, state)
-            return Send(peer, Kept(piece.crew, piece.stage, piece.step))
+            return Send(peer, PieceStored(piece.crew, piece.stage, piece.step))
         if taking and piece.step not in self.points:
             self.given = (piece.step, state)
         return None

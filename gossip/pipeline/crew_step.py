@@ -20,7 +20,7 @@ from starling.gossip.pipeline.roll import Early, Roll, StepFrame
 from starling.gossip.pipeline.schedule import ahead
 from starling.gossip.pipeline.stage import Apply, Compute, Gap, Part, Pass, Step, Tell, fine, shortened
 from starling.gossip.pipeline.stage import Command as Task
-from starling.gossip.wire.schema import Backward, Forward, Told
+from starling.gossip.wire.schema import Backward, Forward, StepReport
 
 ASK_AGAIN_S = 1.0  # for parts that have not come
 FIRST_PATIENCE_S, LEAST_PATIENCE_S, TIMES = 30.0, 5.0, 8.0
@@ -57,7 +57,7 @@ class CrewStep:
     evaluating: bool = False
     _early: Early = field(default_factory=Early)
     _tasks: deque[Task] = field(default_factory=deque)
-    _last_part: Told | None = None  # our part of the step that was last done
+    _last_part: StepReport | None = None  # our part of the step that was last done
     _usual_s: float = 0.0  # that a step takes; 0: not known
     _stretch: float = 1.0  # of patience
     _long: dict[int, int] = field(default_factory=dict)  # by stage, how often what it sent was shortened
@@ -90,7 +90,7 @@ class CrewStep:
     def frame(self, stage: int, frame: StepFrame) -> None:
         """Take a frame of another stage, now or when its step is done here. Raises ValueError: no honest stage sends it."""
         of, here = (frame.turn, frame.step), (self.roll.number, self.states.step)
-        if isinstance(frame, Told) and frame.again:
+        if isinstance(frame, StepReport) and frame.again:
             self._part_wanted(stage, frame)
         elif self.running is not None and of == here:
             self._feed(self.running, stage, frame)
@@ -103,17 +103,17 @@ class CrewStep:
         core = Step(company.stage, company.stages, micro_batches, self.plan.warm_up)
         self.running, self.evaluating, self._tasks = core, evaluate, deque(core.begin())
         self.owed.agree(self._debts(micro_batches))
-        patience_s = self._patience_s
+        timeout_s = self._timeout_s
         try:
             self._feed_early(core)
-            silent_at, ask_at = moment.now + patience_s, moment.now + ASK_AGAIN_S
+            silent_at, ask_at = moment.now + timeout_s, moment.now + ASK_AGAIN_S
             while True:
                 while self._tasks:
                     task = self._tasks.popleft()
                     if isinstance(task, Apply):
                         return task.parts
                     yield from self._do(core, task)
-                    silent_at, ask_at = moment.now + patience_s, moment.now + ASK_AGAIN_S
+                    silent_at, ask_at = moment.now + timeout_s, moment.now + ASK_AGAIN_S
                 if moment.trouble:
                     raise Again
                 if moment.now >= ask_at:
@@ -121,7 +121,7 @@ class CrewStep:
                     if core.waits and self._last_part is not None:
                         moment.tell(company, structs.replace(self._last_part, again=True))
                 if moment.now >= silent_at:
-                    self._silent(patience_s)
+                    self._silent(timeout_s)
                     raise Again
                 moment.deadline = min(silent_at, ask_at)
                 yield None
@@ -131,7 +131,7 @@ class CrewStep:
                 self._over = self.roll.number
 
     @property
-    def _patience_s(self) -> float:
+    def _timeout_s(self) -> float:
         usual_s = max(LEAST_PATIENCE_S, TIMES * self._usual_s) if self._usual_s else FIRST_PATIENCE_S
         return self._stretch * usual_s
 
@@ -145,10 +145,10 @@ class CrewStep:
         for stage in company.others:
             yield stage, "part"
 
-    def _silent(self, patience_s: float) -> None:
+    def _silent(self, timeout_s: float) -> None:
         self.owed.end_turn()
         owing = ", ".join(map(str, self.owed.debtors))
-        text = f"nothing came from other stages for {patience_s:.0f} s, of which {owing} owe something; the crew meets"
+        text = f"nothing came from other stages for {timeout_s:.0f} s, of which {owing} owe something; the crew meets"
         self.moment.commands.append(Note("crew_silent", text, "warning"))
         self._stretch *= 2.0  # or it was our impatience
 
@@ -192,7 +192,7 @@ class CrewStep:
             part = yield Summarize()
             assert isinstance(part, Part), part
             figures = (part.squares, part.loss, part.value, part.samples, part.fine)
-            self._last_part = Told(company.name, roll.number, states.step, *figures)
+            self._last_part = StepReport(company.name, roll.number, states.step, *figures)
             self.moment.tell(company, self._last_part)
             self._tasks.extend(core.part(company.stage, part))
 
@@ -206,7 +206,7 @@ class CrewStep:
     def _feed(self, core: Step, stage: int, frame: StepFrame) -> None:
         """Raise ValueError: no honest stage sends that."""
         try:
-            if isinstance(frame, Told):
+            if isinstance(frame, StepReport):
                 part = Part(frame.squares, frame.loss, frame.value, frame.samples, frame.fine)
                 self._tasks.extend(core.part(stage, part))
                 self.owed.arrived(stage, "part")
@@ -225,7 +225,7 @@ class CrewStep:
         if stage != neighbour:
             raise ValueError("no_such_neighbour")
 
-    def _part_wanted(self, stage: int, frame: Told) -> None:
+    def _part_wanted(self, stage: int, frame: StepReport) -> None:
         """A stage lacks our part of a step, perhaps one that is applied here: it is small, and the step would else be done again."""
         last, core = self._last_part, self.running
         if last is not None and (last.turn, last.step) == (frame.turn, frame.step):

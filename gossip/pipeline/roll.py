@@ -10,11 +10,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from starling.gossip.pipeline.meeting import Has
-from starling.gossip.wire.schema import Backward, Forward, Ready, Told
+from starling.gossip.wire.schema import Backward, Forward, Ready, StepReport
 
 MOST_SKIPPED = 1 << 20  # meetings
 MOST_STEPS_AHEAD = 4
-StepFrame = Forward | Backward | Told
+StepFrame = Forward | Backward | StepReport
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ new fields are appended with a default. Each message has a golden vector under `
     exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, Check, or Pull, Pulled, NotNow,
                                           Wake, Relay, Relayed
     state       /starling/state/2        StateQuery, StateOffer, ChunkQuery, Chunk, DigestsQuery, Digests, ManifestQuery, ManifestReply,
-                                         SeatQuery, SeatReply
+                                         StageQuery, StageReply
     crew        /starling/crew/1         Ready, Forward, Backward, Told, Piece, Kept
 
 Numbers of the ids, and when they are raised: `starling.node.versions`. "Since 1.1" names versions before the first release.
@@ -201,7 +201,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     credential: Annotated[bytes, Meta(max_length=MAX_CREDENTIAL_BYTES)] = b""
     """Its proof of admission (starling.node.admission) and its operator; b"" where none is required. Since 1.1."""
     seat: Counter = 0
-    """Its place in a crew (starling.gossip.pipeline.seats), signed as well where there is one; 0: none. Since 1.3."""
+    """Its place in a crew (starling.gossip.pipeline.stage_assignments), signed as well where there is one; 0: none. Since 1.3."""
 
 
 class Revocation(msgspec.Struct, frozen=True, array_like=True):
@@ -463,13 +463,13 @@ class Digests(Message, frozen=True, tag="ds"):
     data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 
 
-class SeatQuery(Message, frozen=True, tag="seq"):
+class StageQuery(Message, frozen=True, tag="seq"):
     """A newcomer's question to a crew: which stage is needed? Since 1.3."""
 
     nonce: Counter
 
 
-class SeatReply(Message, frozen=True, tag="sea"):
+class StageReply(Message, frozen=True, tag="sea"):
     """The stage that is wanted most, and for a while kept for the asker. Since 1.3."""
 
     nonce: Counter
@@ -513,7 +513,7 @@ class Backward(Message, frozen=True, tag="bwd"):
     payload: Annotated[bytes, Meta(max_length=MAX_ACTIVATION_BYTES)]
 
 
-class Told(Message, frozen=True, tag="tol"):
+class StepReport(Message, frozen=True, tag="tol"):
     """To all stages: this one's part of a step, whose tasks it has done (starling.gossip.pipeline.stage.Part). Since 1.3."""
 
     crew: Digest
@@ -538,7 +538,7 @@ class Piece(Message, frozen=True, tag="pce"):
     data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 
 
-class Kept(Message, frozen=True, tag="kpt"):
+class PieceStored(Message, frozen=True, tag="kpt"):
     """All of that state is here. Since 1.3."""
 
     crew: Digest
@@ -550,5 +550,5 @@ _Membership = Hello | Probe | Acknowledge | ProbeFor | Spread | Compare | Want |
 Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
 PairwiseMessage = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed | Check
 PulledMessage = Pull | Pulled | NotNow | Wake | Relay | Relayed
-State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk | DigestsQuery | Digests | SeatQuery | SeatReply
-Crew = Ready | Forward | Backward | Told | Piece | Kept
+State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk | DigestsQuery | Digests | StageQuery | StageReply
+Crew = Ready | Forward | Backward | StepReport | Piece | PieceStored

@@ -49,7 +49,7 @@ def check(revocation: Revocation, chain: Chain, terms: Terms) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Listed:
     revocation: Revocation
     chain: Chain
     slot: Slot
@@ -67,17 +67,17 @@ class Revocations:
     terms: Terms
     listed: tuple[Revocation, ...] = ()  # sorted by slot, the same order at every node
     digest: bytes = bytes(_DIGEST_BYTES)  # of the void slots
-    _held: dict[Slot, _Held] = field(default_factory=dict)
+    _held: dict[Slot, _Listed] = field(default_factory=dict)
 
     def add(self, revocations: Iterable[Revocation], now_ms: int) -> list[Revocation]:
         """Add revocations -> those that are new and stay. Raises ValueError: one is invalid; then none was added."""
-        fresh: list[_Held] = []
+        fresh: list[_Listed] = []
         for revocation in revocations:
             chain = chains.from_bytes(revocation.chain)
             path = chains.slots(chain, self.terms.creator)
             if not path or path[-1] not in self._held:
                 check(revocation, chain, self.terms)  # expensive, so only for unknown ones
-                fresh.append(_Held(revocation, chain, path[-1], path[0]))
+                fresh.append(_Listed(revocation, chain, path[-1], path[0]))
         if not fresh:
             return []
         for each in fresh:
@@ -92,7 +92,7 @@ class Revocations:
 
     def _trim(self, now_ms: int) -> None:
         branches: Counter[Slot] = Counter()
-        kept: dict[Slot, _Held] = {}
+        kept: dict[Slot, _Listed] = {}
         for each in sorted(self._held.values(), key=lambda held: held.rank):
             if len(kept) == MAX_HELD or chains.not_after_ms(each.chain) <= now_ms:
                 continue

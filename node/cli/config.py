@@ -34,7 +34,7 @@ def check(manifest: Manifest) -> None:
 
     for each in maturity.experimental(manifest):
         say(f"note: {each} is experimental: it may change, or go, without notice")
-    for warning in (*manifests.check(manifest), memory.objection(manifest, memory.there())):
+    for warning in (*manifests.check(manifest), memory.objection(manifest, memory.available())):
         if warning:
             say(f"note: {warning}")
 
@@ -116,7 +116,7 @@ def check_manifest(file: Path, trust: bool) -> None:
 def _import(key: str, section: PartSection) -> None:
     """Import the part that `key` names in a process of its own; ConfigError if that fails, or a key of its section is wrong."""
     given = msgspec.json.encode(section).decode()
-    command = [sys.executable, "-P", "-m", "starling.node.engine.own_code", str(Path.cwd()), key, given]
+    command = [sys.executable, "-P", "-m", "starling.node.engine.user_code", str(Path.cwd()), key, given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError((done.stderr.strip().splitlines() or [f"{key}: importing failed"])[-1])

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Named = tuple[str, Verdict]
 STYLES = {"fail": "bold red", "warn": "yellow", "unknown": "dim", "ok": "green"}  # in the order in which they are shown
-PROBE = (sys.executable, "-m", "starling.node.engine.probe")
+PROBE = (sys.executable, "-m", "starling.node.engine.torch_probe")
 PACKAGES = {"starling": "starling-swarm", "torch": "torch", "libp2p": "libp2p"}
 
 
@@ -85,7 +85,7 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
     found = {
         "versions": verdicts.versions(installed),
         "device": verdicts.device(torch, config.device, driver=Path("/dev/nvidiactl").exists()),
-        "memory": verdicts.memory(min(psutil.virtual_memory().available, memory.there()), taken),
+        "memory": verdicts.memory(min(psutil.virtual_memory().available, memory.available()), taken),
         "cores": verdicts.cores(cores_there(), psutil.getloadavg()[0]),
         "directory": verdicts.directory(str(run_dir), disk),
         "clock": verdicts.clock(now_at, disk, created_at, ends_at),
@@ -132,19 +132,19 @@ def _settings(place: RunDir | None, invite: Invite | None) -> tuple[list[Named],
 
 def _node(run_dir: Path) -> tuple[list[Named], StatusSnapshot | None]:
     """How the node of a directory does, or ended, as `starling status` says it; and its status if it runs."""
-    from starling.node.cli import look
+    from starling.node.cli import inspect_node
 
     logs, status, again = (f"`starling {each} --dir {typed(run_dir)}`" for each in ("logs", "status", "run"))
     try:
-        seen, ended = look.snapshot_of(run_dir)
+        seen, ended = inspect_node.snapshot_of(run_dir)
     except control.NotRunning:
         return [("node", ("ok", "not running", f"start it with {again}"))], None
     except (control.ControlError, GossipError) as error:
         return [("node", ("fail", str(error), f"see {logs}"))], None
     if ended is not None:
         failed = ended.ended == "failed"
-        return [("node", ("warn" if failed else "ok", look.how_ended(ended, run_dir).removeprefix("! "), ""))], None
-    if problem := look.problem_of(seen, run_dir):
+        return [("node", ("warn" if failed else "ok", inspect_node.how_ended(ended, run_dir).removeprefix("! "), ""))], None
+    if problem := inspect_node.problem_of(seen, run_dir):
         return [("node", ("warn", problem.removeprefix("! "), f"for more, {status}"))], seen
     edges = sum(peer.edge for peer in seen.peers)
     return [("node", ("ok", f"{seen.state}, {seen.members} members, {edges} with an edge", ""))], seen

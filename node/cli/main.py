@@ -45,9 +45,9 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
         "Look": {
             "doctor": ("doctor:doctor", "Check this machine and its network before joining, or later."),
             "upgrade-check": ("upgrade:upgrade_check", "Tell what this version reads of a node or a manifest."),
-            "status": ("look:status", "Show a node's state, problems first."),
-            "peers": ("look:peers", "List the members a running node knows."),
-            "tui": ("look:terminal", "Watch nodes, a demo or a recorded run in the terminal."),
+            "status": ("inspect_node:status", "Show a node's state, problems first."),
+            "peers": ("inspect_node:peers", "List the members a running node knows."),
+            "tui": ("inspect_node:terminal", "Watch nodes, a demo or a recorded run in the terminal."),
             "web": ("web:web", "Watch nodes or a demo in a browser on this machine."),
             "track": ("track:track", "Write a node's figures to a file or an experiment tracker."),
             "logs": ("logs:logs", "Print a node's log; -f goes on as it grows."),

@@ -16,7 +16,7 @@ from starling.node.cli.help import command
 from starling.node.status.control import typed
 
 if TYPE_CHECKING:
-    from starling.node.attach import Invited
+    from starling.node.node_handle import Invited
 
 DAYS = 90.0  # as node.attach has it, which takes longer to import
 UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -40,7 +40,7 @@ def invite(days: float, peer: str | None, run_dir: Path, as_json: bool) -> None:
     In a swarm of kind `invite` the line holds a signed invitation. A node can give as many as the manifest allows, and answers for
     the members that join by them: `starling revoke` removes a member and all members below it.
     """
-    from starling.node.attach import Attached
+    from starling.node.node_handle import Attached
 
     made = Attached(run_dir).invited(days=days, peer=peer or "")
     describe(made, run_dir)
@@ -67,7 +67,7 @@ def revoke(target: str, run_dir: Path, as_json: bool) -> None:
 
     The creator can revoke any invitation, a member its own and those of the members below it.
     """
-    from starling.node.attach import Attached
+    from starling.node.node_handle import Attached
 
     answer = Attached(run_dir).ask("revoke", peer=target)
     removed = answer.get("removed")
@@ -114,7 +114,7 @@ def trust(peer: str, run_dir: Path, as_json: bool) -> None:
 
 
 def _decide(run_dir: Path, op: str, done: str, as_json: bool, **fields: object) -> None:
-    from starling.node.attach import Attached
+    from starling.node.node_handle import Attached
 
     answer = Attached(run_dir).ask(op, **fields)
     if as_json:

@@ -6,12 +6,12 @@ from typing import get_args
 import click
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.attach import SUFFIXES, TEMPERATURE, TOKENS, Attached, Form, Written
 from starling.node.cli.common import PATH, dir_and_json, emit, result, say
 from starling.node.cli.documents import Exported
 from starling.node.cli.help import command
 from starling.node.cli.progress import slow
 from starling.node.cli.run import existing
+from starling.node.node_handle import SUFFIXES, TEMPERATURE, TOKENS, Attached, Form, Written
 from starling.node.status import format as show
 from starling.node.status.control import typed
 

@@ -44,7 +44,7 @@ def plan(file: Path | None, manifest: Path | None, machines: Path | None, links:
     """
     import msgspec
 
-    from starling.node.config.memory import there
+    from starling.node.config.memory import available
     from starling.node.plan.decide import plan as decided
     from starling.node.plan.schema import GB, MachineSection, load
 
@@ -60,7 +60,7 @@ def plan(file: Path | None, manifest: Path | None, machines: Path | None, links:
         raise ConfigError("plan: needs FILE, or --manifest FILE; `starling examples plan-crowd` is one to begin with")
     world = load(file, machines, links)
     if not world.machine:
-        here = MachineSection(name=HERE, memory_gb=there() / GB)
+        here = MachineSection(name=HERE, memory_gb=available() / GB)
         world = msgspec.structs.replace(world, machine=(here,))
     with slow(f"placing {len(world.machine)} machines"):
         found = decided(world)
@@ -73,31 +73,31 @@ def _of_task(file: Path) -> Plan:
     """This machine as the only one, with what its processor takes for a local step on one thread."""
     import msgspec
 
-    from starling.node.config import presets, room, script
+    from starling.node.config import memory_estimate, presets, script
     from starling.node.config.schema import Manifest, NodeConfig
     from starling.node.plan.results import Member, Plan, Unused
 
     manifest, config = presets.load(Manifest, file), NodeConfig(device="cpu")
     if script.trains(manifest):
         raise script.refused("task.kind", "describe the model instead, `starling examples plan-crowd` is a file to begin with")
-    dim, free = room.parameters(manifest), room.here(config)
+    dim, free = memory_estimate.parameters(manifest), memory_estimate.here(config)
     if dim is None or ":" in manifest.task.kind:
         raise ConfigError(
             f"task.kind: {manifest.task.kind} is code of somebody's own, which this does not run; "
             f"try `starling task check {manifest.task.kind}`"
         )
     assert free is not None, "of a processor"
-    needed = room.expected(manifest, config.numerics, dim)
+    needed = memory_estimate.expected(manifest, config.numerics, dim)
     whole = Plan(
         parameters=dim,
-        bytes_per_parameter=room.bytes_per_parameter(manifest, config.numerics, dim),
+        bytes_per_parameter=memory_estimate.bytes_per_parameter(manifest, config.numerics, dim),
         needed_bytes=needed,
         members=(),
         crews=(),
         unused=(),
         cures=(),
     )
-    if why := room.objection(manifest, config.numerics, free):
+    if why := memory_estimate.objection(manifest, config.numerics, free):
         return msgspec.structs.replace(whole, unused=(Unused(name=HERE, why=why),))
     command = [sys.executable, "-P", "-m", "starling.node.engine.forecast", str(file)]
     with slow("timing the operations of a local step"):

@@ -81,13 +81,13 @@ def create(
     Without a file the manifest has its defaults, which --set changes: starling create --set task=digits --set pace.rounds=500.
     Standard output is the invite alone. Ctrl-C stops the node; `starling run` starts it again.
     """
-    from starling.node import operate
-    from starling.node.attach import make_invite
+    from starling.node import run_directory
     from starling.node.cli.config import check
     from starling.node.cli.documents import Created
     from starling.node.cli.examples import find
     from starling.node.cli.members import describe
     from starling.node.config import presets
+    from starling.node.node_handle import make_invite
 
     check_network()
     if example is not None:
@@ -108,8 +108,8 @@ def create(
         else:
             click.echo(made.invite)
 
-    with operate.undone_if_refused(run_dir):
-        place, swarm = operate.create(run_dir, manifest, config)
+    with run_directory.undone_if_refused(run_dir):
+        place, swarm = run_directory.create(run_dir, manifest, config)
         _say_if_watched(f"creating {manifest.name} in {place.path}")
         return _start(place, on_listening=on_listening)
 
@@ -131,9 +131,9 @@ def join(
     In the directory of a node of that swarm: continue it with the options given now. Ctrl-C stops the node; `starling run` starts
     it again.
     """
-    from starling.node import operate
-    from starling.node.attach import Attached
+    from starling.node import run_directory
     from starling.node.cli.documents import Joined
+    from starling.node.node_handle import Attached
     from starling.node.storage.run_dir import RunDir
 
     check_network()
@@ -150,8 +150,8 @@ def join(
         raise ConfigError(f"--dir: a node is running in {run_dir}; see `starling status --dir {typed(run_dir)}`, or name another directory")
     held = RunDir(run_dir)
     config = _configured(held.read_config() if held.config_file.exists() else NodeConfig(), ours, **flags)
-    with operate.undone_if_refused(run_dir):
-        place = operate.join(run_dir, invited, config)
+    with run_directory.undone_if_refused(run_dir):
+        place = run_directory.join(run_dir, invited, config)
         say(f"joining {invited.swarm} in {place.path}; {_look(run_dir)}")
         return _start(place, on_listening=lambda at: emit(Joined(**_listening(place, invited.swarm, at))) if as_json else None)
 
@@ -173,7 +173,7 @@ def run(run_dir: Path, until_stdin_closes: bool) -> int:
 @dir_option
 def pause(run_dir: Path) -> None:
     """Do no more local steps. The node stays in the swarm and answers its peers, until `starling resume` or its end."""
-    from starling.node.attach import Attached
+    from starling.node.node_handle import Attached
 
     Attached(run_dir).pause()
     say(f"paused; go on with `starling resume --dir {typed(run_dir)}`")
@@ -183,7 +183,7 @@ def pause(run_dir: Path) -> None:
 @dir_option
 def resume(run_dir: Path) -> None:
     """Do local steps again after `starling pause`."""
-    from starling.node.attach import Attached
+    from starling.node.node_handle import Attached
 
     Attached(run_dir).resume()
     say("local steps go on")
@@ -201,9 +201,9 @@ def resume(run_dir: Path) -> None:
 @dir_and_json
 def limits(up: str | None, down: str | None, threads: str | None, keep: bool, run_dir: Path, as_json: bool) -> None:
     """Show what a running node may use, or change it while it runs."""
-    from starling.node.attach import Attached
     from starling.node.cli.common import console, listing, result
     from starling.node.config import toml
+    from starling.node.node_handle import Attached
     from starling.node.status.format import rate
 
     plain = NodeConfig() if threads is None else toml.apply_set(NodeConfig(), [f"threads={threads}"])
@@ -225,7 +225,7 @@ def limits(up: str | None, down: str | None, threads: str | None, keep: bool, ru
 @dir_option
 def leave(run_dir: Path) -> None:
     """Send a farewell to the swarm, save and stop. `starling run` comes back."""
-    from starling.node.attach import Attached
+    from starling.node.node_handle import Attached
 
     with slow("leaving"):
         Attached(run_dir).leave()
@@ -337,10 +337,10 @@ def _multiaddr(option: str, text: str) -> str:
 
 def _start(place: RunDir, *, until_stdin_closes: bool = False, on_listening: Callable[[tuple[str, ...]], None] | None = None) -> int:
     """Run the node to its end -> exit code. What the engine refuses gets the command to look with, if it names none."""
-    from starling.node import operate
+    from starling.node import run_directory
     from starling.node.daemon import main as daemon
 
-    seconds = operate.Seconds(place)
+    seconds = run_directory.Seconds(place)
     try:
         return daemon.run(place, until_stdin_closes=until_stdin_closes, on_listening=on_listening, seconds=seconds)
     except ConfigError as error:

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from starling.gossip.errors import GossipError
-from starling.node.attach import Attached
 from starling.node.cli import completion
 from starling.node.cli.common import dir_option, say
 from starling.node.cli.help import command
+from starling.node.node_handle import Attached
 from starling.node.status.scalars import scalars
 from starling.node.tracking.catalogue import TRACKERS, run_of
 

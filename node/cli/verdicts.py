@@ -42,7 +42,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Torch(msgspec.Struct, frozen=True):
-    """What torch says of itself, in a process of its own (`starling.node.engine.probe`)."""
+    """What torch says of itself, in a process of its own (`starling.node.engine.torch_probe`)."""
 
     version: str
     built_for: str = ""  # CUDA 12.8, ROCm 6.4; "": the processor, or Apple's GPU, alone

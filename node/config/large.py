@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from starling.gossip.mix.moments import averages_memories
-from starling.node.config import frame
+from starling.node.config import frame_limits
 from starling.node.config.schema import Manifest
 
 LARGE = 1 << 20  # parameters, beyond which memory is saved wherever it can be
@@ -15,6 +15,11 @@ def sealed(manifest: Manifest) -> Manifest:
     It is written down, rather than left to each node, because both ends of an edge must round alike, also those of an earlier version.
     """
     mix = manifest.mix
-    if mix.kind != "pet" or averages_memories(manifest) or mix.params()["flows"] is not None or (frame.parameters(manifest) or 0) <= LARGE:
+    if (
+        mix.kind != "pet"
+        or averages_memories(manifest)
+        or mix.params()["flows"] is not None
+        or (frame_limits.parameters(manifest) or 0) <= LARGE
+    ):
         return manifest
     return structs.replace(manifest, mix=mix.changed(flows="bfloat16"))

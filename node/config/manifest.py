@@ -21,7 +21,21 @@ from starling.gossip.overlay.api import Overlay
 from starling.gossip.seeds import derive
 from starling.node import identity
 from starling.node.catalogues import PACES
-from starling.node.config import ahead, buffers, consent, crew, frame, parts, personal, presets, robustness, script, start, turns, weight
+from starling.node.config import (
+    alternating_blocks,
+    buffers,
+    consent,
+    crew,
+    frame_limits,
+    gradient_point,
+    initial_model,
+    parts,
+    personal,
+    presets,
+    robustness,
+    script,
+    weight,
+)
 from starling.node.config.overlay import inexact, overlay_of
 from starling.node.config.schema import CompressSection, Manifest, MixSection
 from starling.node.identity import Identity
@@ -128,14 +142,14 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
             f"else a live member has no time to refute; try `--set membership.suspicion_s={4 * timing.timeout_s:g}`"
         )
     script.check(manifest)
-    start.check(manifest)
+    initial_model.check(manifest)
     warnings: list[str] = PACES.warnings(pace.kind, manifest)
     crew.check(manifest)
     presets.check(manifest)
     personal.check(manifest)
     buffers.check(manifest)
-    turns.check(manifest)
-    ahead.check(manifest)
+    alternating_blocks.check(manifest)
+    gradient_point.check(manifest)
     parts.check_together(manifest)
     warnings += [*robustness.warnings(manifest), *inexact(manifest)]
     judged = ["admission.kind"]
@@ -143,7 +157,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
         _check_parts(manifest, trusted=trusted)
         weight.check(manifest, trusted=trusted)
         robustness.check(manifest, trusted=trusted)
-        frame.check(manifest)
+        frame_limits.check(manifest)
         judged += ["mix.kind", "overlay.kind", "compress.select", *(["robust.rule"] if mix.kind == "gather" else [])]
     for key in judged:
         section, _, field = key.partition(".")

@@ -20,7 +20,7 @@ _COPIES = 4  # of the parameters while a model is opened, the least that any eng
 _EVALUATED = 256  # held-out samples at once
 
 
-def there(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+def available(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """Bytes of memory that this process may use: the machine's, or less in a container, or a unit or shell with a limit."""
     total: int = min((psutil.virtual_memory().total, *_limits(cgroups, own), *_address_space()))
     return total
@@ -48,9 +48,9 @@ def _limits(cgroups: Path, own: Path) -> Iterator[int]:
                 yield int((root / group / name).read_text())
 
 
-def check(manifest: Manifest, there: int, model_bytes: int | None = None) -> None:
+def check(manifest: Manifest, available: int, model_bytes: int | None = None) -> None:
     """Raises ConfigError if the task needs more than `there`; arguments as of `objection`."""
-    if why := objection(manifest, there, model_bytes):
+    if why := objection(manifest, available, model_bytes):
         raise ConfigError(why)
 
 
@@ -63,7 +63,7 @@ def _sizes(manifest: Manifest, model_bytes: int | None) -> tuple[int, int, int, 
     return each * size.parameters, each * size.trained, each * size.tested, 8 * size.fixed
 
 
-def objection(manifest: Manifest, there: int, model_bytes: int | None = None) -> str:
+def objection(manifest: Manifest, available: int, model_bytes: int | None = None) -> str:
     """Why a task cannot be learned with so many bytes, and what can be done; "" if it can, or nobody knows.
 
     `model_bytes`: of its parameters, once there is a model; before that only those of built-in tasks are known.
@@ -72,11 +72,11 @@ def objection(manifest: Manifest, there: int, model_bytes: int | None = None) ->
     model, sample, tested, fixed = _sizes(manifest, model_bytes)
     rest = _COPIES * model + fixed
     needed = rest + max(sample * task.batch_size, tested * _EVALUATED)
-    if needed <= there:
+    if needed <= available:
         return ""
-    fits = (there - rest) // sample if sample and rest + tested * _EVALUATED <= there else 0
+    fits = (available - rest) // sample if sample and rest + tested * _EVALUATED <= available else 0
     cure = f"`--set task.batch_size={fits}`" if fits > 0 else "smaller keys of `task`"
     return (
         f"task: needs at least {shown(needed)} of memory here (a model of {shown(model)}, batches of {task.batch_size:,}), "
-        f"{shown(there)} are there; take a machine with more, or create it with {cure}; `starling manifest show` has them all"
+        f"{shown(available)} are there; take a machine with more, or create it with {cure}; `starling manifest show` has them all"
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from starling.gossip.errors import GossipError
-from starling.node.config import attack_consent, hours, room, script, start
+from starling.node.config import attack_consent, initial_model, memory_estimate, schedule_hours, script
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
 from starling.node.daemon.agreed import check_agreed, code_of
@@ -54,14 +54,14 @@ class Fetching:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class OpeningTask:
     """The manifest is known; the engine opens the task, and a credential is obtained."""
 
     context: NodeContext
     engine: EngineSupervisor
 
 
-Phase = Starting | Joining | Fetching | Opening | RunningNode
+Phase = Starting | Joining | Fetching | OpeningTask | RunningNode
 
 
 class Node:
@@ -95,7 +95,7 @@ class Node:
         Raises ConfigError: the person's input is wrong; GossipError: the node cannot go on, or its model could not be saved at the end.
         """
         attack_consent.check(self.setup.config)
-        hours.parse(self.setup.config.active)
+        schedule_hours.parse(self.setup.config.active)
         async with self.setup.machine.open_network(self.policy) as network, trio.open_nursery() as nursery:
             self.network, self.phase = network, Joining()
             self._listening.set()
@@ -150,13 +150,13 @@ class Node:
         begins = await self._start(network, transfer, bootstrap, manifest)
         engine = EngineSupervisor(
             start=machine.start_engine,
-            opening=_opening(setup, manifest, stage, begins),
+            open_request=_open_request(setup, manifest, stage, begins),
             silence_s=_silence_s(setup, manifest),
             report=report,
         )
         context = NodeContext(setup, manifest, int(machine.unix_time() * 1000), network, engine, report)
         admission = Admission(context, store, setup.chain, machine.offload)
-        self.phase = Opening(context, engine)
+        self.phase = OpeningTask(context, engine)
         nursery.start_soon(engine.serve)
         await admission.obtain()
         opened = await engine.ready()
@@ -182,7 +182,7 @@ class Node:
 
     async def _start(self, network: Network, transfer: Transfer, bootstrap: Bootstrap, manifest: Manifest) -> str:
         """Where the file is that the swarm begins with; in a swarm of scripts it is fetched if it is missing, and lent from then on."""
-        setup, wanted, place = self.setup, start.sent(manifest), self.setup.store.start
+        setup, wanted, place = self.setup, initial_model.sent(manifest), self.setup.store.start
         if wanted is None or place is None:
             return setup.config.start
         self.phase = Fetching(manifest, transfer)
@@ -201,8 +201,8 @@ class Node:
         manifest = self.manifest
         if manifest is None:
             manifest = await bootstrap.fetch_manifest(transfer, network, self.setup.swarm)
-            if (free := room.here(self.setup.config)) is not None:
-                room.check(manifest, self.setup.config, free)
+            if (free := memory_estimate.here(self.setup.config)) is not None:
+                memory_estimate.check(manifest, self.setup.config, free)
             self.setup.store.write_manifest(manifest)
             self.manifest = manifest
         check_agreed(manifest, self.setup.config, ours=manifest.founder == network.peer_id)
@@ -231,7 +231,7 @@ def _silence_s(setup: NodeSetup, manifest: Manifest) -> float:
     return math.inf if script.does_steps(setup.config, manifest) else setup.config.engine_timeout_s
 
 
-def _opening(setup: NodeSetup, manifest: Manifest, stage: int, begins: str) -> calls.Open:
+def _open_request(setup: NodeSetup, manifest: Manifest, stage: int, begins: str) -> calls.Open:
     config, me = setup.config, setup.identity.peer_id
     return calls.Open(
         manifest=manifest,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import trio
 
-from starling.node.config import hours
+from starling.node.config import schedule_hours
 from starling.node.config.schema import NodeConfig
 
 CHECK_S = 15.0
@@ -36,6 +36,6 @@ class Schedule:
 
     def _why(self) -> str:
         now = time.localtime(self.unix_time())
-        if not hours.inside(hours.parse(self.config.active), 60 * now.tm_hour + now.tm_min):
+        if not schedule_hours.inside(schedule_hours.parse(self.config.active), 60 * now.tm_hour + now.tm_min):
             return f"it is not in its active hours, {self.config.active}"
         return "the machine runs on battery" if self.config.pause_on_battery and self.on_battery() else ""

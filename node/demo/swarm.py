@@ -23,10 +23,10 @@ from msgspec import structs
 from starling.gossip.catalogue import Scalar
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.wire.schema import MAX_ADDRESSES
-from starling.node import attach, forks, operate
+from starling.node import forks, node_handle, run_directory
 from starling.node.admission import invite as invites
-from starling.node.background import Node
-from starling.node.config import start
+from starling.node.child_node import Node
+from starling.node.config import initial_model
 from starling.node.config.schema import LimitsSection, Manifest, NodeConfig, RecordSection
 from starling.node.demo.summary import DemoAlone, DemoBan, DemoNode, DemoSummary, NodeState
 from starling.node.forks import Servers
@@ -186,14 +186,14 @@ class Demo:
             members = tuple(map(self.peer, range(self.plan.nodes + (self.plan.join_late is not None))))
             manifest = structs.replace(manifest, admission=admission.changed(members=members))
         creator = self._member(0)
-        _, self.swarm = operate.create(creator.run_dir, manifest, self.config(0))
+        _, self.swarm = run_directory.create(creator.run_dir, manifest, self.config(0))
         self.bootstrap = creator.start().wait_until_up(START_S).addresses
 
     def _join(self, index: int) -> None:
         """Join with an invitation by the creator, if the swarm requires one."""
-        line = attach.make_invite(RunDir(self.members[0].run_dir), self.swarm, self.bootstrap).invite
+        line = node_handle.make_invite(RunDir(self.members[0].run_dir), self.swarm, self.bootstrap).invite
         member = self._member(index)
-        operate.join(member.run_dir, invites.decode(line), self.config(index))
+        run_directory.join(member.run_dir, invites.decode(line), self.config(index))
         member.start()
 
     def _start_alone(self) -> None:
@@ -202,7 +202,7 @@ class Demo:
             folder = self.folder / demo_folder.ALONE
             self.alone = Member(0, folder, Identity.load_or_create(RunDir.create(folder).key).peer_id)
             self.alone.forks = self._forks
-            operate.create(folder, self.plan.alone, self.config(0, self.plan.alone))
+            run_directory.create(folder, self.plan.alone, self.config(0, self.plan.alone))
             self.alone.start()
 
     def _wait_for_alone(self, progress: Callable[[float, str], None]) -> None:
@@ -245,7 +245,7 @@ class Demo:
             attack=attack,
             attack_params=crew,
             attack_agreed=bool(attack),
-            start=start.place(manifest),
+            start=initial_model.place(manifest),
             record=RecordSection(every_s=RECORD_S if plan.record else 0.0),
         )
 

@@ -75,7 +75,7 @@ class ClockRounds:
     def begin(self, round: int) -> None:
         """Note the slot: exchanges read the model as it is."""
         self.vectors.round = round
-        self.vectors.way.begin(self._trainer.replica.shared)
+        self.vectors.drift.begin(self._trainer.replica.shared)
 
     def book(self, peer: str) -> None:
         """Do nothing: effects are added in time."""

@@ -9,7 +9,7 @@ import torch
 
 from starling.gossip.api import Quantizer, Selector
 from starling.gossip.catalogue import construct
-from starling.gossip.compress.budget import Beside, Effort, nothing, plan
+from starling.gossip.compress.budget import Effort, ExtraSize, nothing, plan
 from starling.gossip.compress.catalogue import BUDGET, SELECTIONS, SELECTORS, SelectorFacts, by_code, quantizer
 from starling.gossip.compress.header import TRAILER
 from starling.gossip.compress.quantize.kinds import integer
@@ -69,7 +69,7 @@ def selector_facts(section: CompressSection, kind: EdgeKind) -> SelectorFacts:
     return facts if kind is EdgeKind.DIFFERENCES else replace(facts, compares=False, wishes=False)
 
 
-def beside(manifest: Manifest) -> Beside:
+def extra_size(manifest: Manifest) -> ExtraSize:
     """Return what each message of an exchange carries besides the values of the vector."""
     if averages_memories(manifest):
         memories = memory_codec(manifest)
@@ -90,7 +90,7 @@ def selection(
     facts: Mapping[str, Any] = _NOTHING,
     *,
     wishes: bool = False,
-    beside: Beside = nothing,
+    extra_size: ExtraSize = nothing,
     effort: Effort | None = None,
 ) -> Selection:
     """Return the selector of an exchange's coordinates, by `facts` (see `parts`) where constructors take them.
@@ -107,12 +107,12 @@ def selection(
 
     def within(budget_bytes: int, dim: int) -> Selector:
         most = min(limit(budget_bytes) or MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES)  # of both messages: so each fits a frame
-        return Mask(min(plan(most, dim, request, response, beside), effort.of(dim)))
+        return Mask(min(plan(most, dim, request, response, extra_size), effort.of(dim)))
 
     def by_layer(budget_bytes: int, dim: int) -> Selector:
         # Of a budget the request gets its share; without one, what top-k of the ratio's coordinates takes.
         count = kept(section.ratio, dim)
-        asked, answered = listed_size(count, dim, request), response.size(count) + 2 * beside(count)
+        asked, answered = listed_size(count, dim, request), response.size(count) + 2 * extra_size(count)
         budget = limit(budget_bytes) * asked // (asked + answered) or asked
         layered = {"layers": facts.get("layers"), "budget_bytes": budget, "quantizer": request}
         return SELECTORS.build("compress", "layered", {key: value for key, value in layered.items() if value is not None})

@@ -34,7 +34,7 @@ class Gpu:
     _seen: tuple[float | None, int | None] = (None, None)
     _at: float = -math.inf
 
-    def look(self) -> tuple[float | None, int | None]:
+    def poll(self) -> tuple[float | None, int | None]:
         """GPU utilisation of all processes, 0 to 1 (None without nvidia-ml-py), and bytes reserved by torch; None, None without a GPU."""
         if self.device == "cuda" and not 0.0 <= self.clock() - self._at < 1.0:
             self._at = self.clock()

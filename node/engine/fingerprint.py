@@ -32,7 +32,7 @@ from starling.node.config import consent
 from starling.node.config.parts import convert, shown
 from starling.node.config.schema import FINGERPRINT_CHARACTERS, FINGERPRINT_LINES, Manifest
 from starling.node.engine.quantised import pieces, quantised
-from starling.node.engine.rehearsal import calling, fresh_model
+from starling.node.engine.task_smoke_test import calling, fresh_model
 from starling.node.tasks.api import Task
 
 _ALL_CHARACTERS = 24 << 10  # of a fingerprint: fits into a manifest

@@ -14,10 +14,10 @@ from torch import Generator, Tensor, nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.engine import stretches
-from starling.node.engine.eager import bare, without_tracer
-from starling.node.engine.moments import NAMES, Kept
+from starling.node.engine.moments import NAMES, MomentFormat
 from starling.node.engine.pieces import Piece
 from starling.node.engine.side_state import named
+from starling.node.engine.skip_dynamo import bare, without_tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Optimizer:
         weighs_updates: bool = False,
         pieces: Sequence[Piece] = (),
         by_coordinate: bool = False,
-        kept: Kept | None = None,
+        kept: MomentFormat | None = None,
     ) -> None:
         without_tracer()
         self._by_coordinate = by_coordinate and like.ndim == 1

@@ -20,7 +20,7 @@ from starling.node.engine.store import Store
 from starling.node.engine.vectors import FrozenVectors, GradientWindow, LiveVectors, Noised, Outgoing, Plain
 from starling.node.rpc import calls
 
-BESIDE_GRADIENT = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop | calls.ReadChunk
+BACKGROUND_CALLS = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop | calls.ReadChunk
 
 
 class GossipSession:
@@ -75,7 +75,7 @@ class GossipSession:
 
 
 def session_of(
-    opening: calls.Open,
+    open_request: calls.Open,
     trainer: Trainer,
     csprng: Csprng,
     window: GradientWindow,
@@ -88,10 +88,10 @@ def session_of(
     `clock` gives seconds, `work` processor seconds of the calling thread. Raises ConfigError: manifest, settings or checkpoint cannot be
     used.
     """
-    replica, pace, schema = trainer.replica, opening.manifest.pace, trainer.schema
-    store = Store(opening, trainer, schema)
+    replica, pace, schema = trainer.replica, open_request.manifest.pace, trainer.schema
+    store = Store(open_request, trainer, schema)
     resumed = store.resumed()
-    deviation = opening.privacy.exchange_noise
+    deviation = open_request.privacy.exchange_noise
     outgoing: Outgoing = Noised(csprng, deviation) if deviation else Plain()
     distances = ConsensusDistance()
     vectors: FrozenVectors | LiveVectors
@@ -99,7 +99,7 @@ def session_of(
         vectors = LiveVectors(replica, outgoing, trainer.rates.phase, lambda: trainer.steps, window, pace.local_steps)
     else:
         vectors = FrozenVectors(replica, outgoing, pace.local_steps)
-    site = Site(opening, vectors, trainer.rates, trainer.losses(), distances, work)
+    site = Site(open_request, vectors, trainer.rates, trainer.losses(), distances, work)
     exchange = exchange_of(replica, site)
     rounds: Rounds
     if isinstance(vectors, LiveVectors):
@@ -111,7 +111,7 @@ def session_of(
         exchange.forget_all()
         distances.forget_all()
 
-    folder = Path(opening.checkpoint).parent if opening.checkpoint else None
+    folder = Path(open_request.checkpoint).parent if open_request.checkpoint else None
     offered = Offered(trainer, rounds, outgoing, schema, folder, clock)
     fetched = Fetched(trainer, rounds, schema, forget_all)
     store.round, store.saved = (lambda: rounds.round), offered.release_idle

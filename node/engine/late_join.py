@@ -43,19 +43,19 @@ class Offered:
         """Return what answers Snapshot and ReadChunk."""
         return {calls.Snapshot: self.snapshot, calls.ReadChunk: self.read}
 
-    def snapshot(self, _call: calls.Snapshot) -> calls.Held | calls.Refused:
+    def snapshot(self, _call: calls.Snapshot) -> calls.SnapshotInfo | calls.Refused:
         """Take a snapshot of the model, instead of the previous one."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._rounds.round, "schema": self._schema.hex()}
         self._let_go()  # never two of them
         self._read_at = self._clock()
         try:
-            outgoing, beside = self._outgoing, self._trainer.beside()
+            outgoing, side_state = self._outgoing, self._trainer.side_state()
             given = {_X: outgoing.now(self._trainer.replica.offered)}
-            given |= {name: outgoing.now(each.reshape(-1)).view(each.shape) for name, each in beside.items()}
+            given |= {name: outgoing.now(each.reshape(-1)).view(each.shape) for name, each in side_state.items()}
             self._held = held = Snapshot(self._folder, given, facts)
         except OSError as error:
             return calls.Refused("disk", f"no model for late joiners: {error.strerror or error}")
-        return calls.Held(held.number, held.size, held.root, self._rounds.round, self._schema, held.digests)
+        return calls.SnapshotInfo(held.number, held.size, held.root, self._rounds.round, self._schema, held.digests)
 
     def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
         """Return bytes of the snapshot."""
@@ -101,7 +101,7 @@ class Fetched:
         replica = self._trainer.replica
         try:
             replica.check(replica.scope.whole(tensors[_X], replica.x))
-            self._trainer.check_beside(dict(tensors))
+            self._trainer.check_side_state(dict(tensors))
         except ValueError as error:
             raise RemoteProtocolError(call.peer, "state_unusable") from error
         tensor_file.release(tensors)
@@ -125,7 +125,7 @@ class Fetched:
         at = median_low(rounds[i] for i in agreement.cluster) if agreement.cluster else 0
         if agreement.state is not None:
             self._trainer.install(agreement.state, at)
-            self._trainer.take_beside([held[i] for i in agreement.cluster])
+            self._trainer.take_side_state([held[i] for i in agreement.cluster])
             self._forget()
             self._rounds.begin(at)
         names = (tuple(peers[i] for i in which) for which in (agreement.cluster, agreement.outside))

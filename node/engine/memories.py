@@ -18,7 +18,7 @@ from starling.gossip.vector import stretches
 from starling.node.engine.compression import memory_codec
 from starling.node.engine.flat_optimizer import Optimizer
 from starling.node.engine.memory_pieces import AGE, KNOWN, Piece, View, pieces_of, view_of
-from starling.node.engine.moments import Kept
+from starling.node.engine.moments import MomentFormat
 from starling.node.engine.stretches import STRETCH
 from starling.node.rpc.calls import Open
 
@@ -35,7 +35,7 @@ class Keeper(Protocol):
         loaded: the state came from a checkpoint.
     """
 
-    kept: Kept | None
+    kept: MomentFormat | None
     device: torch.device
     loaded: bool
 
@@ -152,22 +152,22 @@ def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
 
 
 def remembered(
-    opening: Open, replica: Replica, chance: Callable[[int], Generator | None], current: Callable[[], Optimizer], notes: list[str]
+    open_request: Open, replica: Replica, chance: Callable[[int], Generator | None], current: Callable[[], Optimizer], notes: list[str]
 ) -> MemoryExchange | None:
     """Return the exchanges of what a node's optimiser remembers; None: this swarm averages models alone.
 
     `notes`: gets a line where the memory stays at home.
     """
-    if not averages_memories(opening.manifest):
+    if not averages_memories(open_request.manifest):
         return None
     view = view_of(replica.mixer, replica.parameters.numel(), replica.form.numel())
     memory = OptimizerMemory(current, pieces_of(current()), view, chance)
-    noised, unknown = bool(opening.privacy.exchange_noise), not memory.decays
+    noised, unknown = bool(open_request.privacy.exchange_noise), not memory.decays
     if unknown:
         notes.append(
-            f"mix.kind: moments does not know what {opening.manifest.optimizer.kind} remembers by the names {', '.join(sorted(KNOWN))}; "
+            f"mix.kind: moments finds no state named {', '.join(sorted(KNOWN))} in {open_request.manifest.optimizer.kind}; "
             "models alone are averaged, as with mix=dsgd"
         )
     elif noised:
         notes.append("privacy.exchange_noise: the optimiser's memory stays at home, as only models are sent with noise")
-    return MemoryExchange(memory, memory_codec(opening.manifest), home=noised or unknown)
+    return MemoryExchange(memory, memory_codec(open_request.manifest), home=noised or unknown)

@@ -4,13 +4,13 @@ The owner of this machine has agreed to import what "module:Class" names: `node.
 """
 
 from starling.gossip.api import Mixer, Rule
-from starling.gossip.mix import turns
+from starling.gossip.mix import alternating_blocks
+from starling.gossip.mix.alternating_blocks import AlternatingBlocks, blocks_of
 from starling.gossip.mix.carried import carrying
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.moments import Moments, in_place_of_flows
 from starling.gossip.mix.personal import Personal, at_home, shared_layout, shared_spans
 from starling.gossip.mix.pet import SETTLED_EDGES
-from starling.gossip.mix.turns import Turns, blocks_of
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest
@@ -38,8 +38,8 @@ def mixer_of(manifest: Manifest, layout: Layout) -> tuple[Mixer, Layout]:
     """
     whole = mixer(manifest)
     if manifest.mix.turns:
-        taking = Turns(blocks_of(layout, manifest.mix.turns))
-        return taking, turns.shared_layout(taking, layout)
+        taking = AlternatingBlocks(blocks_of(layout, manifest.mix.turns))
+        return taking, alternating_blocks.shared_layout(taking, layout)
     if not manifest.mix.personal:
         alike = not layout.carried or MIXERS.facts(manifest.mix.kind, trusted=True).gathers
         return whole if alike else carrying(whole, layout), layout

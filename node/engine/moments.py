@@ -28,7 +28,7 @@ _SQUARED = "_sq"  # ends the names of second moments, which are not negative
 _TINIEST = 1e-30
 
 
-class Kept(Protocol):
+class MomentFormat(Protocol):
     """A form in which moments are stored."""
 
     def forms(self, name: str, count: int) -> Mapping[str, tuple[int, torch.dtype]]:
@@ -103,10 +103,10 @@ class Int8:
         return values.view(-1)[: end - start]
 
 
-_KEPT: Mapping[Moments, Kept] = MappingProxyType({"bfloat16": Bfloat16(), "int8": Int8()})
+_KEPT: Mapping[Moments, MomentFormat] = MappingProxyType({"bfloat16": Bfloat16(), "int8": Int8()})
 
 
-def kept(moments: Moments, optimizer: str) -> Kept | None:
+def kept(moments: Moments, optimizer: str) -> MomentFormat | None:
     """Return how an optimiser's moments are stored; None: unchanged. Raises ConfigError: it has no moments that could be stored
     otherwise.
     """

@@ -54,7 +54,7 @@ def export(run_dir: Path, file: Path) -> None:
         copied = Path(folder) / place.checkpoint.name  # a session writes its checkpoint
         shutil.copyfile(place.checkpoint, copied)
         engine = Worker()
-        opening = calls.Open(
+        open_request = calls.Open(
             manifest=manifest,
             data=config.data,
             shard=shard,
@@ -66,7 +66,7 @@ def export(run_dir: Path, file: Path) -> None:
             start=str(place.start) if script.trains(manifest) else config.start,
             script=script.trains(manifest),
         )
-        for call in (opening, calls.Save(str(file))):
+        for call in (open_request, calls.Save(str(file))):
             reply = engine.handle(call)
             if isinstance(reply, calls.Refused):
                 raise ConfigError(reply.reason)

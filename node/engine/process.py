@@ -1,9 +1,9 @@
 """The engine's own process: `python -m starling.node.engine.process FD`, started by the daemon with one end of a socket pair as FD.
 
-The loop answers a call, else does one slice of work, else waits for a call; so a call waits for at most one local step, and of a large
-model those of exchanges do not wait for its gradient (`starling.node.engine.beside`). The process ends with the pipe, so it never outlives
-its daemon; nothing is saved then, as an orderly daemon sends Stop first. It ignores signals to a whole process group, which the daemon
-handles.
+The loop answers a call, else does one slice of work, else waits for a call; so a call waits for at most one local step, and for a large
+model, calls of exchanges are answered while its gradient is computed (`starling.node.engine.background_answers`). The process ends with the
+pipe, so it never outlives its daemon; nothing is saved then, as an orderly daemon sends Stop first. It ignores signals to a whole process
+group, which the daemon handles.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from starling.gossip.errors import ConfigError
 from starling.node import platform
-from starling.node.engine.own_code import describe, place
+from starling.node.engine.user_code import describe, place
 from starling.node.rpc.calls import Evaluate, Open, Opened, Stop, Train, Trained
 from starling.node.rpc.pipe import Failed, Pipe
 
 if TYPE_CHECKING:
-    from starling.node.engine.beside import Beside
+    from starling.node.engine.background_answers import BackgroundAnswers
     from starling.node.engine.worker import Worker
 
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # the daemon's end of the pipe is closed
@@ -32,7 +32,7 @@ GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # the daemon's end of 
 def serve(worker: Worker, pipe: Pipe) -> None:
     """Answer calls until Stop. Raises EOFError, BrokenPipeError, ConnectionResetError if the daemon is gone."""
     train = evaluate = 0  # ids of the calls that `step` will answer
-    requests: Pipe | Beside = pipe
+    requests: Pipe | BackgroundAnswers = pipe
     try:
         while True:
             if worker.busy and not requests.ready():
@@ -49,7 +49,7 @@ def serve(worker: Worker, pipe: Pipe) -> None:
             match request, worker.handle(request):
                 case Open(), Opened() as answer:
                     if worker.long_steps:
-                        requests = _beside(worker, pipe)
+                        requests = _background(worker, pipe)
                     pipe.send(call_id, answer)
                 case Train(), None:
                     train = call_id
@@ -69,13 +69,13 @@ def serve(worker: Worker, pipe: Pipe) -> None:
         raise
 
 
-def _beside(worker: Worker, pipe: Pipe) -> Beside:
+def _background(worker: Worker, pipe: Pipe) -> BackgroundAnswers:
     """Return a second thread for calls that come while a gradient is computed."""
-    from starling.node.engine.beside import Beside  # noqa: PLC0415 — imports torch, which an opened engine has
+    from starling.node.engine.background_answers import BackgroundAnswers  # noqa: PLC0415 — imports torch, which an opened engine has
 
-    beside = Beside(worker, pipe)
-    worker.opened.window.around = beside.around_gradient
-    return beside
+    background = BackgroundAnswers(worker, pipe)
+    worker.opened.window.around = background.around_gradient
+    return background
 
 
 def main() -> None:

@@ -169,13 +169,13 @@ class StepsRounds:
         self.vectors.round = call.round + 1
         if self._unfrozen:
             self._freeze()
-        return calls.Done(clipped_or_excluded=mixed.excluded, distance=self._distance(), parted=mixed.parted)
+        return calls.Done(clipped_or_excluded=mixed.excluded, distance=self._distance(), diverged=mixed.diverged)
 
     def begin(self, round: int) -> None:
         """Void what is frozen."""
         self.vectors.forget_all()
         self.vectors.round, self._unfrozen = round, False
-        self.vectors.way.begin(self._trainer.replica.shared)
+        self.vectors.drift.begin(self._trainer.replica.shared)
 
     def book(self, peer: str) -> None:
         """Add a peer's committed effects to its edge."""
@@ -186,10 +186,10 @@ class StepsRounds:
         if frozen is None:
             return Mixed()
         self._trainer.trim()
-        asked, own = ((), True) if call is None else (call.asked, call.own)
-        mixed = self._exchange.mix(frozen, committed, asked, own=own)
+        requested, own = ((), True) if call is None else (call.requested, call.own)
+        mixed = self._exchange.mix(frozen, committed, requested, own=own)
         del committed
-        self.vectors.way.begin(self._trainer.replica.shared)
+        self.vectors.drift.begin(self._trainer.replica.shared)
         if mixed.replaced:
             self._trainer.replaced()
         self._trainer.mark()
@@ -198,7 +198,7 @@ class StepsRounds:
 
     def _finished(self) -> calls.Trained:
         """Finish the local steps of a round."""
-        self.vectors.way.end(self._trainer.replica.shared)
+        self.vectors.drift.end(self._trainer.replica.shared)
         if self._train.ahead and self.vectors.frozen is not None:
             self._unfrozen = True
         else:
@@ -210,7 +210,7 @@ class StepsRounds:
         self._unfrozen = False
         phase = self._phase()
         self._trainer.replica.publish(phase)
-        self._trainer.rest()
+        self._trainer.release_gradient()
         self.vectors.freeze(phase)
 
     def _phase(self) -> Phase:

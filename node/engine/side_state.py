@@ -17,8 +17,8 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.vector import finite, real
 from starling.node.config.buffers import STAYS
 from starling.node.config.schema import Manifest
-from starling.node.engine.kept_buffers import KeptBuffers, put, same
 from starling.node.engine.quantised import packed, quantised
+from starling.node.engine.saved_buffers import SavedBuffers, put, same
 from starling.node.tasks.evaluate import tracking
 
 BUFFER, FROZEN = "buffer.", "frozen."
@@ -109,7 +109,7 @@ class SideState:
             stay = [pattern for pattern in chosen if pattern.startswith(STAYS)]
             quiet |= {name for name in self.buffers for pattern in stay if _matches(name, pattern)}
         self._watched = set() if chosen == "local" else self.buffers.keys() - quiet
-        self._kept = KeptBuffers(module, self.buffers, self._watched)
+        self._kept = SavedBuffers(module, self.buffers, self._watched)
         self.after_step: Moves = (self._kept.keep,) if self._kept else ()
         self._frozen = {
             name: each for name, each in module.named_parameters() if not each.requires_grad and not each.is_meta and not packed(each)

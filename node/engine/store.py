@@ -22,12 +22,12 @@ from starling.node.rpc import calls
 class Store:
     """Files of one node next to its checkpoint; without one only exports are written. `schema` as of `late_join.Offered`."""
 
-    def __init__(self, opening: calls.Open, trainer: Trainer, schema: bytes) -> None:
-        self._path, self._trainer, self._schema = opening.checkpoint, trainer, schema.hex()
-        swarm, file = swarm_of(opening.manifest), Path(opening.checkpoint)
-        self._checkpoints = Checkpoints(file, swarm=swarm, schema=self._schema) if opening.checkpoint else None
+    def __init__(self, open_request: calls.Open, trainer: Trainer, schema: bytes) -> None:
+        self._path, self._trainer, self._schema = open_request.checkpoint, trainer, schema.hex()
+        swarm, file = swarm_of(open_request.manifest), Path(open_request.checkpoint)
+        self._checkpoints = Checkpoints(file, swarm=swarm, schema=self._schema) if open_request.checkpoint else None
         self.best = Best(
-            file.with_name(BEST) if opening.checkpoint else None,
+            file.with_name(BEST) if open_request.checkpoint else None,
             swarm=swarm,
             schema=self._schema,
             higher_is_better=trainer.facts.higher_is_better,

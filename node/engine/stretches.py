@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from starling.node.engine.moments import NAMES, SCALES, Kept, Unchanged
+from starling.node.engine.moments import NAMES, SCALES, MomentFormat, Unchanged
 
 STRETCH = 1 << 18
 """Coordinates stepped at a time."""
@@ -20,7 +20,7 @@ Step = Callable[[], object]
 class Stretches:
     """Steps in stretches of a vector of `dtype`; `kept` says how moments are stored between steps, if not unchanged."""
 
-    def __init__(self, kept: Kept | None, dtype: torch.dtype) -> None:
+    def __init__(self, kept: MomentFormat | None, dtype: torch.dtype) -> None:
         self._plain = Unchanged(dtype)
         self._kept = dict.fromkeys(NAMES, kept or self._plain)
 
@@ -60,11 +60,11 @@ class Stretches:
             if not name.endswith(SCALES)
         }
 
-    def _form(self, name: str) -> Kept:
+    def _form(self, name: str) -> MomentFormat:
         """Return how a tensor of the state is stored."""
         return self._kept.get(name, self._plain)
 
-    def _storage(self, after: dict[str, Any], before: Mapping[str, Any], name: str, value: Tensor) -> Kept:
+    def _storage(self, after: dict[str, Any], before: Mapping[str, Any], name: str, value: Tensor) -> MomentFormat:
         """Have tensors for a state of the whole parameter `value` (n,) in `after` -> how they are written."""
         kept = self._form(name)
         for tensor, (count, dtype) in kept.forms(name, value.numel()).items():

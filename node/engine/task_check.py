@@ -25,7 +25,7 @@ from starling.gossip.catalogue import Scalar
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.config.schema import Manifest, PartitionSection, TaskSection
-from starling.node.engine.rehearsal import calling
+from starling.node.engine.task_smoke_test import calling
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.tasks.api import Task
@@ -69,8 +69,8 @@ def check(kind: str, *, params: Mapping[str, Scalar] | None = None, data: str = 
 def _steps(manifest: Manifest, data: str, code: str, folder: Path) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield (name, what to run -> its figures), in order; each is run before the next is requested."""
     engine = Worker()
-    opening = calls.Open(manifest, data, 0, "cpu", 0, "", "task check", code=code)
-    yield "open", lambda: _opened(engine, opening)
+    open_request = calls.Open(manifest, data, 0, "cpu", 0, "", "task check", code=code)
+    yield "open", lambda: _opened(engine, open_request)
     model = engine.trainer.model
     file = folder / "model.safetensors"
     yield "model", lambda: _same_model(manifest, model.task)
@@ -81,8 +81,8 @@ def _steps(manifest: Manifest, data: str, code: str, folder: Path) -> Iterator[t
     yield "reload", lambda: _reloaded(engine, manifest, file)
 
 
-def _opened(engine: Worker, opening: calls.Open) -> str:
-    opened = _ask(engine, opening)
+def _opened(engine: Worker, open_request: calls.Open) -> str:
+    opened = _ask(engine, open_request)
     assert isinstance(opened, calls.Opened)
     return f"{opened.parameters:,} parameters, {opened.samples:,} training samples"
 

@@ -8,7 +8,7 @@ import torch
 from starling.gossip.errors import ConfigError, LocalProtocolError
 from starling.node import catalogues
 from starling.node.engine.devices import Gpu
-from starling.node.engine.gossip_session import BESIDE_GRADIENT, session_of
+from starling.node.engine.gossip_session import BACKGROUND_CALLS, session_of
 from starling.node.engine.measured_model import MeasuredModel
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.rounds import Tally
@@ -43,18 +43,18 @@ class TaskDriver:
     sources: Sequence[int] = ()
     due_s: float | None = None
 
-    def __init__(self, opening: calls.Open, clock: Callable[[], float], work: Callable[[], float], csprng: Csprng) -> None:
+    def __init__(self, open_request: calls.Open, clock: Callable[[], float], work: Callable[[], float], csprng: Csprng) -> None:
         self._clock, self.window = clock, GradientWindow()
         self._evaluation: _Evaluation | None = None
         self._evaluates = False
         most = torch.get_num_threads()
-        torch.set_num_threads(opening.threads or most)
-        self.trainer = trainer = catalogues.trainer(opening)(opening, csprng, self.window)
+        torch.set_num_threads(open_request.threads or most)
+        self.trainer = trainer = catalogues.trainer(open_request)(open_request, csprng, self.window)
         self.gpu = Gpu(trainer.facts.device, clock)
         # compiled code is of one number of threads
-        fixed = trainer.facts.device != "cpu" or opening.numerics.compile
-        self.threads = threads_of(clock, fixed=opening.threads > 0 or fixed)
-        self.session, resumed = session_of(opening, trainer, csprng, self.window, self._report, clock, work)
+        fixed = trainer.facts.device != "cpu" or open_request.numerics.compile
+        self.threads = threads_of(clock, fixed=open_request.threads > 0 or fixed)
+        self.session, resumed = session_of(open_request, trainer, csprng, self.window, self._report, clock, work)
         trainer.noted = self.session.rounds.noted
         trainer.guard.checkpoint = self.session.store.model
 
@@ -117,9 +117,9 @@ class TaskDriver:
         """Tell if calls should not wait for a gradient."""
         return self.trainer.means.long_steps
 
-    def answers_beside_gradient(self, call: calls.Request) -> bool:
+    def answers_in_background(self, call: calls.Request) -> bool:
         """Tell if a call can be answered while a gradient is computed: it only reads the model, and no effects wait."""
-        return self.window.open and not self.session.rounds.waiting and isinstance(call, BESIDE_GRADIENT)
+        return self.window.open and not self.session.rounds.waiting and isinstance(call, BACKGROUND_CALLS)
 
     def _evaluate(self, call: calls.Evaluate) -> None:
         """Start an evaluation of the current model; `step` returns its reply."""
@@ -146,7 +146,7 @@ class TaskDriver:
         return calls.Evaluated(result.value, result.loss, result.samples, best.value, best.round, dict(result.others))
 
     def _report(self, round: int, tally: Tally, distance: float | None) -> calls.Trained:
-        trainer, now, (busy, taken) = self.trainer, self._clock(), self.gpu.look()
+        trainer, now, (busy, taken) = self.trainer, self._clock(), self.gpu.poll()
         own = trainer.figures()
         threads = self.threads.number if trainer.facts.device == "cpu" else None
         figures = EngineFigures(trainer.steps, tally.mean, own.epsilon, distance, busy, taken, threads, own.noise_scale)

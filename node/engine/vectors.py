@@ -13,9 +13,9 @@ from starling.gossip.api import Phase
 from starling.gossip.edge_memory import Committed
 from starling.gossip.errors import LocalProtocolError
 from starling.gossip.replica import Replica
+from starling.node.engine.drift import Drift
 from starling.node.engine.exchange.api import Frozen
 from starling.node.engine.privacy.csprng import Csprng
-from starling.node.engine.way import Way
 
 _AVERAGED = 0.1  # weight of the newest in the mean number of local steps between exchanges
 
@@ -66,7 +66,7 @@ class FrozenVectors:
         self._replica, self._outgoing = replica, outgoing
         self.local_steps = float(local_steps)
         self.round = 0  # the one to do next
-        self.way = Way()
+        self.drift = Drift()
         self.frozen: Frozen | None = None
         self.committed: list[Committed] = []
 
@@ -158,7 +158,7 @@ class LiveVectors:
         self._replica, self._outgoing = replica, outgoing
         self._phase, self._steps, self._window = phase, steps, window
         self.round = 0
-        self.way = Way()
+        self.drift = Drift()
         self.taken: list[Committed] = []
         self._mean_gap = local_steps / 2.0  # mean local steps between any two exchanges of this node
         self._last = steps()
@@ -173,7 +173,7 @@ class LiveVectors:
 
     def vector(self, peer: str) -> Tensor:
         """Return the live vector."""
-        self.way.end(self._replica.shared)
+        self.drift.end(self._replica.shared)
         return self._outgoing.now(self._replica.shared())
 
     def take(self, done: Committed) -> None:
@@ -201,4 +201,4 @@ class LiveVectors:
         self._mean_gap += _AVERAGED * (phase.local_steps - self._mean_gap)
         self._last = steps
         self._replica.combine([done], phase)
-        self.way.begin(self._replica.shared)
+        self.drift.begin(self._replica.shared)

@@ -148,9 +148,9 @@ class Worker:
             reply = calls.Refused(_KINDS.get(type(error), "config"), getattr(error, "reason", str(error)))
         return reply
 
-    def handle_beside(self, request: calls.Request) -> calls.Reply | None:
+    def handle_in_background(self, request: calls.Request) -> calls.Reply | None:
         """`handle` while another thread computes a gradient in `step`; None: the call must wait for the end of the step."""
-        return self.handle(request) if self.opened.answers_beside_gradient(request) else None
+        return self.handle(request) if self.opened.answers_in_background(request) else None
 
     def _open(self, request: calls.Open) -> calls.Opened:
         if self.is_open:

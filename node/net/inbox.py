@@ -4,7 +4,7 @@ import trio
 
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
 from starling.node.net.api import Connected, Disconnected, Inbound
-from starling.node.net.turns import Turns
+from starling.node.net.round_robin import RoundRobin
 
 MAX_EVENTS = 1024
 IN_A_ROW = 16  # frames sent or received before other tasks run
@@ -18,7 +18,7 @@ class Inbox(trio.abc.ReceiveChannel[Inbound]):
     """
 
     def __init__(self, lane: Lane, frames: int) -> None:
-        self._waiting: Turns[Inbound] = Turns(frames, 2 * MAX_FRAME_BYTES[lane])
+        self._waiting: RoundRobin[Inbound] = RoundRobin(frames, 2 * MAX_FRAME_BYTES[lane])
         self._readers = trio.lowlevel.ParkingLot()
         self._waits: dict[str, trio.lowlevel.ParkingLot] = {}  # peers whose frames wait for space in the queue
         self._at_once = 0  # received while other tasks did not run

@@ -28,7 +28,7 @@ SERVICE = "_starling._tcp.local."
 MAX_FOUND = 32
 PER_PEER = 4
 ASK_S, START_S, STOP_S = 3.0, 10.0, 0.5
-LOOK_S = 3.0
+POLL_S = 3.0
 MAX_WAITING = 64
 
 
@@ -91,7 +91,7 @@ class Lan:
     async def serve(self) -> None:
         """Until cancelled; nothing for a node that has no private address, as one for loopback alone."""
         while not told(self._addresses()):  # noqa: ASYNC110 - rare, and no event says it
-            await trio.sleep(LOOK_S)
+            await trio.sleep(POLL_S)
         try:
             with trio.fail_after(START_S):
                 zeroconf = await in_thread(self._open)
@@ -151,7 +151,7 @@ class Lan:
                 info = self._info(now)
                 await in_thread(partial(zeroconf.register_service, info, None, allow_name_change=True))
                 before = now
-            await trio.sleep(LOOK_S)
+            await trio.sleep(POLL_S)
 
     def _info(self, endpoints: tuple[Endpoint, ...]) -> ServiceInfo:
         from zeroconf import ServiceInfo  # noqa: PLC0415

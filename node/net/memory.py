@@ -22,7 +22,7 @@ from starling.node.net.faults import DEFAULT_DELAY_S, Deliver, Drop, Rule, delay
 from starling.node.net.memory_network import MemoryNetwork
 
 DIAL_TRIES = 3
-DIAL_PATIENCE_S = 0.3
+DIAL_TIMEOUT_S = 0.3
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +101,7 @@ class MemoryHub:
                 return self._connections[key]
             fate = self.fate(src, dst)
             if isinstance(fate, Drop):
-                await trio.sleep(DIAL_PATIENCE_S)
+                await trio.sleep(DIAL_TIMEOUT_S)
                 continue
             await trio.sleep(2 * fate.after_s)
             if src not in self._peers or dst not in self._peers:

@@ -16,7 +16,7 @@ from starling.node.interfaces import Reporter
 from starling.node.net.lan import told
 
 LEASE_S = 3600.0
-AGAIN_S, LOOK_S = 900.0, 10.0
+AGAIN_S, POLL_S = 900.0, 10.0
 LEAST_S = 120.0  # between two requests, however short a lease is
 STOP_S = 0.5
 
@@ -68,7 +68,7 @@ class PortLease:
             while True:
                 own = told(self.addresses())
                 if not own:
-                    await trio.sleep(LOOK_S)
+                    await trio.sleep(POLL_S)
                     continue
                 inside = own[0].port
                 asked = routers if giver is None else (giver, *(it for it in routers if it is not giver))

@@ -7,7 +7,7 @@ stores where attention is fused; `published_floats` is the estimate that planner
 
 from __future__ import annotations
 
-from starling.node.config.room import EXCHANGE, MODEL, PARTS, of_flows
+from starling.node.config.memory_estimate import EXCHANGE, MODEL, PARTS, of_flows
 from starling.node.plan.schema import ModelSection, TrainSection
 
 MOMENTS = {"sgd": 0, "momentum": 4, "adamw": 8}

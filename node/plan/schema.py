@@ -100,7 +100,7 @@ class LinkSection(Section, frozen=True):
     """In each direction."""
 
 
-class Rest(Section, frozen=True):
+class TopLevelKeys(Section, frozen=True):
     """Keys that stand before all sections."""
 
     ms: Milliseconds = 20.0
@@ -109,7 +109,7 @@ class Rest(Section, frozen=True):
     """Bytes that a process takes before there is a model: libraries, and what a device's driver keeps."""
 
 
-class World(Rest, frozen=True, kw_only=True):
+class World(TopLevelKeys, frozen=True, kw_only=True):
     """Contents of a plan file."""
 
     model: ModelSection
@@ -134,7 +134,7 @@ def load(path: Path, machines: Path | None = None, links: Path | None = None) ->
                 train=_whole(raw.pop("train", {}), TrainSection, "train"),
                 machine=_tables(raw.pop("machine", []), MachineSection, "machine"),
                 link=_tables(raw.pop("link", []), LinkSection, "link"),
-                **msgspec.structs.asdict(convert(raw, Rest)),
+                **msgspec.structs.asdict(convert(raw, TopLevelKeys)),
             )
         )
     except ConfigError as error:

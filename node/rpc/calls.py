@@ -56,7 +56,6 @@ __all__ = [
     "Far",
     "Finish",
     "Free",
-    "Held",
     "Limit",
     "Mix",
     "Offer",
@@ -77,6 +76,7 @@ __all__ = [
     "Save",
     "Settle",
     "Snapshot",
+    "SnapshotInfo",
     "Stop",
     "Summary",
     "Summed",
@@ -169,7 +169,7 @@ class Mix(Call, frozen=True, tag="mix"):
 
     round: int
     # peers that were sent requests, with or without a response: an absent vector keeps its place
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     own: bool = True  # where models are pulled: whether our own counts; else this node takes over what others have
 
 
@@ -209,7 +209,7 @@ class Snapshot(Call, frozen=True, tag="snapshot"):
     """Take a snapshot of the model for peers to fetch. -> Held"""
 
 
-class Held(Call, frozen=True, tag="held"):
+class SnapshotInfo(Call, frozen=True, tag="held"):
     """The snapshot: id, size in bytes, root and chunk digests (`starling.gossip.chunks`), round, and the parameters' schema digest."""
 
     snapshot: int
@@ -374,5 +374,18 @@ Later = (
 )
 Request = Open | Later
 Reply = (
-    Opened | Trained | Offered | Answered | Published | Evaluated | Held | ChunkRead | Agreed | Done | Refused | Advanced | Summed | Pointed
+    Opened
+    | Trained
+    | Offered
+    | Answered
+    | Published
+    | Evaluated
+    | SnapshotInfo
+    | ChunkRead
+    | Agreed
+    | Done
+    | Refused
+    | Advanced
+    | Summed
+    | Pointed
 )

@@ -102,7 +102,7 @@ class Stepped(Message, frozen=True, tag="stepped"):
 
     steps: int
     loss: float | None  # mean; None: unknown
-    reach: float  # of a step along a unit direction, in the long run, at the rates that the optimisers used
+    effective_lr: float  # of a step along a unit direction, in the long run, at the rates that the optimisers used
     seconds: float  # that they took
     age: int = 0  # of the memory in the script's half, in local steps; 0: there is none
     decays: tuple[Decay, ...] | None = None  # of that memory; None: the optimiser is not known

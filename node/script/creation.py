@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.vector import Layout, finite
-from starling.node import operate
+from starling.node import run_directory
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config import manifest as manifests
 from starling.node.config import presets, toml
@@ -80,7 +80,7 @@ def create(folder: Path, parts: Parts, metric: Metric, given: Mapping[str, Any],
         for warning in warnings:
             say(warning)
         start_file.write(start, layout, x)
-        operate.create(folder, agreed, config)
+        run_directory.create(folder, agreed, config)
 
 
 def _all_wrong(chosen: Sequence[str], load: Callable[[Sequence[str]], T], wrong: list[str]) -> T | None:

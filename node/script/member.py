@@ -28,11 +28,11 @@ from starling.node.script.correction import Correction, Nowhere
 from starling.node.script.flows import Flows
 from starling.node.script.handover import Exchanged, Handover, Moving, Replacing
 from starling.node.script.hooks import Hooks
-from starling.node.script.kept_state import KeptState
 from starling.node.script.measuring import Measuring
 from starling.node.script.memories import OptimizerMemories
-from starling.node.script.parts import Life, Parts, Tally, reach, say
+from starling.node.script.parts import Life, Parts, Tally, effective_lr, say
 from starling.node.script.processes import Joined
+from starling.node.script.script_state import ScriptState
 
 LOADED = 1 << 20  # age of a memory that was loaded, where it does not say how old it is
 _OVER = messages.Grant(0, 0, 0.0, finished=True)
@@ -55,7 +55,7 @@ class Member:
         self._folder, self._parts, self._life = folder, parts, life
         self._parameters = parts.parameters
         self.measuring = Measuring(parts.model, parts.evaluate)
-        self._kept = KeptState(folder, parts.state)
+        self._kept = ScriptState(folder, parts.state)
         self.client = self._connected()
         welcome = self.client.welcome
         self.measuring.metric = welcome.metric
@@ -177,7 +177,7 @@ class Member:
         tally, self._tally = self._tally, Tally()
         seconds = time.monotonic() - tally.began
         said = messages.Stepped(
-            tally.steps, tally.mean, reach(self.hooks.rate, self._parts.optimizers), seconds, report.age, report.decays, report.known
+            tally.steps, tally.mean, effective_lr(self.hooks.rate, self._parts.optimizers), seconds, report.age, report.decays, report.known
         )
         with suppress(Closed):  # which is noticed when a grant is read
             self.client.send(said)

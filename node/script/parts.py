@@ -76,7 +76,7 @@ class Tally:
         return float(self._sum) / self.losses if self.losses else None
 
 
-def reach(rate: float, optimizers: Sequence[Optimizer]) -> float:
+def effective_lr(rate: float, optimizers: Sequence[Optimizer]) -> float:
     """Return how far a local step along a unit direction moves a parameter in the long run: with momentum m rate/(1 − m)."""
     momentum = optimizers[0].param_groups[0].get("momentum", 0.0) if isinstance(optimizers[0], torch.optim.SGD) else 0.0
     return rate / (1.0 - momentum) if momentum < 1.0 else rate

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node import background, operate
-from starling.node.attach import Attached
+from starling.node import child_node, run_directory
 from starling.node.config.assignments import assignments
+from starling.node.node_handle import Attached
 from starling.node.rpc.script import SOCKET_NAME
 from starling.node.script import creation
 from starling.node.script.member import Member
@@ -38,7 +38,7 @@ _OPEN: WeakValueDictionary[Path, Swarm] = WeakValueDictionary()
 class Running:
     """A node that this script has started, or that was running. Satisfies `starling.node.script.member.Life`."""
 
-    def __init__(self, folder: Path, node: background.Node | None) -> None:
+    def __init__(self, folder: Path, node: child_node.Node | None) -> None:
         self._folder, self.node = folder, node
 
     def check(self) -> None:
@@ -54,7 +54,7 @@ class Running:
         if attached.running:
             return False
         if self.node is not None and self.node.process is not None:
-            if self.node.process.wait(background.GRACE_S):
+            if self.node.process.wait(child_node.GRACE_S):
                 self.node.raise_if_ended()
             return True
         last = attached.last
@@ -163,7 +163,7 @@ class Swarm:
         cls._check_process()
         own = {"listen": [listen] if isinstance(listen, str) else listen, **(config or {})}
         given = {"pace.rounds": rounds, "pace.local_steps": local_steps, "pace.quorum": quorum, **(set or {})}
-        if operate.holds_node(Path(folder)):
+        if run_directory.holds_node(Path(folder)):
             creation.go_on(Path(folder), given, assignments(own))
         else:
             parts = Parts(model, unwrapped(optimizer, by_hand=by_hand), copies=copies)
@@ -271,15 +271,15 @@ class Swarm:
 
 def started(
     folder: Path, invite: str | None, listen: str | Sequence[str] | None, config: Mapping[str, Any] | None
-) -> background.Node | None:
+) -> child_node.Node | None:
     """Start the node of a directory -> it; None: it was running. Raises ConfigError: there is none."""
-    if operate.holds_node(folder) and Attached(folder).running:
+    if run_directory.holds_node(folder) and Attached(folder).running:
         return None
     if invite is None:
-        node = background.Node(folder)
+        node = child_node.Node(folder)
         place = RunDir.existing(folder)
         place.write_config(structs.replace(place.read_config(), script=True))
     else:
-        node = background.join(folder, invite, listen=listen, config={**(config or {}), "script": True})
+        node = child_node.join(folder, invite, listen=listen, config={**(config or {}), "script": True})
     (folder / SOCKET_NAME).unlink(missing_ok=True)
     return node.start()

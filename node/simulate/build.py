@@ -18,7 +18,7 @@ from starling.gossip.mix.kinds import SENT_AS_RESPONSES, kind_of
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest
-from starling.node.engine.compression import beside, exchange_codec, parts, selection, selector_facts
+from starling.node.engine.compression import exchange_codec, extra_size, parts, selection, selector_facts
 from starling.node.simulate.schema import Scenario, joiners
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 
@@ -53,7 +53,7 @@ def exchange(scenario: Scenario, agreed: Manifest, mixer: Mixer, whole: Layout, 
         codec.response,
         parts(layout, dim),
         wishes=selector_facts(agreed.compress, kind).wishes,
-        beside=beside(agreed),
+        extra_size=extra_size(agreed),
     )
     return codec, select(budget, dim)
 

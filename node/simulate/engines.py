@@ -5,8 +5,8 @@ import torch
 from starling.gossip.errors import GossipError
 from starling.node.catalogues import task
 from starling.node.daemon.observe.final import first_error
+from starling.node.engine.initial_model import initial
 from starling.node.engine.mixing import mixer_of
-from starling.node.engine.start import initial
 from starling.node.simulate import build
 from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix import run as matrix

@@ -12,8 +12,8 @@ from starling.gossip.chunks import digests_of, root
 from starling.gossip.errors import ConfigError
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES
 from starling.node import platform
-from starling.node.config import start
-from starling.node.config.start import Chunked
+from starling.node.config import initial_model
+from starling.node.config.initial_model import Chunked
 from starling.node.storage import private
 
 
@@ -22,7 +22,7 @@ def listed(path: Path, wanted: Chunked) -> bytes | None:
     try:
         if path.stat().st_size != wanted.size:
             return None
-        found = digests_of(start.pieces(path))
+        found = digests_of(initial_model.pieces(path))
     except OSError:
         return None
     return found if root(found) == wanted.root else None
@@ -35,9 +35,9 @@ def keep(source: Path, target: Path, wanted: Chunked) -> bytes:
     """
     if (found := listed(target, wanted)) is not None:
         return found
-    start.verify(str(wanted), str(source))
+    initial_model.verify(str(wanted), str(source))
     try:
-        _write(target, start.pieces(source))
+        _write(target, initial_model.pieces(source))
     except OSError as error:
         raise ConfigError(f"start: {source} cannot be copied to {target}: {error.strerror}; look with `df -h`") from error
     if (found := listed(target, wanted)) is None:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from starling.gossip.errors import ConfigError, GossipError
-    from starling.node.attach import Attached, Evaluation
-    from starling.node.background import Node, attach, create, join, run
+    from starling.node.child_node import Node, attach, create, join, run
     from starling.node.config.parts import CATALOGUES as catalogues  # noqa: N811
     from starling.node.config.schema import Manifest
+    from starling.node.node_handle import Attached, Evaluation
     from starling.node.script.swarm import Swarm
     from starling.node.simulate.api import simulate
     from starling.node.status.scalars import scalars
@@ -36,8 +36,8 @@ __version__: Final = "0.1.0"  # the only place: pyproject.toml, tools and docs r
 
 _MODULES = {
     "gossip.errors": ("ConfigError", "GossipError"),
-    "node.attach": ("Attached", "Evaluation"),
-    "node.background": ("Node", "attach", "create", "join", "run"),
+    "node.node_handle": ("Attached", "Evaluation"),
+    "node.child_node": ("Node", "attach", "create", "join", "run"),
     "node.config.parts": ("catalogues",),
     "node.config.schema": ("Manifest",),
     "node.script.swarm": ("Swarm",),

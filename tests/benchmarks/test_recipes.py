@@ -60,7 +60,7 @@ from starling.node.catalogues import task
 from starling.node.cli.demo import make_plan
 from starling.node.cli.research.bench_loop import wanted
 from starling.node.config.assignments import assignments
-from starling.node.engine.start import initial
+from starling.node.engine.initial_model import initial
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.schema import PATH_TASKS, manifest
 from tests.harness.attack_scenes import targeting

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from starling.node.engine import heap
+from starling.node.engine import trim_memory
 from tests.fuzz.memory import _FORGET_PEAK, peak_bytes
 
 SIZE = 32 << 20
@@ -17,7 +17,7 @@ def test_memory_requested_by_python_and_numpy_is_measured(work):
 
 @pytest.mark.skipif(not _FORGET_PEAK.exists(), reason="only Linux tells the peak of what is resident")
 def test_memory_of_torch_is_measured():
-    heap.trim()  # what earlier tests freed and is still resident would be taken first, unseen
+    trim_memory.trim()  # what earlier tests freed and is still resident would be taken first, unseen
     assert 0.8 * SIZE <= peak_bytes(lambda: torch.ones(SIZE, dtype=torch.uint8)) < 2 * SIZE
 
 

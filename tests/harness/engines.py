@@ -27,14 +27,14 @@ def manifest(kind="digits", nodes=4, *, mix="pet", pace="steps", seed=5, optimiz
     )
 
 
-def opening(agreed, shard=0, node="a", checkpoint=""):
+def open_request(agreed, shard=0, node="a", checkpoint=""):
     return calls.Open(agreed, "", shard, "cpu", 1, str(checkpoint), node)
 
 
 def opened(agreed, shard=0, node="a", checkpoint=""):
     """An engine after Open."""
     engine = Worker(clock=lambda: 0.0)
-    assert isinstance(engine.handle(opening(agreed, shard, node, checkpoint)), calls.Opened)
+    assert isinstance(engine.handle(open_request(agreed, shard, node, checkpoint)), calls.Opened)
     return engine
 
 
@@ -42,7 +42,7 @@ def opened(agreed, shard=0, node="a", checkpoint=""):
 def island(agreed, ranks=2, node="a", **changes):
     """An engine whose batches several processes compute; they are gone afterwards."""
     engine = Worker(clock=lambda: 0.0)
-    reply = engine.handle(structs.replace(opening(agreed, node=node), ranks=ranks, **changes))
+    reply = engine.handle(structs.replace(open_request(agreed, node=node), ranks=ranks, **changes))
     assert isinstance(reply, calls.Opened), reply
     try:
         yield engine
@@ -63,7 +63,7 @@ def failing_rank(folder, monkeypatch, method, does):
     monkeypatch.setenv("FAILING", str(os.getpid()))
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "failing", raising=False)
-    return structs.replace(opening(manifest("failing:Failing")), ranks=2, code=str(folder))
+    return structs.replace(open_request(manifest("failing:Failing")), ranks=2, code=str(folder))
 
 
 def run(engine, call):

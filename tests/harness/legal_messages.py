@@ -225,12 +225,12 @@ class Values:
 
     def branches(self, _kind: object) -> list[tuple[wire.Branch, ...]]:
         whole, differing = self._tables
-        some = differing.opening(differs=True).branches
+        some = differing.first_message(differs=True).branches
         wrong = tuple(wire.Branch(prefix, bytes(16)) for prefix in ("", "0", "f" * wire.PREFIX_DIGITS))
-        return [whole.opening(differs=False).branches, some, wrong, wrong * 2, ()]
+        return [whole.first_message(differs=False).branches, some, wrong, wrong * 2, ()]
 
     def leaves(self, _kind: object) -> list[tuple[wire.Leaf, ...]]:
-        small = Table([entry_and_peer(it) for it in self._heard()[:1]]).opening(differs=True).leaves
+        small = Table([entry_and_peer(it) for it in self._heard()[:1]]).first_message(differs=True).leaves
         return [(), small, (wire.Leaf("", b""),), (wire.Leaf("0", small[0].entries[:-1]),), small * 2]
 
     def keys(self, _kind: object) -> list[tuple[bytes, ...]]:

@@ -88,7 +88,7 @@ class Member:
     def lately_gone(self, peer: str) -> bool:
         return False
 
-    def look(self, peers, *, late: bool = False) -> None:
+    def probe_now(self, peers, *, late: bool = False) -> None:
         """Nobody is ever silent."""
 
 

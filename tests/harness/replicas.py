@@ -15,7 +15,7 @@ from starling.node.engine.exchange.shares import Agreed, Lesser
 from starling.node.engine.mixing import mixer_of, settled_edges
 from starling.node.engine.vectors import FrozenVectors, GradientWindow, LiveVectors, Plain
 from starling.node.rpc import calls
-from tests.harness.engines import opening
+from tests.harness.engines import open_request
 
 DIM = 30
 RATE = 0.1
@@ -44,7 +44,7 @@ class Node:
         else:
             self.vectors = LiveVectors(self.replica, Plain(), self.phase, lambda: self.steps, GradientWindow(), agreed.pace.local_steps)
         self.distances = ConsensusDistance()
-        site = Site(structs.replace(opening(agreed, shard, name), **given), self.vectors, self, None, self.distances, self.work)
+        site = Site(structs.replace(open_request(agreed, shard, name), **given), self.vectors, self, None, self.distances, self.work)
         self.exchange = exchange_of(self.replica, site)
         self._handlers = self.exchange.handlers()
 

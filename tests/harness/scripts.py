@@ -18,7 +18,7 @@ from starling.node.script.member import Member
 from starling.node.script.optimizers import unwrapped
 from starling.node.script.parts import Parts
 from starling.node.tasks.api import Source
-from tests.harness.engines import opening
+from tests.harness.engines import open_request
 
 WAIT_S = 60.0
 
@@ -42,7 +42,7 @@ class Scripted:
     def __init__(self, agreed, folder, shard=0, node="a", **changes):
         self.engine = Worker()
         self.folder = folder
-        call = structs.replace(opening(agreed, shard, node, folder / "checkpoint"), script=True, **changes)
+        call = structs.replace(open_request(agreed, shard, node, folder / "checkpoint"), script=True, **changes)
         self.opened = self.engine.handle(call)
         assert isinstance(self.opened, calls.Opened), self.opened
 

@@ -52,7 +52,7 @@ class FileEngine:
                 return calls.ChunkRead(bytes(len(data)) if self._lies else data)
             case _:
                 size, root = len(self._pages), chunks.root(self._listed)
-                return calls.Held(SNAPSHOT, size, root, ROUND, SCHEMA, self._listed)
+                return calls.SnapshotInfo(SNAPSHOT, size, root, ROUND, SCHEMA, self._listed)
 
 
 async def hold(path: Path, name: str, *, lies: bool) -> None:

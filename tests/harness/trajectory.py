@@ -18,10 +18,10 @@ from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
+from starling.node.engine.initial_model import initial
 from starling.node.engine.mixing import mixer
 from starling.node.engine.optimizers import corrections_of, optimizer_of
 from starling.node.engine.schedules import phase, schedule
-from starling.node.engine.start import initial
 from starling.node.tasks.api import Source
 from starling.robust.clip import clip
 from tests.harness.reference import Local, Reference

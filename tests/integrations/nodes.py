@@ -13,15 +13,15 @@ import torch
 from msgspec import structs
 
 from starling.gossip.mix.borne import corrected
+from starling.node.config.initial_model import of_file
 from starling.node.config.schema import OptimizerSection
-from starling.node.config.start import of_file
 from starling.node.engine.script import start_file
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.script import swarm
 from starling.node.script.member import Parts
 from starling.node.script.optimizers import unwrapped
-from tests.harness.engines import manifest, opening
+from tests.harness.engines import manifest, open_request
 
 POLL_S = 0.05
 LEAVES_S = 2.0  # within which a script that leaves is heard
@@ -63,7 +63,7 @@ class Node:
             params={"metric": "loss", "higher_is_better": False, "start": str(of_file("start", start))},
         )
         self.folder, self._rounds, self._steps, self._evaluates = folder, rounds, steps, evaluates
-        call = opening(agreed, checkpoint=folder / "checkpoint")
+        call = open_request(agreed, checkpoint=folder / "checkpoint")
         self._call = structs.replace(call, script=True, start=str(start))
         self._open()
         if c is not None:

@@ -28,8 +28,8 @@ from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.mix.borne import correct, corrected, start
 from starling.integrations import distributed
 from starling.integrations.sharded import ShardedMemories, ShardedParameters, reshard, whole
-from starling.node.script.kept_state import KeptState
 from starling.node.script.parameters import Parameters
+from starling.node.script.script_state import ScriptState
 from tests.integrations.nodes import Clocked, Lost, Node, Silent
 from tests.node.script.loops import batches, flat, net, some
 
@@ -304,7 +304,7 @@ def state(folder, rank):
             each.grad = torch.ones_like(each)
         kept.step()
         folder.mkdir()
-        KeptState(folder, {"optimizer": kept}).write(0)
+        ScriptState(folder, {"optimizer": kept}).write(0)
     ddp = DistributedDataParallel(net(1))
     optimizer = torch.optim.SGD(ddp.parameters(), RATE, momentum=0.9)
     read = []

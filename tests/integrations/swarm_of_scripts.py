@@ -10,7 +10,7 @@ from signal import SIGKILL
 
 import psutil
 
-from starling.node.attach import Attached
+from starling.node.node_handle import Attached
 from starling.node.status.control import ControlError
 from starling.node.status.final import load
 from tests.harness.processes import ENVIRONMENT, ROOT, until

@@ -15,7 +15,7 @@ import pytest
 import torch.distributed as dist
 
 from starling.integrations import distributed
-from starling.node.attach import Attached
+from starling.node.node_handle import Attached
 from starling.node.script import swarm
 from starling.node.status.control import ControlError
 from starling.node.status.final import load

@@ -13,7 +13,7 @@ from starling.node.simulate.engines import simulate
 from starling.node.simulate.rules import check_one
 from starling.node.simulate.schema import Scenario
 from tests.harness import packages
-from tests.harness.engines import manifest, opening
+from tests.harness.engines import manifest, open_request
 from tests.harness.texts import words
 
 PARTS = Path(__file__).parents[2] / "examples" / "parts"
@@ -59,7 +59,7 @@ def test_an_attack_of_the_current_folder_needs_no_package(folder, tmp_path):
     """On a node, whose engine gets the folder from the daemon, as for a task."""
     module = f"own_attack_{folder}".lower()
     (tmp_path / f"{module if folder else 'other'}.py").write_text((PARTS / "echo.py").read_text())
-    call = structs.replace(opening(manifest(mix="gather")), attack=f"{module}:Echo", code=str(tmp_path))
+    call = structs.replace(open_request(manifest(mix="gather")), attack=f"{module}:Echo", code=str(tmp_path))
     reply = Worker().handle(call)
     if folder:
         assert isinstance(reply, calls.Opened)

@@ -30,7 +30,7 @@ OVERHEAD = 1.05
 KEPT = 0.97
 WIRE = 0.85
 WAITED_S = 0.02  # a request that waited longer for the responder's local steps came too early
-LOOK_S = 0.1
+POLL_S = 0.1
 AGREED = (
     f"--set task.kind={slow_steps.KIND} --set task.batch_size=2 --set optimizer.kind=sgd --set optimizer.schedule=constant "
     "--set pace.rounds=0 --set pace.evaluate_every=1000000"
@@ -123,7 +123,7 @@ def watch(watched, seconds):
     while time.monotonic() - began < seconds:
         for each in watched:
             each.look()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 @pytest.mark.parametrize("pace", PACES)

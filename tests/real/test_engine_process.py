@@ -19,7 +19,7 @@ from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.rpc import calls
 from tests.harness.cgroups import limited_memory
 from tests.harness.daemons import Reports
-from tests.harness.engines import manifest, opened, opening, run
+from tests.harness.engines import manifest, open_request, opened, run
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -47,7 +47,7 @@ async def test_an_engine_process_computes_the_bits_of_the_engine_object():
     agreed = manifest(rounds=1)
     twin = opened(agreed)
     async with open_engine() as engine:
-        assert (await engine.call(opening(agreed))).parameters == 4810
+        assert (await engine.call(open_request(agreed))).parameters == 4810
         trained = await engine.call(calls.Train(0, 5))
         assert trained.figures.loss == run(twin, calls.Train(0, 5)).figures.loss
         offered = await engine.call(calls.Offer("b", 0, 1, 0, 0.5, 0))
@@ -63,7 +63,7 @@ async def test_an_engine_process_computes_the_bits_of_the_engine_object():
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a priority is the process's")
 async def test_the_engine_and_its_threads_lower_their_priority_when_it_opens():
     async with open_engine() as engine:
-        await engine.call(structs.replace(opening(manifest(rounds=1)), nice=7, threads=2))
+        await engine.call(structs.replace(open_request(manifest(rounds=1)), nice=7, threads=2))
         await engine.call(calls.Train(0, 5))
         threads = [each.id for each in psutil.Process(engine.pid).threads()]
         assert len(threads) >= 2
@@ -76,7 +76,7 @@ async def test_the_engine_and_its_threads_lower_their_priority_when_it_opens():
 async def test_a_killed_engine_fails_every_call_within_a_moment():
     """SIGKILL, as from an out-of-memory killer: the daemon keeps the node's identity and edges."""
     async with open_engine() as engine:
-        await engine.call(opening(manifest(pace="clock")))
+        await engine.call(open_request(manifest(pace="clock")))
         await engine.call(calls.Free(on=True, round=0))
 
         async def dies(call):
@@ -105,7 +105,7 @@ async def limited(more: int) -> tuple[str, float, bool]:
         large = manifest("diagonal", params={"dim": 1 << 24, "nodes": 4})
         said = ""
         try:
-            reply = await engine.call(opening(large))
+            reply = await engine.call(open_request(large))
             said = reply.reason if isinstance(reply, calls.Refused) else ""
             if not said:
                 await engine.call(calls.Train(0, 5))
@@ -113,7 +113,7 @@ async def limited(more: int) -> tuple[str, float, bool]:
             said = str(error)
     took_s = trio.current_time() - began
     async with open_engine() as engine:
-        await engine.call(opening(manifest()))
+        await engine.call(open_request(manifest()))
         goes_on = isinstance(await engine.call(calls.Train(0, 5)), calls.Trained)
     return said, took_s, goes_on
 
@@ -143,7 +143,7 @@ async def test_an_engine_killed_by_its_control_group_gives_one_line_and_is_resta
             yield engine
 
     supervisor = EngineSupervisor(
-        start=started, opening=opening(manifest("diagonal", params={"dim": 1 << 22, "nodes": 4})), silence_s=START_S, report=notes
+        start=started, open_request=open_request(manifest("diagonal", params={"dim": 1 << 22, "nodes": 4})), silence_s=START_S, report=notes
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.serve)
@@ -163,7 +163,7 @@ async def test_an_engine_killed_by_its_control_group_gives_one_line_and_is_resta
 async def test_a_task_beyond_the_control_group_s_memory_is_refused_in_one_line():
     async with open_engine() as engine:
         with limited_memory(engine.pid, 512 << 20):
-            reply = await engine.call(opening(manifest("diagonal", params={"dim": 1 << 24, "nodes": 4})))
+            reply = await engine.call(open_request(manifest("diagonal", params={"dim": 1 << 24, "nodes": 4})))
     assert isinstance(reply, calls.Refused)
     assert "needs at least" in reply.reason
     assert "537 MB are there" in reply.reason
@@ -174,13 +174,13 @@ async def test_a_task_beyond_the_control_group_s_memory_is_refused_in_one_line()
 @real
 async def test_a_cancelled_call_leaves_the_pipe_whole():
     async with open_engine() as engine:
-        await engine.call(opening(manifest(pace="clock")))
+        await engine.call(open_request(manifest(pace="clock")))
         os.kill(engine.pid, signal.SIGSTOP)
         with trio.move_on_after(0.1) as scope:
             await engine.call(calls.Consider("b", 0, b"x" * (8 << 20)))
         assert scope.cancelled_caught
         os.kill(engine.pid, signal.SIGCONT)
-        assert isinstance(await engine.call(calls.Snapshot()), calls.Held)
+        assert isinstance(await engine.call(calls.Snapshot()), calls.SnapshotInfo)
 
 
 @warm
@@ -188,7 +188,7 @@ async def test_a_cancelled_call_leaves_the_pipe_whole():
 async def test_an_engine_ignores_signals_to_the_process_group():
     """Ctrl-C reaches both processes; the daemon still wants to say Stop."""
     async with open_engine() as engine:
-        await engine.call(opening(manifest()))
+        await engine.call(open_request(manifest()))
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(engine.pid, number)
         assert isinstance(await engine.call(calls.Train(0, 5)), calls.Trained)
@@ -199,7 +199,7 @@ async def test_an_engine_ignores_signals_to_the_process_group():
 async def test_a_bug_in_the_engine_ends_it_and_is_reported():
     """The error is not an answer: an engine with a broken invariant is not used again."""
     async with open_engine() as engine:
-        await engine.call(opening(manifest(params={"model": "mlp"})))
+        await engine.call(open_request(manifest(params={"model": "mlp"})))
         with pytest.raises(EngineError, match="the engine broke down: "):
             await engine.call(calls.Train("round", -1))
 
@@ -211,11 +211,11 @@ def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
         import trio
         from starling.node.daemon.engine.client import open_engine
         from starling.node.rpc import calls
-        from tests.harness.engines import manifest, opening
+        from tests.harness.engines import manifest, open_request
 
         async def main():
             async with open_engine() as engine:
-                await engine.call(opening(manifest(pace="clock")))
+                await engine.call(open_request(manifest(pace="clock")))
                 await engine.call(calls.Free(on=True, round=0))
                 print(engine.pid, flush=True)
                 await trio.sleep_forever()
@@ -244,11 +244,11 @@ def test_what_a_task_prints_goes_to_stderr(tmp_path):
     daemon = textwrap.dedent("""
         import trio
         from starling.node.daemon.engine.client import open_engine
-        from tests.harness.engines import manifest, opening
+        from tests.harness.engines import manifest, open_request
 
         async def main():
             async with open_engine() as engine:
-                print(type(await engine.call(opening(manifest("chatty:Chatty")))).__name__, flush=True)
+                print(type(await engine.call(open_request(manifest("chatty:Chatty")))).__name__, flush=True)
 
         trio.run(main)
     """)
@@ -267,6 +267,6 @@ def _lives(process):
 @real
 async def test_user_errors_are_returned_as_one_line():
     async with open_engine() as engine:
-        refused = await engine.call(opening(manifest(), shard=99))
+        refused = await engine.call(open_request(manifest(), shard=99))
         assert isinstance(refused, calls.Refused)
         assert refused.kind == "config"

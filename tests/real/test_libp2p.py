@@ -255,13 +255,13 @@ async def test_a_reported_host_name_does_not_reach_private_networks():
     async with nodes("a", "b") as (a, b):
         named = f"/dns4/localhost/tcp/{addresses.parse(b.addresses[0]).port}"
         a.learn(b.peer_id, [named])
-        within, a.reach.destinations.own = a.reach.destinations.own, frozenset({"public"})
+        within, a.dialler.destinations.own = a.dialler.destinations.own, frozenset({"public"})
         with pytest.raises(PeerUnreachable, match="resolves to no address"):
             await a.send(b.peer_id, "control", b"x")
-        a.reach.destinations = Destinations(within)
+        a.dialler.destinations = Destinations(within)
         await a.send(b.peer_id, "control", b"x")
         await next_frame(b, "control")
-        assert all(a.reach.may_knock(addresses.parse(each)) for each in (named, b.addresses[0])), "somebody answered"
+        assert all(a.dialler.may_knock(addresses.parse(each)) for each in (named, b.addresses[0])), "somebody answered"
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from tests.harness.processes import status_of, terminals, until
 
 PLAYED = [name for name in names() if all(it.kind != "clock" for it in read(name).mishaps)]
 NETWORK = "10.96.0"  # as of `lan`
-LOOK_S = 0.1
+POLL_S = 0.1
 BEGIN_S = 240.0
 AGREED = (
     f"--set task.kind={slow_steps.KIND} --set task.batch_size=4 --set pace.rounds=0 --set pace.local_steps={LOCAL_STEPS} "
@@ -104,7 +104,7 @@ class Play:
     def until(self, seconds):
         while self.now < seconds:
             self.happen()
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def speeds(self, until_s):
         """Measure until then, per second: exchanges among unaffected nodes, and rounds of the slowest."""
@@ -167,7 +167,7 @@ def test_effects_of_host_faults_end_soon_after_them(name, places, tmp_path: Path
     story = read(name)
     with training(story, places, tmp_path) as play:
         usual = play.speeds(story.begins)
-        meanwhile = play.speeds(max(story.ends, story.begins + 1.0) + 2 * LOOK_S)
+        meanwhile = play.speeds(max(story.ends, story.begins + 1.0) + 2 * POLL_S)
         ended = play.now
         until("they do not find together again", play.whole, AFTER_S)
         whole_s = play.now - ended

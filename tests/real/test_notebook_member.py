@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("ipykernel", reason="needs ipykernel: pip install ipykernel")
 jupyter_client = pytest.importorskip("jupyter_client", reason="needs jupyter_client: pip install jupyter_client")
 
-from starling.node.attach import Attached  # noqa: E402
+from starling.node.node_handle import Attached  # noqa: E402
 from starling.node.status.control import ControlError  # noqa: E402
 from starling.node.status.final import load  # noqa: E402
 from tests.harness.processes import ENVIRONMENT, ROOT, until  # noqa: E402

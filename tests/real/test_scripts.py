@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from starling.node.attach import Attached
+from starling.node.node_handle import Attached
 from starling.node.status.final import load
 from tests.harness import pages
 from tests.harness.processes import ROOT

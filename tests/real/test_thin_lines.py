@@ -21,7 +21,7 @@ from tests.harness.processes import ROOT, Shell, status_of, terminals, training,
 SECONDS = float(os.environ.get("STARLING_THIN_S", "600"))
 NODES, LINE, HIDDEN = 4, Line(1), 13_333
 TRIP_S = 0.5
-LOOK_S = 0.2
+POLL_S = 0.2
 BUSY = 0.5  # share of the line's one-way capacity between two samples: a payload is in flight
 
 pytestmark = [
@@ -80,7 +80,7 @@ def test_on_megabit_links_payloads_delay_no_probe_and_cause_no_false_suspicion(t
         watched = [Probes(*each) for each in zip(nodes, folders, strict=True)]
         began = at = time.monotonic()
         while at - began < SECONDS:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             before, at = at, time.monotonic()
             for each in watched:
                 each.look(at - before)

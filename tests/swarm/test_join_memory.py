@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from starling.gossip.errors import ConfigError
-from starling.node.config import room
+from starling.node.config import memory_estimate
 from starling.node.daemon.app import Node
 from starling.node.daemon.events import Events
 from starling.node.daemon.store import MemoryStore
@@ -20,7 +20,7 @@ from tests.harness.swarms import digits, until
 async def test_too_little_free_memory_is_refused_before_the_engine_starts_unless_the_owner_insists(seed):
     swarm = VirtualSwarm(digits(3, seed=seed, rounds=1000, quorum=2), seed=seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "here", lambda _config: 10**8)
+        patch.setattr(memory_estimate, "here", lambda _config: 10**8)
         async with swarm.running(1), trio.open_nursery() as nursery:  # a node that has the manifest already is not asked
             setup, other = [await _ended(swarm, index) for index in (1, 2)]
             store, started = MemoryStore(), []

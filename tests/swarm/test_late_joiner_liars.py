@@ -15,7 +15,7 @@ from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import Chunk
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
 from starling.node.daemon.observe.snapshot import take_snapshot
-from starling.node.daemon.state.fetching import LOOK_S
+from starling.node.daemon.state.fetching import POLL_S
 from starling.node.engine.snapshot import Snapshot
 from starling.node.rpc import calls
 from starling.robust.reputation import SOFT
@@ -41,7 +41,7 @@ def poison(virtual, lie, *, claim: int | None = None) -> list[int]:
         held = Snapshot(None, {"x": lie(session.replica.x.clone())}, facts)
         session.answers[calls.ReadChunk] = lambda call: calls.ChunkRead(held.read(call.offset, call.length))
         at = session.round if claim is None else claim
-        return calls.Held(held.number, held.size, held.root, at, schema, held.digests)
+        return calls.SnapshotInfo(held.number, held.size, held.root, at, schema, held.digests)
 
     session.answers[calls.Snapshot] = snapshot
     return asked
@@ -214,7 +214,7 @@ async def test_a_member_that_offers_its_model_and_sends_nothing_costs_a_joiner_a
         withhold(liar, take)
         began = trio.current_time()
         late, _ = await joined(swarm, members)
-        assert trio.current_time() - began <= LEAST_S + 2.0 * LOOK_S
+        assert trio.current_time() - began <= LEAST_S + 2.0 * POLL_S
         (told,) = [event.text for event in late.node.events.recent if event.name == "state_fetched"]
         assert liar.peer_id not in told
         assert told.count("12D3KooW") == members - 1

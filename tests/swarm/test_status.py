@@ -13,7 +13,7 @@ import trio
 
 from starling.gossip.errors import GossipError, PeerUnreachable
 from starling.node.config.schema import CompressSection, Manifest, NodeConfig, OverlaySection, PaceSection, TaskSection
-from starling.node.daemon.app import Joining, Node, Opening, Starting
+from starling.node.daemon.app import Joining, Node, OpeningTask, Starting
 from starling.node.daemon.events import Events
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.snapshot import take_snapshot
@@ -134,7 +134,7 @@ async def test_in_clock_pace_a_node_draws_its_own_sticky_edges(seed):
     swarm = story(digits(5, seed=seed, pace="clock", rounds=30), seed)
     async with swarm.running(5):
         await until(lambda: rounds_done(swarm, 1))
-        swarm.nodes[0].engine.opened.gpu = SimpleNamespace(look=lambda: (0.5, 1 << 30))
+        swarm.nodes[0].engine.opened.gpu = SimpleNamespace(poll=lambda: (0.5, 1 << 30))
         await until(lambda: rounds_done(swarm, 20))
         assert take_snapshot(swarm.nodes[0].node).resources == Resources(gpu=0.5, gpu_memory_bytes=1 << 30, threads=1)
         for peer, it in snapshots(swarm).items():
@@ -206,7 +206,7 @@ async def test_a_node_has_a_status_in_every_phase_of_its_start(seed):
             await trio.lowlevel.checkpoint()
         assert (type(node.phase), seen().state) == (Joining, "joining")
         assert "no bootstrap peer answers" in seen().problem
-        await until(lambda: isinstance(node.phase, Opening))
+        await until(lambda: isinstance(node.phase, OpeningTask))
         assert store.manifest == swarm.manifest
         assert seen().activity == "starting the engine (importing torch)"
         assert (seen().task, seen().parameters) == ("digits", None)

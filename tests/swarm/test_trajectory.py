@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from starling.gossip.overlay.beacon import Beacons, signed
 from starling.gossip.overlay.ranks import epoch_of
+from starling.node.config.initial_model import with_file_digest
 from starling.node.config.schema import (
     CompressSection,
     Manifest,
@@ -20,7 +21,6 @@ from starling.node.config.schema import (
     RobustSection,
     TaskSection,
 )
-from starling.node.config.start import sealed
 from starling.node.daemon.membership.neighbors import Caps, RandomNeighbors, secret_draws
 from starling.node.identity import verify
 from starling.node.net.faults import loss
@@ -165,7 +165,7 @@ def test_a_swarm_with_an_initial_file_follows_the_reference_trajectory(determini
     assert failed == 0
     expected = walk(agreed, swarm, peers, lambda one, other: incs[one, other])
     assert torch.equal(models, expected)
-    created, _ = sealed(agreed, NodeConfig())
+    created, _ = with_file_digest(agreed, NodeConfig())
     assert torch.equal(walk(created, swarm, peers, lambda one, other: incs[one, other], file=str(file)), expected)
 
 

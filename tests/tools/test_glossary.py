@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 from rich.console import Console
 
-from starling.node.cli import look
+from starling.node.cli import inspect_node
 from starling.node.demo.summary import NodeState
 from starling.node.status.snapshot import Event, PeerStatus, StatusSnapshot, Transaction
 from starling.tui.drawing import palette
@@ -37,14 +37,14 @@ def of_status():
     full = snapshot(
         seat="stage 1 of 2", best=0.9, best_round=7, distance=0.1, noise_scale=8.0, delta=1e-5, epsilon=1.0, reachability="hidden"
     )
-    return [re.split(r"  +", line.strip())[0] for line in drawn(look.status_table(full))]
+    return [re.split(r"  +", line.strip())[0] for line in drawn(inspect_node.status_table(full))]
 
 
 def of_peers():
     return [
         word
         for word in re.split(
-            r"  +", drawn(look.peer_table((PeerStatus(peer="12D3KooWa", state="alive", inviter="12D3KooWb"),), 250))[0].strip()
+            r"  +", drawn(inspect_node.peer_table((PeerStatus(peer="12D3KooWa", state="alive", inviter="12D3KooWb"),), 250))[0].strip()
         )
         if word
     ]

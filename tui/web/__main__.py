@@ -9,7 +9,7 @@ from pathlib import Path
 
 from starling.tui.doctor import examine
 from starling.tui.source import StatusSource, open_sources
-from starling.tui.web.looking import IDLE_S, Looking
+from starling.tui.web.poller import IDLE_S, Poller
 from starling.tui.web.server import HOST, PageServer
 
 
@@ -32,7 +32,7 @@ async def _serve(sources: Sequence[StatusSource], port: int) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    looking = Looking(sources, examine)
+    looking = Poller(sources, examine)
     try:
         async with PageServer(looking.document).listening(port) as address:
             sys.stdout.write(f"{address}\n")

@@ -29,7 +29,7 @@ LAST_EVENTS = 8  # below the curves
 UNKNOWN = f"{show.MISSING}  nothing known yet"
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Request in the page's address. Unknown values get the default."""
 
     page: str = "node"
@@ -49,7 +49,7 @@ Verdicts = Sequence[Check] | str | None
 """Of the doctor: None while it examines, or a line why there are none."""
 
 
-def document(asked: Asked, view: View, verdicts: Verdicts = None) -> Document:
+def document(asked: PageRequest, view: View, verdicts: Verdicts = None) -> Document:
     """Return what is shown; `view` has the requested node chosen."""
     page = asked.page if asked.page in PAGES else "node"
     labels = nodes.names(view)
@@ -71,7 +71,7 @@ def _title(view: View) -> str:
     return f"{sign} {show.clean(view.reading.name)}, round {show.count(view.snapshot.round)}, starling"
 
 
-def _node(_asked: Asked, view: View) -> list[Block]:
+def _node(_asked: PageRequest, view: View) -> list[Block]:
     seen = view.snapshot
     if seen is None:
         return [Text("node", text=UNKNOWN)]
@@ -96,7 +96,7 @@ def _node(_asked: Asked, view: View) -> list[Block]:
     ]
 
 
-def _swarm(_asked: Asked, view: View) -> list[Block]:
+def _swarm(_asked: PageRequest, view: View) -> list[Block]:
     whole = merge(view.readings, view.selected)
     known = show.clean(view.snapshot.overlay) if view.snapshot is not None else ""
     return [
@@ -110,7 +110,7 @@ def _swarm(_asked: Asked, view: View) -> list[Block]:
     ]
 
 
-def _peers(asked: Asked, view: View) -> list[Block]:
+def _peers(asked: PageRequest, view: View) -> list[Block]:
     known = view.snapshot.peers if view.snapshot is not None else ()
     name = asked.sort if asked.sort in peers.BY_NAME else "edge"
     column, reverse = peers.BY_NAME[name], bool(asked.reverse)
@@ -133,7 +133,7 @@ def _peers(asked: Asked, view: View) -> list[Block]:
     return [table, *(words(f"peer {view.label(each.peer)}", peers.details(each, view)) for each in chosen)]
 
 
-def _events(asked: Asked, view: View) -> list[Block]:
+def _events(asked: PageRequest, view: View) -> list[Block]:
     every = bool(asked.every)
     events = events_of(view, all_nodes=every)
     level = asked.level if asked.level in LEVELS else "all"
@@ -153,7 +153,7 @@ def _event_table(title: str, events: Sequence[tuple[str, Event]], view: View, *,
     return Table(title, columns=["time", *(["node"] if named else []), "event"], rows=rows)
 
 
-def _edge(asked: Asked, view: View) -> list[Block]:
+def _edge(asked: PageRequest, view: View) -> list[Block]:
     seen = view.snapshot
     if seen is None:
         return [Text("exchanges", text=UNKNOWN)]
@@ -182,7 +182,7 @@ def _edge(asked: Asked, view: View) -> list[Block]:
     ]
 
 
-def _nodes(_asked: Asked, view: View) -> list[Block]:
+def _nodes(_asked: PageRequest, view: View) -> list[Block]:
     rows = [
         Row(row, go=_go(page="node", node=reading.name), chosen=place == view.selected)
         for place, (row, reading) in enumerate(zip(nodes.rows(view), view.readings, strict=True))
@@ -190,7 +190,7 @@ def _nodes(_asked: Asked, view: View) -> list[Block]:
     return [Table(_counted("nodes", len(rows)), columns=nodes.COLUMNS, rows=rows[:MAX_ROWS])]
 
 
-def _agreed(_asked: Asked, view: View) -> list[Block]:
+def _agreed(_asked: PageRequest, view: View) -> list[Block]:
     title = "what this swarm agreed on"
     return [words(title, said(view.snapshot)) if view.snapshot is not None else Text(title, text=UNKNOWN)]
 
@@ -209,7 +209,7 @@ def _doctor(view: View, verdicts: Verdicts) -> list[Block]:
     return [words(title, rows)]
 
 
-def _help(_asked: Asked, _view: View) -> list[Block]:
+def _help(_asked: PageRequest, _view: View) -> list[Block]:
     return [Text("signs", text=SIGNS), Text("words", text=WORDS)]
 
 
@@ -221,7 +221,7 @@ def _counted(what: str, number: int) -> str:
     return f"{what} {number:,}{cut(number)}"
 
 
-PAGES: Final[Mapping[str, Callable[[Asked, View], list[Block]]]] = MappingProxyType(
+PAGES: Final[Mapping[str, Callable[[PageRequest, View], list[Block]]]] = MappingProxyType(
     {
         "node": _node,
         "swarm": _swarm,

@@ -19,7 +19,7 @@ import h11
 import msgspec
 
 from starling.tui.web.blocks import Document
-from starling.tui.web.pages import Asked
+from starling.tui.web.pages import PageRequest
 
 HOST: Final = "127.0.0.1"
 MAX_HEAD_BYTES = 8 << 10
@@ -40,7 +40,7 @@ HEADERS: Final = (
 )
 
 Answer = tuple[HTTPStatus, str, bytes]
-Documents = Callable[[Asked], Awaitable[Document]]
+Documents = Callable[[PageRequest], Awaitable[Document]]
 
 
 class PageServer:
@@ -120,7 +120,7 @@ class PageServer:
     async def _view(self, query: bytes) -> Answer:
         try:
             given = {key: values[-1] for key, values in parse_qs(query.decode("ascii"), max_num_fields=16).items()}
-            request = msgspec.convert(given, Asked)
+            request = msgspec.convert(given, PageRequest)
         except ValueError as error:  # msgspec's is one too
             return _text(HTTPStatus.BAD_REQUEST, f"view.json: {error}")
         return HTTPStatus.OK, "application/json", msgspec.json.encode(await self._documents(request))

@@ -74,7 +74,7 @@ class ProcessEngine:
     async def run(self) -> None:
         """Carry frames until the child's end of the pipe closes."""
         try:
-            async with beside(self._write):
+            async with concurrent(self._write):
                 await self._read()
         except LocalProtocolError as error:
             self._end = EngineError(f"the engine broke the pipe: {error}")
@@ -141,7 +141,7 @@ async def open_engine() -> AsyncIterator[ProcessEngine]:
                 raise EngineError(f"the engine process cannot be started: {error}") from error
         engine = ProcessEngine(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
         try:
-            async with beside(engine.run):
+            async with concurrent(engine.run):
                 yield engine
         finally:
             engine.kill()
@@ -169,7 +169,7 @@ async def _ended(process: trio.Process | Forked) -> None:
 
 
 @asynccontextmanager
-async def beside(service: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def concurrent(service: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     """Run `service` while the body runs. An error of the body is raised as it is, not wrapped in a group."""
     try:
         async with trio.open_nursery() as nursery:

@@ -21,14 +21,14 @@ StartEngine = Callable[[], AbstractAsyncContextManager[EngineHandle]]
 
 
 class EngineSupervisor:
-    """An EngineHandle over a succession of engines, processes or inline, that `start` opens; `opening` is the first call to each.
+    """An EngineHandle over a succession of engines, processes or inline, that `start` opens; `open_request` is the first call to each.
 
     One that does not reply for `silence_s` counts as dead.
     """
 
-    def __init__(self, *, start: StartEngine, opening: calls.Open, silence_s: float, report: Reporter) -> None:
+    def __init__(self, *, start: StartEngine, open_request: calls.Open, silence_s: float, report: Reporter) -> None:
         self._start = start
-        self._opening = opening
+        self._open_request = open_request
         self._silence_s = silence_s
         self._report = report
         self._engine: EngineHandle | None = None
@@ -78,7 +78,7 @@ class EngineSupervisor:
 
     async def limit(self, threads: int) -> None:
         """Do local steps on so many threads, in this engine and in those that follow; 0: as many as are fastest."""
-        self._opening = structs.replace(self._opening, threads=threads)
+        self._open_request = structs.replace(self._open_request, threads=threads)
         with suppress(EngineError):
             await self.call(calls.Limit(threads))
 
@@ -118,10 +118,10 @@ class EngineSupervisor:
     async def _open(self, engine: EngineHandle) -> bool:
         try:
             with trio.fail_after(self._silence_s):
-                opening = self._opening
-                reply = await engine.call(opening)
-                if opening is not self._opening:
-                    await engine.call(calls.Limit(self._opening.threads))
+                open_request = self._open_request
+                reply = await engine.call(open_request)
+                if open_request is not self._open_request:
+                    await engine.call(calls.Limit(self._open_request.threads))
         except EngineError as error:
             self._end = EngineError(str(error))  # wherever it died, no step was under way
             return False

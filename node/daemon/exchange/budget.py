@@ -19,7 +19,7 @@ FIRST_BYTES = 256 << 10
 class Budget(Protocol):
     """Bytes per exchange by peer."""
 
-    beside_s: float
+    concurrent_s: float
     """How long the local steps take beside which exchanges run, as the round waits for whichever takes longer; inf where there are none."""
 
     def bytes_for(self, peer: str) -> int:
@@ -39,7 +39,7 @@ class FixedBudget:
     """As many bytes as the manifest says, whatever the line."""
 
     def __init__(self, fixed: int) -> None:
-        self.beside_s = math.inf
+        self.concurrent_s = math.inf
         self._fixed = fixed
 
     def bytes_for(self, peer: str) -> int:
@@ -57,7 +57,7 @@ class MeasuredBudget:
     """As many bytes as an edge was measured to carry in a slot, under the volunteer's caps; `first` while no rate is known."""
 
     def __init__(self, first: int, slot_s: float, limits: Limits) -> None:
-        self.beside_s = math.inf
+        self.concurrent_s = math.inf
         self._first = first
         self._slot_s = slot_s
         self._limits = limits
@@ -70,7 +70,7 @@ class MeasuredBudget:
         rate = self._rates.get(peer, usual)
         if rate == math.inf and not caps:
             return 0
-        return exchange_budget(rate, min(self._slot_s, self.beside_s), FILL, min(caps, default=0)) or self._first
+        return exchange_budget(rate, min(self._slot_s, self.concurrent_s), FILL, min(caps, default=0)) or self._first
 
     def observe(self, fact: Fact) -> None:
         """Learn the peer's rate from a frame that was sent; small ones do not measure it."""

@@ -11,9 +11,9 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import Pairwise
-from starling.gossip.exchange.patience import Patience
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import PulledMessage
 from starling.node.config.schema import PaceSection
@@ -60,9 +60,9 @@ class PairwiseExchange(ExchangeService[Pairwise]):
         )
         self._admits = members.admits
         self._noted = noted
-        durations = Durations(context.report, pace.patience)
+        durations = Durations(context.report, pace.link_deadlines)
         told = (*subscribers, self._budget.observe, self._watch.observe, durations.observe)
-        super().__init__(context, core, told, send_s=SEND_S, usual_s=pace.patience.transfers.usual_s)
+        super().__init__(context, core, told, send_s=SEND_S, usual_s=pace.link_deadlines.transfers.usual_s)
 
     @property
     def edges(self) -> Mapping[str, Edge]:
@@ -107,7 +107,7 @@ class PairwiseExchange(ExchangeService[Pairwise]):
 
     async def _chase(self) -> None:
         while True:
-            await trio.sleep(self._core.pace.patience.deadline.wait_s())
+            await trio.sleep(self._core.pace.link_deadlines.deadline.wait_s())
             self.carry_out(self._core.chase())
 
     async def revoke(self, peer: str) -> None:
@@ -131,7 +131,7 @@ class PairwiseExchange(ExchangeService[Pairwise]):
             await self._rest(peer)
 
 
-def patience_of(pace: PaceSection, longest_s: float, members: Members) -> Patience:
+def link_deadlines_of(pace: PaceSection, longest_s: float, members: Members) -> LinkDeadlines:
     """Return the deadlines of exchanges that take at most `longest_s`."""
     deadline = Deadline(min(pace.min_wait_s, longest_s), longest_s)
-    return Patience(deadline, members.silent, members.lately_gone)
+    return LinkDeadlines(deadline, members.silent, members.lately_gone)

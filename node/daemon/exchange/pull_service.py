@@ -22,7 +22,7 @@ from starling.gossip.exchange.attestation import Attestation, Verify, attestatio
 from starling.gossip.exchange.calls import VerifyUpdate
 from starling.gossip.exchange.commands import Ended, Outcome
 from starling.gossip.exchange.estimates import Deadline
-from starling.gossip.exchange.patience import Patience
+from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.gossip.exchange.pull import KEPT, Pulls
 from starling.gossip.exchange.relays import DEPTH, Relays
 from starling.gossip.limits import TokenBucket
@@ -76,12 +76,12 @@ class PulledExchange(ExchangeService[Pulls]):
         self._bucket: TokenBucket | None = None
         self._attested = signing.attested
         self._noted = noted
-        patience = Patience(Deadline(pace.min_wait_s, pace.max_wait_s), members.silent, members.lately_gone)
-        self._look = members.look
+        link_deadlines = LinkDeadlines(Deadline(pace.min_wait_s, pace.max_wait_s), members.silent, members.lately_gone)
+        self._probe_now = members.probe_now
         adds_up = MIXERS.facts(context.manifest.mix.kind, trusted=True).broadcasts
         core = Pulls(
             context.swarm,
-            patience,
+            link_deadlines,
             signing.verify,
             members.incarnation_of,
             self._afford,
@@ -102,7 +102,7 @@ class PulledExchange(ExchangeService[Pulls]):
     @property
     def edges(self) -> tuple[str, ...]:
         """Peers of the last round's requests."""
-        return self._core.asked
+        return self._core.requested
 
     @property
     def stats(self) -> Exchanges:
@@ -179,7 +179,7 @@ class PulledExchange(ExchangeService[Pulls]):
     def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
         """Local steps of `round` begin; `view` is not needed."""
         self._since = trio.current_time()
-        self._look(links)
+        self._probe_now(links)
         self._core.compute(round)
 
     async def round(self, round: int, links: Mapping[str, float], view: bytes) -> RoundOutcome:
@@ -196,14 +196,14 @@ class PulledExchange(ExchangeService[Pulls]):
         try:
             await self._until_done(self._telling(round))
         finally:
-            waited_s = trio.current_time() - began - core.patience.usual_s()
+            waited_s = trio.current_time() - began - core.link_deadlines.usual_s()
             core.close()
         outcomes = dict(core.outcomes)
         self._outcomes.update(outcomes.values())
         self._committed.update(peer for peer, outcome in outcomes.items() if outcome == "committed")
-        mixed = await self._mix(round, core.asked)
+        mixed = await self._mix(round, core.requested)
         self._noted(outcomes, mixed.clipped_or_excluded)
-        return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.parted, max(0.0, waited_s))
+        return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.diverged, max(0.0, waited_s))
 
     def _telling(self, round: int) -> Callable[[], None]:
         """Return what tells of each request for vectors of `round` once it has ended."""

@@ -12,7 +12,7 @@ from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.facts import Subscriber
-from starling.node.daemon.exchange.pairwise import Noted, PairwiseExchange, patience_of
+from starling.node.daemon.exchange.pairwise import Noted, PairwiseExchange, link_deadlines_of
 from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.membership.neighbors import Members
 
@@ -32,12 +32,12 @@ class RoundExchange(PairwiseExchange):
         directions: Callable[[int], Mapping[str, tuple[float, float]]],
     ) -> None:
         super().__init__(context, members, fresh_inc, rounds_of(context.manifest, members), noted, subscribers)
-        self._look = members.look
+        self._probe_now = members.probe_now
         self._directions = directions
 
     def computing(self, round: int, links: Mapping[str, float], view: bytes, since: float | None = None) -> None:
         """Note that local steps of `round` begin, or began at `since`; arguments as in `Pairwise.compute`."""
-        self._look(links)
+        self._probe_now(links)
         self.carry_out(self._core.compute(round, links, view, trio.current_time() if since is None else since))
 
     async def round(
@@ -46,7 +46,7 @@ class RoundExchange(PairwiseExchange):
         links: Mapping[str, float],
         view: bytes,
         before_mix: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
-        beside_s: float = 0.0,
+        concurrent_s: float = 0.0,
     ) -> RoundOutcome:
         """Do all exchanges of a round whose local steps are done, then Mix; arguments as in `Pairwise.compute`.
 
@@ -54,19 +54,19 @@ class RoundExchange(PairwiseExchange):
         engine cannot mix.
         """
         core, began = self._core, trio.current_time()
-        self._budget.beside_s = beside_s or math.inf
+        self._budget.concurrent_s = concurrent_s or math.inf
         self.carry_out(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
-        usual_s = core.pace.patience.usual_s()
+        usual_s = core.pace.link_deadlines.usual_s()
 
         def look() -> None:
             if trio.current_time() > began + usual_s:
-                self._look(core.pace.waiting, late=True)
+                self._probe_now(core.pace.waiting, late=True)
 
         try:
             await self._until_done(look)
         finally:
             # nobody is waited for beyond the deadline: what is later is this node's own delay
-            waited_s = min(trio.current_time(), core.pace.patience.expires) - began - core.pace.patience.usual_s()
+            waited_s = min(trio.current_time(), core.pace.link_deadlines.expires) - began - core.pace.link_deadlines.usual_s()
             self.carry_out(core.end(trio.current_time()))
         outcomes = dict(core.pace.outcomes)
         for peer in list(core.edges):
@@ -77,13 +77,13 @@ class RoundExchange(PairwiseExchange):
         mixed = await self._mix(round)
         return RoundOutcome(round, outcomes, behind, mixed.distance, waited_s=max(0.0, waited_s))
 
-    def left_behind(self, round: int, reach: int) -> int:
+    def left_behind(self, round: int, missed_rounds: int) -> int:
         """Return the round that peers have reached, as `Pairwise` does."""
-        return self._core.left_behind(round, reach)
+        return self._core.left_behind(round, missed_rounds)
 
 
 def rounds_of(manifest: Manifest, members: Members) -> Rounds:
     """Return the pace of pairwise exchanges by rounds."""
     overlay = overlay_of(manifest)
-    patience = patience_of(manifest.pace, manifest.pace.max_wait_s, members)
-    return Rounds(patience, MAX_LEAD, same_roster=not overlay.symmetric or isinstance(overlay, Periodic))
+    link_deadlines = link_deadlines_of(manifest.pace, manifest.pace.max_wait_s, members)
+    return Rounds(link_deadlines, MAX_LEAD, same_roster=not overlay.symmetric or isinstance(overlay, Periodic))

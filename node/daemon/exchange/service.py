@@ -45,7 +45,7 @@ class RoundOutcome:
     behind: int
     """The round that peers have credibly reached, if they left this node behind, else `round`: exchanging less often loses nothing."""
     distance: float | None = None  # as in `starling.node.rpc.calls.Done`
-    parted: tuple[str, ...] = ()  # likewise
+    diverged: tuple[str, ...] = ()  # likewise
     waited_s: float = 0.0  # for the slowest peers, beyond what is usual
 
 
@@ -154,9 +154,9 @@ class ExchangeService(Generic[Core]):
             self.carry_out(core.tick(trio.current_time()))
             woken()
 
-    async def _mix(self, round: int, asked: tuple[str, ...] = (), *, own: bool = True) -> calls.Done:
+    async def _mix(self, round: int, requested: tuple[str, ...] = (), *, own: bool = True) -> calls.Done:
         """Have the engine mix; arguments as in `calls.Mix`. Raises EngineError: it cannot."""
-        reply = await self._engine.call(calls.Mix(round, asked, own))
+        reply = await self._engine.call(calls.Mix(round, requested, own))
         if not isinstance(reply, calls.Done):
             raise EngineError(f"round {round} was not mixed: {reply}")
         return reply
@@ -218,12 +218,12 @@ class ExchangeService(Generic[Core]):
         if not long:
             yield
             return
-        with trio.move_on_after(self._usual_s()) as patience:
+        with trio.move_on_after(self._usual_s()) as wait:
             await self._one_at_a_time.acquire()
         try:
             yield
         finally:
-            if not patience.cancelled_caught:
+            if not wait.cancelled_caught:
                 self._one_at_a_time.release()
 
     def _queue_call(self, call: ExchangeCall) -> None:

@@ -6,14 +6,14 @@ from hashlib import blake2b
 import trio
 
 from starling.gossip.exchange.commands import EdgeDropped, Outcome
+from starling.gossip.exchange.link_deadlines import RETRIES
 from starling.gossip.exchange.pace import Slots
-from starling.gossip.exchange.patience import RETRIES
 from starling.gossip.limits import keep
 from starling.gossip.overlay.api import LastingEdges
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.facts import About, Fact, Received, Sent, Subscriber
-from starling.node.daemon.exchange.pairwise import Noted, PairwiseExchange, patience_of
+from starling.node.daemon.exchange.pairwise import Noted, PairwiseExchange, link_deadlines_of
 from starling.node.daemon.membership.neighbors import Members
 
 MAX_MOVED = 256  # peers
@@ -93,7 +93,7 @@ class VisitExchange(PairwiseExchange):
                 await self._happened.wait()
 
         while edge.closing:
-            with trio.move_on_after(core.pace.patience.deadline.wait_s() / RETRIES):
+            with trio.move_on_after(core.pace.link_deadlines.deadline.wait_s() / RETRIES):
                 await closed()
             self.carry_out(core.retry_close(peer))
         await self._rest(peer)
@@ -102,5 +102,5 @@ class VisitExchange(PairwiseExchange):
 
 def slots_of(manifest: Manifest, swarm: str, sticky: LastingEdges, members: Members) -> Slots:
     """Return the pace of pairwise exchanges by visits."""
-    patience = patience_of(manifest.pace, manifest.pace.slot_s, members)
-    return Slots(patience, manifest.mix.theta, blake2b(swarm.encode(), digest_size=16).digest(), welcome=sticky.accept)
+    link_deadlines = link_deadlines_of(manifest.pace, manifest.pace.slot_s, members)
+    return Slots(link_deadlines, manifest.mix.theta, blake2b(swarm.encode(), digest_size=16).digest(), welcome=sticky.accept)

@@ -79,7 +79,7 @@ class BeaconService:
                 self._best_effort.send_soon(sender, beacon)
         elif self._beacons.take(sender, message, self._epoch):
             self._spread(message, {sender, self._creator})
-            self._look()
+            self._poll()
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Send, and request what is missing, until cancelled."""
@@ -97,14 +97,14 @@ class BeaconService:
         self._began, self._epoch = True, epoch
         if self._me == self._creator:
             self._publish()
-        self._look()
+        self._poll()
         if could_know and not self._missing and epoch not in self._beacons:
             self._missing = True
             text = f"no beacon from the creator for round {epoch * self._every}: neighbors are predictable until one arrives"
             self._context.report.event("beacon_missing", text, level="warning", epoch=epoch)
         self._entered.set()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._missing and self._epoch in self._beacons:
             self._missing = False
             self._context.report.event("beacon_back", "the creator publishes beacons again", epoch=self._epoch)

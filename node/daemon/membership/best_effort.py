@@ -12,7 +12,7 @@ from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Message
 from starling.node.interfaces import TaskStatus
 from starling.node.net.api import Network
-from starling.node.net.turns import Turns
+from starling.node.net.round_robin import RoundRobin
 
 SEND_S = 5.0
 MAX_QUEUED = 1024  # messages whose sending has not begun, to all peers together; who has most waiting loses the newest
@@ -30,7 +30,7 @@ class BestEffort:
         self._per_peer = per_peer
         self._unreachable = unreachable
         self._sending: Counter[str] = Counter()
-        self._waiting: Turns[tuple[str, Message]] = Turns(MAX_QUEUED, MAX_QUEUED)
+        self._waiting: RoundRobin[tuple[str, Message]] = RoundRobin(MAX_QUEUED, MAX_QUEUED)
         self._queued = trio.Event()
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:

@@ -46,7 +46,7 @@ class Members(Protocol):
     def lately_gone(self, peer: str) -> bool:
         """Whether the peer was silent, and has not been back for long."""
 
-    def look(self, peers: Collection[str], *, late: bool = False) -> None:
+    def probe_now(self, peers: Collection[str], *, late: bool = False) -> None:
         """Find out whether these peers are there, about to be waited for or `late` with an answer."""
 
 

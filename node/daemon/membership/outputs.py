@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from starling.gossip.exchange.swarm_clock import SwarmClock
-from starling.gossip.membership.events import Changed, ClockSample, Died, Joined, Left, MemberEvent, Output, Reborn, Send, Told
+from starling.gossip.membership.events import Announced, Changed, ClockSample, Died, Joined, Left, MemberEvent, Output, Reborn, Send
 from starling.gossip.membership.member_list import MemberList
 from starling.gossip.membership.roster import Roster
 from starling.node.daemon.membership.best_effort import BestEffort
@@ -49,7 +49,7 @@ class Outputs:
 
     def _publish(self, event: MemberEvent) -> None:
         match event:
-            case Told(peer=peer) | Joined(peer=peer) | Changed(peer=peer) | Reborn(peer=peer):
+            case Announced(peer=peer) | Joined(peer=peer) | Changed(peer=peer) | Reborn(peer=peer):
                 member = self._member_list.members.get(peer)
                 if member is not None:
                     self._network.learn(peer, member.record.addresses)

@@ -22,7 +22,7 @@ from starling.node.interfaces import TaskStatus
 from starling.robust.evidence import Rations
 
 CIRCUIT = "/p2p-circuit"
-LOOK_S = 1.0
+POLL_S = 1.0
 BURST, PER_S = 3.0, 1 / 30  # dials for one member: at once, and per second in the long run
 MAX_DIALLING = 4  # for all members; who asks beyond waits
 MAX_WAITING = 32
@@ -98,10 +98,10 @@ class ReachabilityService:
 
     async def _watch(self) -> None:
         while True:
-            self._look(trio.current_time())
-            await trio.sleep(LOOK_S)
+            self._poll(trio.current_time())
+            await trio.sleep(POLL_S)
 
-    def _look(self, now: float) -> None:
+    def _poll(self, now: float) -> None:
         network, core = self._network, self._core
         if (where := (network.addresses, network.port)) != self._where:
             if self._where is not None:
@@ -112,7 +112,7 @@ class ReachabilityService:
         for peer in network.callers:
             if peer in found:
                 core.vote(found[peer], True, now)
-        before, state = core.state, core.look(len(set(found.values())), now)
+        before, state = core.state, core.poll(len(set(found.values())), now)
         network.found(hidden=state == "hidden", host=core.seen)
         self._where = network.addresses, network.port
         if state != before and state in TEXTS:

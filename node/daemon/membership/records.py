@@ -32,7 +32,7 @@ from starling.gossip.wire.schema import Record
 from starling.node.admission.credential import Credential
 from starling.node.admission.gate import Gatekeeper
 from starling.node.daemon.context import Offload
-from starling.node.net.turns import Turns
+from starling.node.net.round_robin import RoundRobin
 
 # budgets in signatures (UNMET: in peers): a second in the long run, and at once
 LOOP_PER_S, LOOP_AT_ONCE = 64.0, 256.0  # on the event loop: of all sources
@@ -74,7 +74,7 @@ class RecordVerifier:
     _tellers: Rates[str] = field(default_factory=lambda: Rates(UNMET_PER_S, UNMET_AT_ONCE, MAX_SOURCES))
     _unmet: dict[str, TokenBucket] = field(default_factory=dict)  # of the source that told of a peer
     _sources: dict[tuple[str, bool], TokenBucket] = field(default_factory=dict)
-    _waiting: Turns[_Waiting] = field(default_factory=lambda: Turns(MAX_WAITING, MAX_WAITING_SIGNATURES))
+    _waiting: RoundRobin[_Waiting] = field(default_factory=lambda: RoundRobin(MAX_WAITING, MAX_WAITING_SIGNATURES))
     _arrived: trio.Event = field(default_factory=trio.Event)
 
     def is_signed(self, record: Record) -> bool:

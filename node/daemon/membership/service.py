@@ -134,9 +134,9 @@ class Membership:
         """Return whether a probe of this member took longer than usual, and it has not been back for long."""
         return self._core.lately_gone(peer, trio.current_time())
 
-    def look(self, peers: Collection[str], *, late: bool = False) -> None:
+    def probe_now(self, peers: Collection[str], *, late: bool = False) -> None:
         """Probe peers that are about to be waited for, or whose answers are late."""
-        outputs = self._core.look(peers, trio.current_time(), late=late)
+        outputs = self._core.probe_now(peers, trio.current_time(), late=late)
         if outputs:
             self._do(outputs)
 

@@ -6,9 +6,9 @@ from typing import Any
 import trio
 from msgspec import structs
 
-from starling.node.config import attack_consent, words
+from starling.node.config import attack_consent, descriptions
 from starling.node.config.schema import Manifest
-from starling.node.daemon.app import Fetching, Joining, Node, Opening, Starting
+from starling.node.daemon.app import Fetching, Joining, Node, OpeningTask, Starting
 from starling.node.daemon.membership.contacts import SILENT
 from starling.node.daemon.membership.neighbors import LinkMap
 from starling.node.daemon.membership.own_key import IDENTITY_TWICE
@@ -32,7 +32,7 @@ def take_snapshot(node: Node) -> StatusSnapshot:
         case Fetching(manifest=manifest, transfer=transfer):
             fields = _own(node, None) | _manifest(manifest) | _traffic(node)
             fields |= {"activity": "fetching the model that the swarm begins with", "transfers": transfer.downloads.incoming}
-        case Opening(context=context, engine=engine):
+        case OpeningTask(context=context, engine=engine):
             fields = _own(node, engine.pid) | _manifest(context.manifest) | _traffic(node)
             fields["activity"] = engine.activity
         case RunningNode(context=context, engine=engine) as running:
@@ -78,7 +78,7 @@ def _manifest(manifest: Manifest | None) -> Fields:
     if manifest is None:
         return {}
     kinds = {"task": manifest.task.kind, "algorithm": manifest.mix.kind, "overlay": manifest.overlay.kind}
-    said = {"method": words.method(manifest), "agreed": words.sections(manifest)}
+    said = {"method": descriptions.method(manifest), "agreed": descriptions.sections(manifest)}
     return kinds | said | {"name": manifest.name, "rounds": manifest.pace.rounds}
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import trio
 
 from starling.gossip.wire import frames
-from starling.gossip.wire.schema import Chunk, Digests, ManifestReply, Message, SeatReply, StateOffer
+from starling.gossip.wire.schema import Chunk, Digests, ManifestReply, Message, StageReply, StateOffer
 from starling.node.net.api import Network
 
 REPLY_S = 10.0
@@ -14,7 +14,7 @@ SLOW_BYTES_PER_S = 64 << 10  # and longer by what a long answer takes on a slow 
 # after so long a request is repeated, each time after twice the wait, up to the second
 FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
 
-Reply = TypeVar("Reply", ManifestReply, StateOffer, Chunk, Digests, SeatReply)
+Reply = TypeVar("Reply", ManifestReply, StateOffer, Chunk, Digests, StageReply)
 
 
 class Asking:
@@ -35,7 +35,7 @@ class Asking:
             with suppress(trio.WouldBlock):  # asked twice, answered twice
                 waiting.send_nowait(message)
 
-    async def ask(self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0, *, patience_s: float = REPLY_S) -> Reply:
+    async def ask(self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0, *, timeout_s: float = REPLY_S) -> Reply:
         """The peer's reply of that kind to a query, which is repeated until then. Raises TransportError, trio.TooSlowError: no answer.
 
         A reply that is under way for less than `late_s` is not asked for again; `patience_s` is what the peer may take to make it.
@@ -45,7 +45,7 @@ class Asking:
         self._waiting[key] = send
         wait_s = FIRST_ASK_S
         try:
-            with trio.fail_after(patience_s + 2.0 * late_s):
+            with trio.fail_after(timeout_s + 2.0 * late_s):
                 while True:
                     await self._network.send(peer, "state", frames.encode(query))
                     again_s, wait_s = wait_s, min(2.0 * wait_s, ASK_AGAIN_S)

@@ -22,7 +22,7 @@ import trio
 from starling.gossip.chunk_times import ChunkTimes
 from starling.gossip.errors import EngineError
 from starling.node.daemon.state.downloads import Offered
-from starling.node.daemon.state.fetching import LOOK_S
+from starling.node.daemon.state.fetching import POLL_S
 from starling.node.daemon.state.partial import ModelFile
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.interfaces import EngineHandle, Reporter
@@ -130,7 +130,7 @@ class Collecting:
             for offered in offers:
                 start(offered.peer, partial(take, offered))
             while self._under_way:
-                with trio.move_on_after(LOOK_S):
+                with trio.move_on_after(POLL_S):
                     await self._changed.wait()
                 self._changed = trio.Event()
                 lagging = self._lagging(trio.current_time())

@@ -21,7 +21,7 @@ from starling.node.interfaces import Reporter
 WINDOW = 4  # chunks of one peer under way; what it answers at a time
 AHEAD_S = 2.0
 QUEUED_S = 2.0 * AHEAD_S  # that a chunk may wait behind others
-LOOK_S = 1.0  # between two looks whether a chunk of another peer is late
+POLL_S = 1.0  # between two looks whether a chunk of another peer is late
 PROGRESS_S = 10.0
 
 
@@ -61,7 +61,7 @@ class Fetching:
             changed, began = self._changed, trio.current_time()
             index = self.chunks.take(peer, began)
             if index is None:
-                with trio.move_on_after(LOOK_S):
+                with trio.move_on_after(POLL_S):
                     await changed.wait()
             elif await self._get(peer, index):
                 took_s = trio.current_time() - began

@@ -30,7 +30,7 @@ class Snapshots:
     def __init__(self) -> None:
         self.most_bytes = 0
         self._engine: EngineHandle | None = None
-        self._held: tuple[calls.Held, float] | None = None
+        self._held: tuple[calls.SnapshotInfo, float] | None = None
         self._holding = trio.Lock()
         self._read_at = -math.inf
 
@@ -63,18 +63,18 @@ class Snapshots:
             self._read_at = trio.current_time()
         return Chunk(query.snapshot, query.offset, data)
 
-    async def _hold(self, engine: EngineHandle) -> calls.Held:
+    async def _hold(self, engine: EngineHandle) -> calls.SnapshotInfo:
         with trio.fail_after(engine_s(self.most_bytes)):
             async with self._holding:  # queries during a snapshot share it
                 if self._held is not None and self._stays(*self._held):
                     return self._held[0]
                 held = await engine.call(calls.Snapshot())
-                if not isinstance(held, calls.Held):
+                if not isinstance(held, calls.SnapshotInfo):
                     raise EngineError("the engine gave no snapshot")
                 self._held, self._read_at = (held, trio.current_time()), -math.inf
                 return held
 
-    def _stays(self, held: calls.Held, made_at: float) -> bool:
+    def _stays(self, held: calls.SnapshotInfo, made_at: float) -> bool:
         now = trio.current_time()
         reading = now - self._read_at < REPLY_S + MAX_CHUNK_BYTES / SLOW_BYTES_PER_S
         read_s = held.size / SLOW_BYTES_PER_S if reading else 0.0

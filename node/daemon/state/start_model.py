@@ -1,8 +1,8 @@
 """The model that a swarm of scripts begins with: fetched from members before the engine is opened, and lent to newcomers from then on.
 
-The manifest says the root of its digests and its size (`starling.node.config.start`), so it does not matter who sends it. It is asked for
-by the queries of any snapshot, under a number that follows from the swarm's id: newcomers need the file before they are members, and who
-has no invite does not know the number.
+The manifest says the root of its digests and its size (`starling.node.config.initial_model`), so it does not matter who sends it. The file
+is requested like a snapshot, by a number derived from the swarm's id: newcomers need it before they are members, and a peer without an
+invite does not know the number.
 
     peer              holder
     DigestsQuery  ->
@@ -33,7 +33,7 @@ from starling.gossip.errors import GossipError, TransportError
 from starling.gossip.seeds import derive
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Digests, DigestsQuery
-from starling.node.config.start import Chunked
+from starling.node.config.initial_model import Chunked
 from starling.node.daemon.context import Offload
 from starling.node.daemon.state.asking import SLOW_BYTES_PER_S
 from starling.node.daemon.state.fetching import QUEUED_S, Fetching
@@ -46,7 +46,7 @@ from starling.node.storage.start_file import Received
 T = TypeVar("T")
 
 MOST_REPLIES = 16  # under way to all peers together
-LOOKS = 16  # addresses that are tried at a time
+MAX_PARALLEL_QUERIES = 16  # addresses that are tried at a time
 SOURCES = 8  # peers that chunks come from at a time
 GRACE_S = 1.0  # beyond twice the time of the first that has the file, for others that may have it
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts
@@ -215,7 +215,7 @@ class StartModel:
         """Peers that have the file, SOURCES at most, and the digests that they give."""
         found: dict[str, bytes] = {}
         asked: set[str] = set()  # several addresses may be of one peer
-        looks, began = trio.Semaphore(LOOKS), trio.current_time()
+        looks, began = trio.Semaphore(MAX_PARALLEL_QUERIES), trio.current_time()
 
         async def look(address: str, scope: trio.CancelScope) -> None:
             async with looks:

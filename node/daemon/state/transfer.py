@@ -23,8 +23,8 @@ from starling.gossip.wire.schema import (
     ManifestQuery,
     ManifestReply,
     Message,
-    SeatQuery,
-    SeatReply,
+    StageQuery,
+    StageReply,
     StateOffer,
     StateQuery,
 )
@@ -40,7 +40,7 @@ MAX_REPLIES = 4  # to one peer at a time; its further queries meanwhile are drop
 WIDEST_SCALAR = 8  # bytes of a float64
 STATE_HEADER_BYTES = 64 << 10
 
-Query = ManifestQuery | StateQuery | ChunkQuery | DigestsQuery | SeatQuery
+Query = ManifestQuery | StateQuery | ChunkQuery | DigestsQuery | StageQuery
 Lent = Callable[[str, ChunkQuery | DigestsQuery], Awaitable[None]]
 """Answers a peer's query by itself."""
 
@@ -92,7 +92,7 @@ class Transfer:
                     of_model = isinstance(message, StateQuery | ChunkQuery | DigestsQuery)
                     if of_model and not self._may(item.peer) and self._lent_by(message) is None:
                         continue
-                    if isinstance(message, SeatQuery) and self.seats is None:
+                    if isinstance(message, StageQuery) and self.seats is None:
                         continue  # who asks tries again
                 except RemoteProtocolError as error:
                     self._report.fault(error.peer, error.reason)
@@ -119,9 +119,9 @@ class Transfer:
             self._replying -= Counter((peer,))
 
     async def _reply(self, peer: str, query: Query) -> Message:
-        if isinstance(query, SeatQuery):
+        if isinstance(query, StageQuery):
             assert self.seats is not None
-            return SeatReply(query.nonce, self.seats(peer))
+            return StageReply(query.nonce, self.seats(peer))
         if isinstance(query, ManifestQuery):
             return ManifestReply(query.swarm, self._manifest(query.swarm) or b"")
         if isinstance(query, DigestsQuery):
@@ -144,7 +144,7 @@ class Transfer:
         """The stage of a crew that a member says is wanted most. Raises TransportError, trio.TooSlowError: no answer."""
         self._nonce += 1
         nonce = derive(self._nonce, "seat_query", self._network.peer_id) >> 1
-        return (await self.asking.ask(peer, SeatReply, SeatQuery(nonce))).stage
+        return (await self.asking.ask(peer, StageReply, StageQuery(nonce))).stage
 
     async def answers(self, peer: str, swarm: str) -> bool:
         """Whether a peer answers as any node does that is on the network, also while its engine opens and it is no member."""
@@ -169,7 +169,7 @@ class Transfer:
             self._nonce += 1
             nonce = derive(self._nonce, "state_query", self._network.peer_id) >> 1
             try:
-                reply = await self.asking.ask(peer, StateOffer, StateQuery(nonce), patience_s=engine_s(most_bytes))
+                reply = await self.asking.ask(peer, StateOffer, StateQuery(nonce), timeout_s=engine_s(most_bytes))
             except (TransportError, trio.TooSlowError):
                 return
             if reply.size > most_bytes or (reply.size and reply.schema != self._schema):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from starling.gossip.exchange.held_up import HeldUp
+from starling.gossip.exchange.suspension import Suspension
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.progress import Progress
@@ -15,7 +15,7 @@ from starling.node.interfaces import Reporter
 
 FETCH_PAUSE_S = 10.0  # until claims that were not delivered are looked into again; doubles …
 LONGEST_FETCH_PAUSE_S = 640.0  # … up to this
-PARTED_ROUNDS = 8  # one after the other that this node began from another anchor than most others: then it takes theirs
+DIVERGED_ROUNDS = 8  # one after the other that this node began from another anchor than most others: then it takes theirs
 
 Fetch = Callable[[int, bool, Sequence[str]], Awaitable[int | None]]
 """Takes over a peer's model, if it is past the given round -> its round, or None. Also takes whether this node is live, with a model of
@@ -33,7 +33,7 @@ class CatchUp:
 
     fetch: Fetch
     progress: Progress
-    patience: int
+    max_lag_rounds: int
     """Rounds that a node may lag and still go on with its own model."""
     reset: Callable[[], Awaitable[None]]
     """Starts every edge anew, as the engine holds another model."""
@@ -85,13 +85,13 @@ class Anchors:
     rounds: int = 0
     not_before: float = -math.inf
 
-    def began(self, parted: tuple[str, ...]) -> None:
+    def began(self, diverged: tuple[str, ...]) -> None:
         """Note a round, with those that began it from the anchor of most; () unless ours is another."""
-        self.rounds, self.together = (self.rounds + 1 if parted else 0), parted
+        self.rounds, self.together = (self.rounds + 1 if diverged else 0), diverged
 
-    def parted(self, now: float) -> bool:
+    def diverged(self, now: float) -> bool:
         """Return whether the anchor of most is to be fetched."""
-        return self.rounds >= PARTED_ROUNDS and now >= self.not_before
+        return self.rounds >= DIVERGED_ROUNDS and now >= self.not_before
 
 
 @dataclass(slots=True)
@@ -103,14 +103,14 @@ class Jumps:
     report: Reporter
     left_behind: Callable[[int, int], int]
     """(round, reach) -> the round that peers have reached if they left us behind, else `round`; two are believed about `reach` rounds."""
-    held_up: HeldUp = field(default_factory=HeldUp)
+    suspension: Suspension = field(default_factory=Suspension)
     _claims: Claims = field(default_factory=Claims)
     _anchors: Anchors = field(default_factory=Anchors)
 
     def ended(self, outcome: RoundOutcome, elapsed_s: float) -> None:
         """Note a round that took `elapsed_s`."""
-        self.held_up.ended(elapsed_s, outcome.waited_s)
-        self._anchors.began(outcome.parted)
+        self.suspension.ended(elapsed_s, outcome.waited_s)
+        self._anchors.began(outcome.diverged)
 
     async def following(self, outcome: RoundOutcome) -> int:
         """Return the next round, or a later one that peers have reached; a long jump needs a model of theirs.
@@ -119,18 +119,18 @@ class Jumps:
         EngineError: the engine was lost.
         """
         following, ahead = outcome.round + 1, self._ahead(outcome)
-        if ahead > following + self.catch_up.patience:
+        if ahead > following + self.catch_up.max_lag_rounds:
             if not await self._may_jump(following, ahead):
                 return following
-        elif self._anchors.parted(trio.current_time()):
+        elif self._anchors.diverged(trio.current_time()):
             return max(following, await self._take_anchor(following))
         return max(following, int(min(ahead, last_round(self.pace))))
 
     def _ahead(self, outcome: RoundOutcome) -> int:
         """Return the round that peers have reached, as the round's exchanges say, or further if this node was held up."""
-        if not self.held_up.reach:
+        if not self.suspension.missed_rounds:
             return outcome.behind
-        return max(outcome.behind, self.left_behind(outcome.round, self.held_up.reach))
+        return max(outcome.behind, self.left_behind(outcome.round, self.suspension.missed_rounds))
 
     async def _may_jump(self, following: int, ahead: int) -> bool:
         """Fetch a model, if there is one -> whether this node goes to `ahead`.
@@ -140,10 +140,10 @@ class Jumps:
         """
         if not self._claims.due(trio.current_time()):
             return False
-        far = following + self.catch_up.patience
-        fetched, reach = await self.catch_up.replace(following, far, live=True) > far, self.held_up.reach
-        self.held_up.caught_up()
-        if fetched or ahead < following + reach:
+        far = following + self.catch_up.max_lag_rounds
+        fetched, missed_rounds = await self.catch_up.replace(following, far, live=True) > far, self.suspension.missed_rounds
+        self.suspension.caught_up()
+        if fetched or ahead < following + missed_rounds:
             self._claims.confirmed()
             return True
         self._claims.empty(trio.current_time())
@@ -152,7 +152,7 @@ class Jumps:
     async def _take_anchor(self, following: int) -> int:
         """Fetch the anchor of most -> its round, or `following`. Snapshots age before the next try, or old ones might be offered again."""
         self._anchors.rounds = 0  # if too few have another anchor by now, the next rounds tell
-        text = f"other members begin their rounds from one anchor and this node from another, for {PARTED_ROUNDS} rounds; it is fetched"
+        text = f"other members begin their rounds from one anchor and this node from another, for {DIVERGED_ROUNDS} rounds; it is fetched"
         self.report.event("anchor_parted", text, level="warning", round=following)
         fetched = await self.catch_up.replace(following, following - 1, live=True, first=self._anchors.together)
         self._anchors.not_before = trio.current_time() + SNAPSHOT_FRESH_S

@@ -34,7 +34,7 @@ class Grants:
     report: Reporter
     due: int = field(default=0, init=False)
     """Local steps of all rounds since the start, those jumped over included."""
-    rest_s: float = field(default=0.0, init=False)
+    pause_s: float = field(default=0.0, init=False)
     """While paused: what the local steps of a round would take; 0 until it is known, and while not paused."""
     _paused: bool = False
     _local_steps: LocalSteps = field(init=False)  # of the next round
@@ -50,22 +50,22 @@ class Grants:
 
     def pause(self, paused: bool) -> None:
         """Grant no local steps from the next round on, or grant them again."""
-        self._paused, self.rest_s = paused, self.usual_s * paused
+        self._paused, self.pause_s = paused, self.usual_s * paused
 
     def grant(self, round: int) -> calls.Train:
         """Return the call for the round's local steps."""
-        if self._paused and not self.rest_s:
-            self.rest_s = self.usual_s
+        if self._paused and not self.pause_s:
+            self.pause_s = self.usual_s
         n = len(self.members.roster)
         now = stage(self.overlay, n, round)
-        local = now.local and not self.rest_s
+        local = now.local and not self.pause_s
         self.due += self.pace.local_steps * local
         return calls.Train(round, self._local_steps.now * local, now.first, now.last, turn(self.overlay, n, round))
 
     async def train(self, grant: calls.Train) -> calls.Trained:
         """Do the local steps of a round, or rest. Raises EngineError: the engine was lost."""
-        if self.rest_s:
-            await trio.sleep(self.rest_s)
+        if self.pause_s:
+            await trio.sleep(self.pause_s)
         return await self.work.train(grant)
 
     def passed(self, rounds: int, elapsed_s: float, waited_s: float) -> None:

@@ -64,7 +64,7 @@ class LateJoin:
     async def start(self, opened: calls.Opened) -> int:
         """Return the checkpoint's round, or that of a model fetched from members who are further."""
         start, pause, tried = opened.round, CONTRADICTED_S, False
-        ahead = opened.round + self.catch_up.patience * opened.resumed
+        ahead = opened.round + self.catch_up.max_lag_rounds * opened.resumed
         while not tried:
             async with self.house.surviving():
                 start = await self.catch_up.replace(opened.round, ahead)

@@ -40,7 +40,7 @@ from starling.node.daemon.training.late_join import Joining, LateJoin, PeerModel
 from starling.node.daemon.training.local_work import Role
 from starling.node.daemon.training.loop import RoundLoop
 from starling.node.daemon.training.slots import Contacts, LastingContacts, ScheduledContacts, SlotsLoop
-from starling.node.daemon.training.steps import InTurn, Links, MeasuredBeforeMix, Overlapping, Rounds, StepsLoop
+from starling.node.daemon.training.steps import Links, MeasuredBeforeMix, Overlapping, Rounds, Sequential, StepsLoop
 from starling.node.daemon.trust.equivocation import EquivocationDetector
 
 
@@ -115,8 +115,8 @@ def _pairwise_steps(services: Services) -> Pace:
         services.subscribers,
         named.directions,
     )
-    in_turn = InTurn(Links(named, services.around.beacons), exchange, grants)
-    rounds = Overlapping(in_turn, exchange, pace) if pace.overlap else in_turn
+    sequential = Sequential(Links(named, services.around.beacons), exchange, grants)
+    rounds = Overlapping(sequential, exchange, pace) if pace.overlap else sequential
     return _steps(services, grants, rounds, exchange, named, left_behind=exchange.left_behind)
 
 
@@ -142,7 +142,7 @@ def _pulled_steps(services: Services) -> Pace:
         )
     )
     grants = services.grants()
-    rounds = InTurn(Links(neighbors, services.around.beacons), exchange, grants)
+    rounds = Sequential(Links(neighbors, services.around.beacons), exchange, grants)
     return _steps(services, grants, rounds, exchange, neighbors, equivocation=equivocation)
 
 

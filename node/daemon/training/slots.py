@@ -18,7 +18,7 @@ from starling.node.daemon.training.housekeeping import Housekeeping
 from starling.node.platform import asleep_s
 from starling.node.rpc import calls
 
-CLOCK_PATIENCE_S = 10.0  # for members that tell the swarm's time
+CLOCK_TIMEOUT_S = 10.0  # for members that tell the swarm's time
 
 
 class Contacts(Protocol):
@@ -84,7 +84,7 @@ class SlotsLoop:
         """Start the swarm clock: at 0 in a swarm that begins, else as the members say, of whom some are waited for."""
         others = len(self.members.members) - 1
         if start:
-            with trio.move_on_after(CLOCK_PATIENCE_S):
+            with trio.move_on_after(CLOCK_TIMEOUT_S):
                 while not self.clock.is_informed(others):  # noqa: ASYNC110 — probes bring it, whatever happens here
                     await trio.sleep(0.05)
         self._asleep_s = self.asleep_s()

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from starling.gossip.errors import EngineError
 from starling.node.config.schema import PaceSection
-from starling.node.daemon.engine.client import beside
+from starling.node.daemon.engine.client import concurrent
 from starling.node.daemon.exchange.rounds import RoundExchange
 from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.membership.beacon import BeaconService
@@ -74,7 +74,7 @@ class Rounds(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class InTurn:
+class Sequential:
     """One half after the other."""
 
     links: Links
@@ -98,7 +98,7 @@ class InTurn:
 class Overlapping:
     """The local steps of the next round are done beside the exchanges of this one, with which the next then begins."""
 
-    in_turn: InTurn
+    sequential: Sequential
     exchanges: RoundExchange
     pace: PaceSection
     _ahead: calls.Trained | None = None  # of the round to do next
@@ -106,14 +106,14 @@ class Overlapping:
     async def train(self, round: int) -> calls.Trained:
         """Return what was done ahead, or do the local steps of the round."""
         trained, self._ahead = self._ahead, None
-        return await self.in_turn.train(round) if trained is None else structs.replace(trained, round=round)
+        return await self.sequential.train(round) if trained is None else structs.replace(trained, round=round)
 
     async def exchange(self, round: int) -> RoundOutcome:
         """Do the exchanges of a round while the local steps of the next are done, then Mix."""
         following, since = round + 1, trio.current_time()
         if following >= last_round(self.pace):
-            return await self.in_turn.exchange(round)
-        links, grants = self.in_turn.links, self.in_turn.grants
+            return await self.sequential.exchange(round)
+        links, grants = self.sequential.links, self.sequential.grants
         grant = structs.replace(grants.grant(following), ahead=True)
         lost, done = list[EngineError](), trio.Event()
 
@@ -130,7 +130,7 @@ class Overlapping:
             if lost:
                 raise lost[0]
 
-        async with beside(train):
+        async with concurrent(train):
             return await self.exchanges.round(*links.of(round), trained, grants.usual_s)
 
     def forget(self) -> None:
@@ -165,7 +165,7 @@ class MeasuredBeforeMix:
                     self.progress.evaluated.alone = found.value
             done.set()
 
-        async with beside(evaluate):
+        async with concurrent(evaluate):
             outcome = await self.rounds.exchange(round)
             await done.wait()
         return outcome
@@ -219,7 +219,7 @@ class StepsLoop:
     async def _following(self, outcome: RoundOutcome, elapsed_s: float) -> int:
         """Return the round after one that took `elapsed_s`."""
         self.jumps.ended(outcome, elapsed_s)
-        was_away = self.jumps.held_up.reach > 0  # which is not being slow
+        was_away = self.jumps.suspension.missed_rounds > 0  # which is not being slow
         following = await self.jumps.following(outcome)
         if not was_away:
             self.grants.passed(following - outcome.round, elapsed_s, outcome.waited_s)

@@ -43,12 +43,12 @@ _LARGEST = 6e4  # every codec can encode it, fp16 included
 _SURE = 0.6  # of the clip: a longer difference may have been clipped, and codecs shorten it further
 
 
-def poisoned(opening: calls.Open, data: Data) -> Data:
+def poisoned(open_request: calls.Open, data: Data) -> Data:
     """Return a node's samples as it learns from them.
 
     Raises ConfigError: the attack cannot be made, or the samples have no labels or lack a class that it needs.
     """
-    attack = _attack(opening) if opening.attack else None
+    attack = _attack(open_request) if open_request.attack else None
     if attack is None or attack.targets != "data":
         return data
     if not isinstance(data, LabelledData):
@@ -62,15 +62,15 @@ def poisoned(opening: calls.Open, data: Data) -> Data:
     return Poisoned(data, classes, poison)
 
 
-def _attack(opening: calls.Open) -> Attack:
+def _attack(open_request: calls.Open) -> Attack:
     """Return the configured attack. Raises ConfigError if no node of this swarm can make it."""
-    params = {key: value for key, value in opening.attack_params.items() if key != CREW}
-    consent.find_module("attack", opening.attack, opening.code)
-    attack: Attack = ATTACKS.build("attack_params", opening.attack, params, trusted=True)
-    if opening.attack == "sleeper" and not opening.manifest.pace.rounds:
+    params = {key: value for key, value in open_request.attack_params.items() if key != CREW}
+    consent.find_module("attack", open_request.attack, open_request.code)
+    attack: Attack = ATTACKS.build("attack_params", open_request.attack, params, trusted=True)
+    if open_request.attack == "sleeper" and not open_request.manifest.pace.rounds:
         raise ConfigError("attack: sleeper wakes after a share of the rounds, and pace.rounds = 0 is endless; try `--set pace.rounds=400`")
-    if attack.targets == "data" and opening.privacy.noise:
-        raise ConfigError(f"attack: {opening.attack} poisons data, which privacy.noise takes unpoisoned; set privacy.noise=0")
+    if attack.targets == "data" and open_request.privacy.noise:
+        raise ConfigError(f"attack: {open_request.attack} poisons data, which privacy.noise takes unpoisoned; set privacy.noise=0")
     return attack
 
 
@@ -81,25 +81,25 @@ class Adversary:
         targets: what the attack forges.
     """
 
-    def __init__(self, opening: calls.Open, replica: Replica) -> None:
-        self._attack = _attack(opening)
+    def __init__(self, open_request: calls.Open, replica: Replica) -> None:
+        self._attack = _attack(open_request)
         self.targets = self._attack.targets
-        self._crew = frozenset(str(opening.attack_params.get(CREW, "")).split(",")) - {""} | {opening.node}
-        self._node, self._manifest = opening.node, opening.manifest
+        self._crew = frozenset(str(open_request.attack_params.get(CREW, "")).split(",")) - {""} | {open_request.node}
+        self._node, self._manifest = open_request.node, open_request.manifest
         self._replica, self._origin = replica, replica.origin
         dim = replica.layout.dim
         self._part = slice(0, dim)
         if self.targets == "tracker":
-            if opening.manifest.mix.kind not in TRACKED:
+            if open_request.manifest.mix.kind not in TRACKED:
                 raise ConfigError(
-                    f"attack: {opening.attack} forges a tracker, and mix.kind = {opening.manifest.mix.kind!r} sends none; "
+                    f"attack: {open_request.attack} forges a tracker, and mix.kind = {open_request.manifest.mix.kind!r} sends none; "
                     f"it needs one of {', '.join(sorted(TRACKED))}"
                 )
             self._part = slice(dim, 2 * dim)
         if self.targets == "memory":
             if replica.remembered is None or replica.remembered.home:
                 raise ConfigError(
-                    f"attack: {opening.attack} forges what optimisers remember, which this swarm does not exchange; it needs "
+                    f"attack: {open_request.attack} forges what optimisers remember, which this swarm does not exchange; it needs "
                     "mix.kind = moments or pet, and adamw or muon"
                 )
             replica.remembered = replace(replica.remembered, forged=cast("Reversed", self._attack).forged)
@@ -158,7 +158,7 @@ class Adversary:
         if lie is None or not bool(lie.any()):
             return done
         if isinstance(done, Swapped):
-            return replace(done, mine=done.mine - lie)
+            return replace(done, local=done.local - lie)
         support, clip, shared = done.support, self._manifest.mix.clip_norm, self._replica.shared()
         known = self._received.get(done.peer, shared)
         if clip == 0.0 or float(done.value.norm()) < _SURE * clip:

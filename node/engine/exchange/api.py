@@ -14,7 +14,7 @@ from starling.gossip.compress.budget import Effort
 from starling.gossip.edge_memory import Committed
 from starling.gossip.replica import Replica
 from starling.node.engine.consensus import ConsensusDistance
-from starling.node.engine.way import Way
+from starling.node.engine.drift import Drift
 from starling.node.rpc import calls
 
 Handlers = Mapping[type[calls.Call], Callable[[Any], Any]]
@@ -45,7 +45,7 @@ class Vectors(Protocol):
         """Tell if effects are added one by one as they are committed; else all exchanges of a round read one frozen vector."""
 
     @property
-    def way(self) -> Way:
+    def drift(self) -> Drift:
         """How far local steps go between exchanges."""
 
     @property
@@ -74,7 +74,7 @@ class SharedRates(Protocol):
 class Site:
     """Facts of the node whose exchanges these are."""
 
-    opening: calls.Open
+    open_request: calls.Open
     vectors: Vectors
     rates: SharedRates
     losses: Losses | None  # of models, on the batch of the last local step; None where losses would reveal data
@@ -87,7 +87,7 @@ class Mixed:
     """Result of a combination."""
 
     excluded: tuple[str, ...] | None = None  # requested peers that the rule excluded; None: it does not say
-    parted: tuple[str, ...] = ()  # the majority of peers, whose outer parameters differ from ours (`Done.parted`)
+    diverged: tuple[str, ...] = ()  # the majority of peers, whose outer parameters differ from ours (`Done.parted`)
     replaced: bool = False  # our own vector did not count: what the optimiser remembers is of another model
 
 
@@ -103,7 +103,7 @@ class Exchange(Protocol):
     def handlers(self) -> Handlers:
         """Return what answers each call of this kind of exchange."""
 
-    def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
+    def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
         """Combine what was committed, or received from peers `asked`, since the last one into the replica.
 
         `own`: whether our own vector counts, where vectors are pulled.

@@ -75,11 +75,11 @@ class Broadcasts:
             self._past.add(call.round, call.peer, call.payload)
         return calls.Done()
 
-    def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
+    def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
         """Make the step of the sum of all messages, after what came late for earlier ones; ours counts as zeros if none went out."""
-        parted = self._parted(self._past.closed)
+        diverged = self._diverged(self._past.closed)
         self._past.repair()
-        order = sorted({*asked, self._terms.node})
+        order = sorted({*requested, self._terms.node})
         messages, present = self._inbox.received(order)
         sent = torch.zeros_like(messages[0]) if self._sent is None else self._sent
         ours = order.index(self._terms.node)
@@ -88,7 +88,7 @@ class Broadcasts:
         self.forget_all()
         shortened = self.replica.advance(frozen.vector, sent, messages, present, order, frozen.phase)
         self._past.ended()
-        return Mixed(excluded(order, shortened, asked), parted)
+        return Mixed(excluded(order, shortened, requested), diverged)
 
     def forget(self, peer: str) -> None:
         """Delete the message of a peer that is gone or banned."""
@@ -107,7 +107,7 @@ class Broadcasts:
         _, vector = self._codec.decode(payload, self._terms.form.dim, self._terms.form.dtype)
         return bounded(vector)
 
-    def _parted(self, ours: bytes) -> tuple[str, ...]:
+    def _diverged(self, ours: bytes) -> tuple[str, ...]:
         """Return the peers in the majority whose outer parameters differ from ours (at least two agree); empty if we are in the majority.
 
         At a tie the parameters with the least digest count as the majority's, so that not all nodes give way.

@@ -20,9 +20,9 @@ from starling.gossip.edge_memory import Committed
 from starling.gossip.exchange.attestation import digest
 from starling.gossip.mix.encoded_effects import decoded
 from starling.gossip.replica import Replica
+from starling.node.engine.drift import Drift
 from starling.node.engine.exchange.adversary import Adversary
 from starling.node.engine.exchange.api import Exchange, Frozen, Handlers, Mixed, Vectors
-from starling.node.engine.way import Way
 from starling.node.rpc import calls
 
 Answer = Callable[[Any], Any]
@@ -48,9 +48,9 @@ class ForgedVectors:
         return self._vectors.exclusive
 
     @property
-    def way(self) -> Way:
+    def drift(self) -> Drift:
         """As it is."""
-        return self._vectors.way
+        return self._vectors.drift
 
     @property
     def local_steps(self) -> float:
@@ -66,14 +66,14 @@ class ForgedVectors:
         self._vectors.take(self.taken)
 
 
-Told = tuple[Support, Tensor | None] | None
+SentValues = tuple[Support, Tensor | None] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Overheard:
     """How an adversary reads one kind of exchange."""
 
-    values: Callable[[calls.Answer], Told] = lambda _: None
+    values: Callable[[calls.Answer], SentValues] = lambda _: None
     """(k,) of the initiator's vector on a support, as its request tells them. Raises ValueError if it cannot be decoded."""
     vectors: Callable[[Sequence[str]], Mapping[str, Tensor]] = lambda _: {}
     """The vector (D,) of each requested peer that answered, in order of peer id."""
@@ -106,11 +106,11 @@ class Byzantine:
         honest = self._exchange.handlers()
         return {kind: partial(around[kind], it) if kind in around else it for kind, it in honest.items()}
 
-    def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
+    def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
         """Combine; the attacker knows from now on what it received."""
-        for peer, vector in self._overheard.vectors(asked).items():
+        for peer, vector in self._overheard.vectors(requested).items():
             self._adversary.record(peer, vector)
-        mixed = self._exchange.mix(frozen, committed, asked, own=own)
+        mixed = self._exchange.mix(frozen, committed, requested, own=own)
         self._adversary.start_round(self.replica.shared())
         return mixed
 

@@ -7,12 +7,12 @@ from starling.gossip.compress.select.coordinates import kept
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.kinds import SWAPPED, EdgeKind
 from starling.gossip.replica import Replica
-from starling.node.config import frame
+from starling.node.config import frame_limits
 from starling.node.config.robustness import defended
-from starling.node.engine.compression import beside, exchange_codec, parts, selection, selector_facts
+from starling.node.engine.compression import exchange_codec, extra_size, parts, selection, selector_facts
 from starling.node.engine.exchange.adversary import Adversary
 from starling.node.engine.exchange.api import Exchange, Site
-from starling.node.engine.exchange.besides import DifferencesOnly, Memories
+from starling.node.engine.exchange.attachments import DifferencesOnly, Memories
 from starling.node.engine.exchange.broadcasts import Broadcasts
 from starling.node.engine.exchange.byzantine import Byzantine, ForgedVectors, Overheard
 from starling.node.engine.exchange.defence import ByDistance, Defence, Undefended
@@ -36,40 +36,40 @@ def exchange_of(replica: Replica, site: Site) -> Exchange:
 
     Raises ConfigError: the manifest, the node's settings or the attack cannot be used.
     """
-    opening = site.opening
-    check_noise(opening, replica)
-    frame.check(opening.manifest, replica.form.numel())
-    terms, effort = _terms(replica, opening)
-    if not opening.attack:
+    open_request = site.open_request
+    check_noise(open_request, replica)
+    frame_limits.check(open_request.manifest, replica.form.numel())
+    terms, effort = _terms(replica, open_request)
+    if not open_request.attack:
         return _honest(replica, site, terms, effort)[0]
-    adversary = Adversary(opening, replica)
+    adversary = Adversary(open_request, replica)
     forged = ForgedVectors(site.vectors, adversary)
     exchange, overheard = _honest(replica, replace(site, vectors=forged), terms, effort)
     return Byzantine(exchange, adversary, forged, overheard)
 
 
-def check_noise(opening: calls.Open, replica: Replica) -> None:
+def check_noise(open_request: calls.Open, replica: Replica) -> None:
     """Raise ConfigError if noise shall be on vectors sent, and these are increments, on which it would add up."""
-    if not opening.privacy.exchange_noise or replica.kind not in _SUMS:
+    if not open_request.privacy.exchange_noise or replica.kind not in _SUMS:
         return
     raise ConfigError(
-        f"privacy.exchange_noise: must be 0 with mix.kind = {opening.manifest.mix.kind!r}, whose messages add up, "
-        f"got {opening.privacy.exchange_noise:g}; pet, dsgd, gather and others take it"
+        f"privacy.exchange_noise: must be 0 with mix.kind = {open_request.manifest.mix.kind!r}, whose messages add up, "
+        f"got {open_request.privacy.exchange_noise:g}; pet, dsgd, gather and others take it"
     )
 
 
 def _defence(site: Site) -> Defence:
     """What a node makes of the differences it is shown; an attacker takes them all."""
-    opening = site.opening
-    if opening.attack or not defended(opening.manifest):
+    open_request = site.open_request
+    if open_request.attack or not defended(open_request.manifest):
         return Undefended()
     distances = Distances()
-    site.vectors.way.measured_by(distances.stepped)
+    site.vectors.drift.measured_by(distances.stepped)
     return ByDistance(distances, site.vectors)
 
 
-def _terms(replica: Replica, opening: calls.Open) -> tuple[Terms, Effort]:
-    manifest, like, kind = opening.manifest, replica.form, replica.kind
+def _terms(replica: Replica, open_request: calls.Open) -> tuple[Terms, Effort]:
+    manifest, like, kind = open_request.manifest, replica.form, replica.kind
     dim, effort, facts = like.numel(), Effort(), parts(replica.layout, like.numel())
     codec = exchange_codec(manifest, like.dtype, facts)
     chosen = selector_facts(manifest.compress, kind)
@@ -79,17 +79,17 @@ def _terms(replica: Replica, opening: calls.Open) -> tuple[Terms, Effort]:
         codec.response,
         facts,
         wishes=chosen.wishes,
-        beside=beside(manifest),
+        extra_size=extra_size(manifest),
         effort=effort,
     )
     wished = kept(manifest.compress.ratio, dim) if chosen.wishes else 0
     form = Form(dim, like.dtype, like.device, replica.layout.dim)
-    return Terms(opening.node, manifest.seed, codec, select, wished, form), effort
+    return Terms(open_request.node, manifest.seed, codec, select, wished, form), effort
 
 
 def _honest(replica: Replica, site: Site, terms: Terms, effort: Effort) -> tuple[Exchange, Overheard]:
     """Return the exchanges of a node, and what an adversary can read of them."""
-    compress = site.opening.manifest.compress
+    compress = site.open_request.manifest.compress
     match replica.kind:
         case EdgeKind.GATHERS:
             inbox = Inbox(terms.form)
@@ -99,9 +99,9 @@ def _honest(replica: Replica, site: Site, terms: Terms, effort: Effort) -> tuple
             return Broadcasts(replica, site, effort, terms, inbox), Overheard(vectors=inbox.of)
         case EdgeKind.DIFFERENCES as kind:
             known = LastKnown(replica) if selector_facts(compress, kind).compares else NothingKnown()
-            besides = DifferencesOnly() if replica.remembered is None else Memories(replica.remembered, terms)
-            made = Differences(replica, site, terms, besides, known, _defence(site))
-            return Pairwise(replica, site, effort, made), Overheard(made.told_values, outcome=made.outcome)
+            attachments = DifferencesOnly() if replica.remembered is None else Memories(replica.remembered, terms)
+            made = Differences(replica, site, terms, attachments, known, _defence(site))
+            return Pairwise(replica, site, effort, made), Overheard(made.sent_values, outcome=made.outcome)
         case kind:
             swaps = Swaps(replica, site, terms, ENCODINGS[kind](terms))
             return Pairwise(replica, site, effort, swaps), Overheard(outcome=swaps.outcome)

@@ -21,7 +21,7 @@ from starling.gossip.mix.encoded_effects import EncodedEffect, decoded, encoded
 from starling.gossip.replica import Replica
 from starling.node.engine.consensus import of_model, rms
 from starling.node.engine.exchange.api import Site
-from starling.node.engine.exchange.besides import Besides
+from starling.node.engine.exchange.attachments import Attachments
 from starling.node.engine.exchange.defence import Defence
 from starling.node.engine.exchange.known_peers import Known
 from starling.node.engine.exchange.shares import Shares
@@ -62,9 +62,9 @@ class _Pending:
 class Differences:
     """Offers and pending answers, at most one of each per peer. Satisfies `Transactions`."""
 
-    def __init__(self, replica: Replica, site: Site, terms: Terms, besides: Besides, known: Known, defence: Defence) -> None:
+    def __init__(self, replica: Replica, site: Site, terms: Terms, attachments: Attachments, known: Known, defence: Defence) -> None:
         self._defence = defence
-        self._replica, self._site, self._terms, self._besides, self._known = replica, site, terms, besides, known
+        self._replica, self._site, self._terms, self._attachments, self._known = replica, site, terms, attachments, known
         self._vectors = site.vectors
         self._edge = cast("Averaging", replica.mixer.edge)
         self._shares: Shares = site.rates.shares(site.vectors)
@@ -86,15 +86,15 @@ class Differences:
         gain = self._gain(call.theta, ratio, self._vectors.local_steps, call.round, max(1, call.members))
         chance = terms.chance(peer, call.inc, call.seq)
         with fault_of_ours():
-            payload = self._besides.ask(terms.codec.encode_request(shared, support, chance), support, chance)
+            payload = self._attachments.ask(terms.codec.encode_request(shared, support, chance), support, chance)
         reference = self._defence.reference(peer)
         local = self._known.remembered(support, shared)
         self._offers.put(call, _Offer(support, call.theta, gain, borne, reference, local))
         return Offered(payload, gain, borne, reference)
 
-    def told_values(self, call: Answer) -> tuple[Support, Tensor]:
+    def sent_values(self, call: Answer) -> tuple[Support, Tensor]:
         """Return a request's support and values (k,). Raises ValueError with a snake_case reason."""
-        payload, _ = self._besides.split(call.payload)
+        payload, _ = self._attachments.split(call.payload)
         return self._terms.codec.decode_request(payload, self._terms.form.dim, self._terms.form.dtype)
 
     def answer(self, call: Answer) -> Answered:
@@ -107,8 +107,8 @@ class Differences:
         shared, terms = self._after(under_way, self._vectors.vector(call.peer)), self._terms
         with fault_of(call.peer):
             check_weight(call.theta)
-            asked, carried = self._besides.split(call.payload)
-            support, remote = terms.codec.decode_request(asked, terms.form.dim, terms.form.dtype)
+            requested, carried = self._attachments.split(call.payload)
+            support, remote = terms.codec.decode_request(requested, terms.form.dim, terms.form.dtype)
             own_gain = partial(self._gain, call.theta, support.ratio(terms.form.dim))
             moves = self._shares.of(call.gain, call.round, call.members, own_gain)
             borne = self._borne()
@@ -127,7 +127,7 @@ class Differences:
             effect = Effect(call.peer, support, v.neg_().to(terms.form.device), call.theta * own, gain, keeps=keeps)
             reply = self._reply(applied)
             del v
-            payload, effect = self._besides.answer(payload, carried, effect, chance)
+            payload, effect = self._attachments.answer(payload, carried, effect, chance)
         done = encoded(effect, partial(self._read, support, difference, -1.0))
         self._pending.put(call, _Pending(done, self._known.remembered(support, shared), length / root, apart, reply))
         limit = terms.codec.clip_norm
@@ -138,14 +138,14 @@ class Differences:
         offer, terms = self._offers.get(call), self._terms
         support = offer.support
         with fault_of(call.peer):
-            answer, carried = self._besides.split(call.payload)
+            answer, carried = self._attachments.split(call.payload)
             v, wish = terms.codec.decode_response(answer, support, terms.form.dim, terms.form.dtype, terms.wished)
             length = float(v.norm())
             distance = length / math.sqrt(support.ratio(terms.form.dim))
             moves, own = agreed(call.share, distance, offer.reference), share(distance, offer.reference)
             gain, keeps = self._moving(offer.gain * moves, offer.borne, call.borne)
             done = Effect(call.peer, support, v.to(terms.form.device), offer.theta * own, gain, keeps=keeps)
-            done = self._besides.answered(carried, done)
+            done = self._attachments.answered(carried, done)
         self._offers.pop(call.peer)
         if wish is not None:
             self._wishes[call.peer] = wish

@@ -56,13 +56,13 @@ class Gathers:
             self._inbox.put(call.peer, self._decode(call.payload))
         return calls.Done()
 
-    def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
+    def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
         """Combine the vectors of peers `asked` with ours by the rule.
 
         If not `own`, the node's model is stale: the first received vector is used instead of it.
         """
-        order = sorted(asked)
-        received, present = self._inbox.received(asked)
+        order = sorted(requested)
+        received, present = self._inbox.received(requested)
         self._inbox.clear()
         self._site.distances.record_vectors(order, received, present, self.replica.shared())
         first, replaced = None, bool(order) and not own
@@ -70,7 +70,7 @@ class Gathers:
             order, first, received = order[1:], received[0], received[1:]
             present = torch.ones(len(received), dtype=torch.bool, device=received.device)
         bad = self.replica.gather(order, received, present, self._site.losses, frozen.phase, first)
-        return Mixed(excluded(order, bad, asked), replaced=replaced)
+        return Mixed(excluded(order, bad, requested), replaced=replaced)
 
     def forget(self, peer: str) -> None:
         """Delete the vector of a peer that is gone or banned."""

@@ -28,15 +28,15 @@ class Inbox:
         """Store a vector (D,)."""
         self._received[peer] = vector.to(self._form.device)
 
-    def of(self, asked: Sequence[str]) -> dict[str, Tensor]:
+    def of(self, requested: Sequence[str]) -> dict[str, Tensor]:
         """Return the received vector (D,) of each of these peers that sent one, in order of peer id."""
-        return {peer: self._received[peer] for peer in sorted(asked) if peer in self._received}
+        return {peer: self._received[peer] for peer in sorted(requested) if peer in self._received}
 
-    def received(self, asked: Sequence[str]) -> tuple[Tensor, Tensor]:
+    def received(self, requested: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Return (k, D) in order of peer id with zeros where none came, and whether one came, (k,) bool."""
-        received = self._form.zeros(len(asked))
-        present = torch.zeros(len(asked), dtype=torch.bool, device=self._form.device)
-        for place, peer in enumerate(sorted(asked)):
+        received = self._form.zeros(len(requested))
+        present = torch.zeros(len(requested), dtype=torch.bool, device=self._form.device)
+        for place, peer in enumerate(sorted(requested)):
             if peer in self._received:
                 received[place], present[place] = self._received[peer], True
         return received, present
@@ -70,8 +70,8 @@ def bounded(values: Tensor) -> Tensor:
     return values
 
 
-def excluded(order: Sequence[str], bad: Tensor | None, asked: Sequence[str]) -> tuple[str, ...] | None:
+def excluded(order: Sequence[str], bad: Tensor | None, requested: Sequence[str]) -> tuple[str, ...] | None:
     """Return the peers of `asked` that are bad; `order` names those of `bad` (n,) bool, which is None if the rule does not say."""
     if bad is None:
         return None
-    return tuple(peer for peer, out in zip(order, bad.tolist(), strict=True) if out and peer in asked)
+    return tuple(peer for peer, out in zip(order, bad.tolist(), strict=True) if out and peer in requested)

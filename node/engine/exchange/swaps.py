@@ -26,7 +26,7 @@ class _Offer:
 
     give: float
     take: float
-    mine: Tensor
+    local: Tensor
     sent: Tensor | None
 
 
@@ -50,10 +50,10 @@ class Swaps:
 
     def offer(self, call: Offer) -> Offered:
         """Initiator: send this node's message."""
-        mine = self._after_others(self._vectors.vector(call.peer), call.peer)
-        payload, sent = self._encode(call, mine, call.budget_bytes)
+        local = self._after_others(self._vectors.vector(call.peer), call.peer)
+        payload, sent = self._encode(call, local, call.budget_bytes)
         give, take = _weights(call)
-        self._offers.put(call, _Offer(give, take, mine.clone(), sent))
+        self._offers.put(call, _Offer(give, take, local.clone(), sent))
         return Offered(payload, 0.0)
 
     def answer(self, call: Answer) -> Answered:
@@ -75,7 +75,7 @@ class Swaps:
         offer = self._offers.get(call)
         with fault_of(call.peer):
             received = self._decode(call.payload)
-        done = Swapped(call.peer, offer.sent, received, offer.mine, offer.give, offer.take, self._terms.node)
+        done = Swapped(call.peer, offer.sent, received, offer.local, offer.give, offer.take, self._terms.node)
         self._offers.pop(call.peer)
         self._distances.record(call.peer, self._distance(done))
         self._vectors.take(done)
@@ -116,20 +116,20 @@ class Swaps:
         if not self._vectors.exclusive:
             return shared
         for other, pending in self._pending.others(peer):
-            shared = shared + self._given(other, pending.done.sent, pending.done.mine, pending.done.give)
+            shared = shared + self._given(other, pending.done.sent, pending.done.local, pending.done.give)
         for other, offer in self._offers.others(peer):
-            shared = shared + self._given(other, offer.sent, offer.mine, offer.give)
+            shared = shared + self._given(other, offer.sent, offer.local, offer.give)
         return shared
 
-    def _given(self, peer: str, sent: Tensor | None, mine: Tensor, give: float) -> Tensor:
-        return torch.zeros_like(mine) if sent is None else self._edge.sent(self._kept(peer), sent, mine, give)[1]
+    def _given(self, peer: str, sent: Tensor | None, local: Tensor, give: float) -> Tensor:
+        return torch.zeros_like(local) if sent is None else self._edge.sent(self._kept(peer), sent, local, give)[1]
 
-    def _encode(self, call: Offer | Answer, mine: Tensor, budget: int = 0) -> tuple[bytes, Tensor | None]:
+    def _encode(self, call: Offer | Answer, local: Tensor, budget: int = 0) -> tuple[bytes, Tensor | None]:
         """Return the payload of our message to a peer, and the message as the peer will decode it."""
         give, _ = _weights(call)
         if give == 0.0:
             return b"", None
-        message = self._edge.message(self._kept(call.peer), mine, give)
+        message = self._edge.message(self._kept(call.peer), local, give)
         with fault_of_ours():
             payload = self._encoding.encode(call, message, budget)
             return payload, self._decode(payload)
@@ -142,7 +142,7 @@ class Swaps:
         """Root mean square difference that a swapped message shows; None where it shows none."""
         if done.received is None:
             return None
-        difference = self._edge.difference(self._kept(done.peer), done.received, done.mine)
+        difference = self._edge.difference(self._kept(done.peer), done.received, done.local)
         return None if difference is None else rms(difference[: self._terms.form.model])
 
     def _kept(self, peer: str) -> Tensor:

@@ -74,7 +74,7 @@ class Pairwise:
         }
         return {kind: self._timed(answer) for kind, answer in timed.items()} | {calls.Drop: of.drop}
 
-    def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
+    def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
         """Add effects in order of peer id, those of one peer in the order of their transactions."""
         self.replica.combine(sorted(committed, key=lambda done: done.peer), frozen.phase)
         return Mixed()

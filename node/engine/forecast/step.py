@@ -113,13 +113,13 @@ def _update(manifest: Manifest, made: Task, data: Data) -> GradientStep:
     """Return a local step of which only the gradient is not computed."""
     model = LocalModel(manifest, NODE, made, data, lambda: made.model(generator(manifest.seed, "model")), "cpu")
     model.bind()
-    replica, counts = replica_of(_opening(manifest), model), weight(manifest, data.samples)
+    replica, counts = replica_of(_open_request(manifest), model), weight(manifest, data.samples)
     descent = Descent(lambda: optimizer_of(manifest, model.x, model.module), counts, lambda _step: None)
     correction = correction_of(manifest, replica, counts)
     return GradientStep(model, _Constant(), correction, descent, Guard(model), Rates(manifest))
 
 
-def _opening(manifest: Manifest) -> calls.Open:
+def _open_request(manifest: Manifest) -> calls.Open:
     return calls.Open(manifest, "", 0, "cpu", torch.get_num_threads(), "", NODE)
 
 
@@ -156,8 +156,8 @@ def around_a_step(manifest: Manifest, clock: Clock, each_s: float) -> float:
         mix=structs.replace(manifest.mix, personal=(), turns=(), own=0.0),
     )
     tiny = toml.apply_set(plain, ("task.kind=digits", "task.hidden=1", "task.batch_size=1"))
-    opening = _opening(tiny)
-    tried = trainer(opening)(opening, Csprng(urandom), GradientWindow())
+    open_request = _open_request(tiny)
+    tried = trainer(open_request)(open_request, Csprng(urandom), GradientWindow())
     whole = taken(lambda: tried.step(0), clock, 60)
     made = task(tiny.task.kind, tiny.task.params())
     known = _parts(tiny, made, tried.model.data, clock)

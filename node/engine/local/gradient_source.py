@@ -14,7 +14,7 @@ from torch import Tensor
 
 from starling.gossip.replica import Replica
 from starling.gossip.seeds import derive
-from starling.node.engine import ahead
+from starling.node.engine import gradient_point
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.rates import Rates
 from starling.node.engine.noise_scale import NoiseScale, Shares
@@ -96,11 +96,11 @@ class Optimistic:
 
     def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
         """Compute a gradient and remember it."""
-        loss, fine = self._source(step, round, into)
-        if fine:
+        loss, is_finite = self._source(step, round, into)
+        if is_finite:
             before, self._before = self._before, into.clone()
-            into.copy_(ahead.optimistic(into, before))
-        return loss, fine
+            into.copy_(gradient_point.optimistic(into, before))
+        return loss, is_finite
 
     def forget(self) -> None:
         """Delete the last gradient."""
@@ -116,12 +116,12 @@ class LookAhead:
 
     def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
         """Compute both gradients; the loss is the first's."""
-        loss, fine = self._source(step, round, into)
-        if fine:
+        loss, is_finite = self._source(step, round, into)
+        if is_finite:
             replica = self._replica
             x = replica.parameters.clone()
             replica.parameters.copy_(
-                ahead.point(
+                gradient_point.point(
                     self._model.manifest.optimizer,
                     x,
                     into,
@@ -131,7 +131,7 @@ class LookAhead:
             )
             self._second(step, round, into)
             replica.parameters.copy_(x)
-        return loss, fine
+        return loss, is_finite
 
     def forget(self) -> None:
         """Pass it on."""

@@ -38,10 +38,10 @@ class HookedSource:
 
     def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
         """Compute a gradient; the task sees it if the step may be taken."""
-        loss, fine = self._source(step, round, into)
-        if fine:
+        loss, is_finite = self._source(step, round, into)
+        if is_finite:
             self._task.gradient_ready(self._module)
-        return loss, fine
+        return loss, is_finite
 
     def forget(self) -> None:
         """Pass it on."""

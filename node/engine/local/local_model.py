@@ -16,7 +16,7 @@ from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout, flatten, layout
 from starling.node.config.large import LARGE
 from starling.node.config.schema import Manifest
-from starling.node.engine import heap
+from starling.node.engine import trim_memory
 from starling.node.engine.side_state import SideState
 from starling.node.tasks.api import Data, Task
 from starling.node.tasks.evaluate import BATCHES, comparing, estimate
@@ -67,7 +67,7 @@ class LocalModel:
             self._gradient = self.binding.gradient()
         return self._gradient
 
-    def rest(self) -> None:
+    def release_gradient(self) -> None:
         """Free what only local steps need."""
         self._gradient = None
         self.binding.release()
@@ -76,7 +76,7 @@ class LocalModel:
     def trim(self) -> None:
         """Give freed memory back to the system, where the model is so large that it matters."""
         if self.large:
-            heap.trim()
+            trim_memory.trim()
 
     def beginning(self) -> Tensor:
         """Return (d,) the model that all nodes began with."""

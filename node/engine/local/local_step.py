@@ -70,14 +70,14 @@ class GradientStep:
         if not module.training:
             module.train()
         self.steps += 1
-        loss, fine = self.source(self.steps - 1, round, gradient)
+        loss, is_finite = self.source(self.steps - 1, round, gradient)
         self._check()
-        return self.apply(round, loss, gradient, fine=fine)
+        return self.apply(round, loss, gradient, is_finite=is_finite)
 
-    def apply(self, round: int, loss: float, gradient: Tensor, *, fine: bool) -> float | None:
+    def apply(self, round: int, loss: float, gradient: Tensor, *, is_finite: bool) -> float | None:
         """Step along a gradient (d,), which may be overwritten, unless it is not `fine` -> the loss; None: the step was undone."""
         direction = self._correction.before(gradient, self.steps)
-        if direction is None or not fine:
+        if direction is None or not is_finite:
             self.undone += 1
             self._guard.reset_buffers()
             return None

@@ -18,9 +18,9 @@ from starling.node.config import consent, memory
 from starling.node.config.schema import Manifest
 from starling.node.engine.devices import device
 from starling.node.engine.exchange.adversary import poisoned
+from starling.node.engine.initial_model import initial
 from starling.node.engine.local.local_model import LocalModel
-from starling.node.engine.rehearsal import calling, rehearse
-from starling.node.engine.start import initial
+from starling.node.engine.task_smoke_test import calling, try_task
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Data, Source, Task
 from starling.node.tasks.reserved import data_of
@@ -34,37 +34,37 @@ class Machine:
     memory: int  # bytes that a model may take there
 
 
-def machine_of(opening: Open) -> Machine:
+def machine_of(open_request: Open) -> Machine:
     """Return where the model is computed. Raises ConfigError: a device is missing."""
-    chosen = device(opening.device)
-    return Machine(chosen, torch.cuda.mem_get_info()[1] if chosen == "cuda" else memory.there())
+    chosen = device(open_request.device)
+    return Machine(chosen, torch.cuda.mem_get_info()[1] if chosen == "cuda" else memory.available())
 
 
-def model_of(opening: Open) -> LocalModel:
+def model_of(open_request: Open) -> LocalModel:
     """Make the task, its data and its model, and try them where they are the owner's.
 
     Raises ConfigError: the manifest or the node's settings cannot be used on this machine.
     """
-    manifest = opening.manifest
-    consent.find(manifest, opening.code)
-    machine = machine_of(opening)
+    manifest = open_request.manifest
+    consent.find(manifest, open_request.code)
+    machine = machine_of(open_request)
     memory.check(manifest, machine.memory)
     made = task_of(manifest)
-    data = own_data(opening, made, machine)
+    data = own_data(open_request, made, machine)
     checked = False
 
     def fresh() -> nn.Module:
         nonlocal checked
-        module = initial(made, manifest, opening.start, checked=checked).to(machine.device)
+        module = initial(made, manifest, open_request.start, checked=checked).to(machine.device)
         checked = True
         return module
 
-    model = local_model(opening, made, data, fresh, machine)
+    model = local_model(open_request, made, data, fresh, machine)
     size = model.layout.dim * model.layout.dtype.itemsize
     size += sum(each.nbytes for each in model.module.parameters() if not each.requires_grad)
     memory.check(manifest, machine.memory, size)
     if ":" in manifest.task.kind:
-        rehearse(manifest.task.kind, made, model.module, data, manifest.task.batch_size)
+        try_task(manifest.task.kind, made, model.module, data, manifest.task.batch_size)
     return model
 
 
@@ -74,23 +74,23 @@ def task_of(manifest: Manifest) -> Task:
     return calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
 
 
-def own_data(opening: Open, made: Task, machine: Machine) -> Data:
+def own_data(open_request: Open, made: Task, machine: Machine) -> Data:
     """Load this node's data. Raises ConfigError: they cannot be loaded."""
-    manifest, path = opening.manifest, Path(opening.data) if opening.data else None
-    source = Source(path, manifest.partition, opening.shard, manifest.seed)
+    manifest, path = open_request.manifest, Path(open_request.data) if open_request.data else None
+    source = Source(path, manifest.partition, open_request.shard, manifest.seed)
     data = calling(manifest.task.kind, "data()", lambda: data_of(made, source, machine.device, manifest.mix.own))
-    return poisoned(opening, data)
+    return poisoned(open_request, data)
 
 
-def local_model(opening: Open, made: Task, data: Data, fresh: Callable[[], nn.Module], machine: Machine) -> LocalModel:
+def local_model(open_request: Open, made: Task, data: Data, fresh: Callable[[], nn.Module], machine: Machine) -> LocalModel:
     """Make a model that is not bound yet. Raises ConfigError: its parameters do not fit one vector."""
-    manifest = opening.manifest
+    manifest = open_request.manifest
     try:
-        return LocalModel(manifest, opening.node, made, data, fresh, machine.device)
+        return LocalModel(manifest, open_request.node, made, data, fresh, machine.device)
     except ValueError as error:
         raise ConfigError(f"task.kind: {manifest.task.kind!r}: {error}") from error
 
 
-def rehearsal_batch(model: LocalModel) -> Any:
+def trial_batch(model: LocalModel) -> Any:
     """Return a training batch to try things with, the same each time."""
     return model.data.batch(model.manifest.task.batch_size, generator(0, "rehearsal"))

@@ -26,7 +26,7 @@ class Rates:
         self._joined_at: int | None = None
         self._known = (-1, 0.0)  # the last requested round, and its rate
 
-    def used(self, reach: float) -> None:
+    def used(self, effective_lr: float) -> None:
         """Do nothing: the manifest says which rates are used."""
 
     def joined(self, round: int) -> None:
@@ -63,10 +63,10 @@ class OwnRates(Rates):
         first = super().phase(0, 1.0)
         self._last, self._highest = first.lr, first.highest_lr
 
-    def used(self, reach: float) -> None:
+    def used(self, effective_lr: float) -> None:
         """Note what a local step along a unit direction moved a parameter by, in the long run; what is no such number is left out."""
-        if math.isfinite(reach) and reach > 0.0:
-            self._last, self._highest = reach, max(reach, self._highest)
+        if math.isfinite(effective_lr) and effective_lr > 0.0:
+            self._last, self._highest = effective_lr, max(effective_lr, self._highest)
 
     def phase(self, round: int, local_steps: float) -> Phase:
         """Return the phase of `round` at this node."""

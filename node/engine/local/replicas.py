@@ -23,18 +23,18 @@ from starling.node.rpc.calls import Open
 from starling.node.tasks.reserved import Reserved
 
 
-def replica_of(opening: Open, model: LocalModel) -> Replica:
+def replica_of(open_request: Open, model: LocalModel) -> Replica:
     """Return the replica of a task's model. Raises ConfigError: its mixing algorithm does not fit the model or the node's settings."""
 
     def own_shares(mixer: Mixer) -> Adjust | None:
         put = mixer.put if isinstance(mixer, Personal) else lambda _x, shared: shared
         return _own_shares(model, model.data.aside, put) if isinstance(model.data, Reserved) else None
 
-    return replica_around(opening, model.x, model.layout, model.beginning, own_shares)
+    return replica_around(open_request, model.x, model.layout, model.beginning, own_shares)
 
 
 def replica_around(
-    opening: Open,
+    open_request: Open,
     x: Tensor,
     layout: Layout,
     beginning: Callable[[], Tensor],
@@ -44,7 +44,7 @@ def replica_around(
 
     `adjust` makes the replica's of its mixing algorithm. Raises ConfigError as `replica_of`.
     """
-    manifest = opening.manifest
+    manifest = open_request.manifest
     mixer, shared_layout = mixer_of(manifest, layout)
     kind = kind_of(mixer.edge)
     compares = kind is EdgeKind.DIFFERENCES and selector_facts(manifest.compress, kind).compares

@@ -127,9 +127,9 @@ class TaskTrainer:
         """Return what a file of the model says of it."""
         return facts(self.model.module)
 
-    def rest(self) -> None:
+    def release_gradient(self) -> None:
         """Free the gradient."""
-        self.model.rest()
+        self.model.release_gradient()
 
     def trim(self) -> None:
         """Give freed memory back."""
@@ -188,16 +188,16 @@ class TaskTrainer:
         self.replica.install(x)
         self.mark()
 
-    def beside(self) -> dict[str, Tensor]:
+    def side_state(self) -> dict[str, Tensor]:
         """Return frozen parameters that change."""
         return self.model.side.given()
 
-    def check_beside(self, tensors: dict[str, Tensor]) -> None:
+    def check_side_state(self, tensors: dict[str, Tensor]) -> None:
         """Raises ValueError unless they are frozen parameters of this model."""
         del tensors[_X]
         self.model.side.check_changing(tensors)
 
-    def take_beside(self, given: Sequence[Mapping[str, Tensor]]) -> None:
+    def take_side_state(self, given: Sequence[Mapping[str, Tensor]]) -> None:
         """Take over the median of each."""
         self.model.side.take(given)
 

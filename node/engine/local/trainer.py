@@ -85,7 +85,7 @@ class Trainer(Protocol):
     def file_facts(self) -> Mapping[str, str | int]:
         """Return what a file of the model says of it."""
 
-    def rest(self) -> None:
+    def release_gradient(self) -> None:
         """Free what only local steps need."""
 
     def trim(self) -> None:
@@ -109,13 +109,13 @@ class Trainer(Protocol):
         Raises ValueError: it is another model.
         """
 
-    def beside(self) -> dict[str, Tensor]:
+    def side_state(self) -> dict[str, Tensor]:
         """Return the tensors that late joiners get besides the model, by names other than "x"."""
 
-    def check_beside(self, tensors: dict[str, Tensor]) -> None:
+    def check_side_state(self, tensors: dict[str, Tensor]) -> None:
         """Raise ValueError unless the tensors that a peer sends besides its model "x" fit ours; the dict may be changed."""
 
-    def take_beside(self, given: Sequence[Mapping[str, Tensor]]) -> None:
+    def take_side_state(self, given: Sequence[Mapping[str, Tensor]]) -> None:
         """Take over what peers gave, whose models agreed; `check_beside` has seen it."""
 
     def close(self) -> None:

@@ -105,9 +105,9 @@ class PrivateGradients:
 def clipped_sum(rows: Tensor, norm: float) -> Tensor:
     """Σ of the rows (c, d), each shortened to `norm` -> (d,). A row that is not finite counts as zeros."""
     lengths = torch.linalg.vector_norm(rows, dim=1)
-    fine = torch.isfinite(lengths)
-    if not bool(fine.all()):
-        rows, lengths = rows[fine], lengths[fine]
+    is_finite = torch.isfinite(lengths)
+    if not bool(is_finite.all()):
+        rows, lengths = rows[is_finite], lengths[is_finite]
     total: Tensor = (norm / lengths.clamp(min=norm)) @ rows
     return total
 

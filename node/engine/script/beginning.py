@@ -16,11 +16,11 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.vector import Layout, flatten, layout
 from starling.node.catalogues import task
 from starling.node.config import consent, script
-from starling.node.config.start import verify
-from starling.node.engine.rehearsal import calling
+from starling.node.config.initial_model import verify
+from starling.node.engine.initial_model import initial
 from starling.node.engine.script import start_file
 from starling.node.engine.side_state import carried_buffers
-from starling.node.engine.start import initial
+from starling.node.engine.task_smoke_test import calling
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Task
 
@@ -42,15 +42,15 @@ class Beginning:
     higher_is_better: bool
 
 
-def beginning_of(opening: Open) -> Beginning:
+def beginning_of(open_request: Open) -> Beginning:
     """Return what the swarm of an opening begins with. Raises ConfigError: its file or its task cannot be used."""
-    return _of_scripts(opening) if script.trains(opening.manifest) else _of_task(opening)
+    return _of_scripts(open_request) if script.trains(open_request.manifest) else _of_task(open_request)
 
 
-def _of_scripts(opening: Open) -> Beginning:
-    section = opening.manifest.task
-    verify(section.start, opening.start)
-    file, made = Path(opening.start), task(section.kind, section.params())
+def _of_scripts(open_request: Open) -> Beginning:
+    section = open_request.manifest.task
+    verify(section.start, open_request.start)
+    file, made = Path(open_request.start), task(section.kind, section.params())
 
     def loaded() -> tuple[Layout, Tensor]:
         try:
@@ -61,15 +61,17 @@ def _of_scripts(opening: Open) -> Beginning:
     return Beginning(loaded()[0], lambda: loaded()[1], made.metric, made.higher_is_better)
 
 
-def _of_task(opening: Open) -> Beginning:
-    manifest = opening.manifest
-    consent.find(manifest, opening.code)
+def _of_task(open_request: Open) -> Beginning:
+    manifest = open_request.manifest
+    consent.find(manifest, open_request.code)
     kind = manifest.task.kind
     made: Task = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
-    module = initial(made, manifest, opening.start)
+    module = initial(made, manifest, open_request.start)
     if names := carried_buffers(manifest, module):
         raise ConfigError(
             f"task.buffers: this swarm averages {names[0]}, which a script keeps to itself; run the task itself, `starling run`"
         )
     form = layout(module)
-    return Beginning(form, lambda: flatten(initial(made, manifest, opening.start, checked=True), form), made.metric, made.higher_is_better)
+    return Beginning(
+        form, lambda: flatten(initial(made, manifest, open_request.start, checked=True), form), made.metric, made.higher_is_better
+    )

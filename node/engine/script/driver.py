@@ -54,14 +54,14 @@ class ScriptDriver:
     during = "a message of the script"
     long_steps = False
 
-    def __init__(self, opening: calls.Open, clock: Callable[[], float], work: Callable[[], float], csprng: Csprng) -> None:
-        if not opening.checkpoint:
+    def __init__(self, open_request: calls.Open, clock: Callable[[], float], work: Callable[[], float], csprng: Csprng) -> None:
+        if not open_request.checkpoint:
             raise ConfigError("script: a node of a script needs a run directory, in which the script meets it")
-        torch.set_num_threads(opening.threads or 1)  # the script computes
-        self._clock, self._local_steps = clock, opening.manifest.pace.local_steps
-        self.trainer = trainer = ScriptTrainer(opening)
+        torch.set_num_threads(open_request.threads or 1)  # the script computes
+        self._clock, self._local_steps = clock, open_request.manifest.pace.local_steps
+        self.trainer = trainer = ScriptTrainer(open_request)
         window = GradientWindow()
-        self.session, resumed = session_of(opening, trainer, csprng, window, self._report, clock, work)
+        self.session, resumed = session_of(open_request, trainer, csprng, window, self._report, clock, work)
         answers = self.session.answers
         self._saves, self._stops = answers[calls.Save], answers[calls.Stop]
         answers[calls.Evaluate], answers[calls.Limit] = self._evaluate, self._limit
@@ -71,7 +71,7 @@ class ScriptDriver:
         self._keep = -1  # round of a checkpoint with which the script has not stored its state yet
         self._measuring: calls.Evaluate | None = None
         self._patience, self._missed, self._usual_s = FIRST_S, clock(), LEAST_S
-        self.contact = Contact(Path(opening.checkpoint).parent, opening.manifest, trainer)
+        self.contact = Contact(Path(open_request.checkpoint).parent, open_request.manifest, trainer)
         facts, best = trainer.facts, self.session.store.best
         self.reply = calls.Opened(
             trainer.layout.dim,
@@ -147,18 +147,18 @@ class ScriptDriver:
 
     def _stepped(self, said: messages.Stepped, vectors: SharedVectors) -> calls.Trained | None:
         trainer, session = self.trainer, self.session
-        since, fine = vectors.engine if self.contact.ahead else None, True
+        since, is_finite = vectors.engine if self.contact.ahead else None, True
         try:
             trainer.take(vectors.script.x, since=None if since is None else since.x)
             self._remember(said, vectors.script, since)
         except ValueError:
-            fine = False
+            is_finite = False
             trainer.note("the script's parameters are not finite: its steps of this round do not count")
         self.contact.waits, self._usual_s = True, max(LEAST_S, said.seconds)
         granted, reply = session.granted, None
         steps = said.steps if granted == math.inf else min(said.steps, int(granted))
-        loss = (math.nan if said.loss is None else said.loss) if fine else None
-        trainer.undone += 0 if fine else steps
+        loss = (math.nan if said.loss is None else said.loss) if is_finite else None
+        trainer.undone += 0 if is_finite else steps
         trainer.steps += steps
         for _ in range(steps):
             reply = session.stepped(loss, said.seconds / steps)
@@ -172,7 +172,7 @@ class ScriptDriver:
             if [each.start for each in said.decays] != stops[:-1] or stops[-1] != trainer.layout.dim:
                 self.contact.hang_up()
         trainer.remember(given, said.age, decays, said.steps, since=since)
-        trainer.rates.used(said.reach)
+        trainer.rates.used(said.effective_lr)
         state: Any = trainer.replica.state
         if isinstance(state, Total) and len(said.known) == state.known.numel():
             known = Borne(*said.known)

@@ -35,7 +35,7 @@ from starling.node.rpc.shared_vectors import Half
 _X, _MEAN, _SQUARE, _AGE, _KNOWN = "x", "memory.mean", "memory.square", "memory.age", "known."
 
 
-class Kept:
+class ModelCopy:
     """A model as it was at one moment, by the names of its parameters. Satisfies `starling.node.engine.best.Model`."""
 
     def __init__(self, layout: Layout, x: Tensor) -> None:
@@ -67,25 +67,25 @@ class ScriptTrainer:
         samples: of training data that the script said it has.
     """
 
-    def __init__(self, opening: Open) -> None:
+    def __init__(self, open_request: Open) -> None:
         """Raises ConfigError: the start file or the mixing algorithm cannot be used."""
-        begun = beginning_of(opening)
+        begun = beginning_of(open_request)
         self.layout = begun.layout
-        self.replica: Replica = replica_around(opening, begun.values().clone(), begun.layout, begun.values)
+        self.replica: Replica = replica_around(open_request, begun.values().clone(), begun.layout, begun.values)
         self.facts = TrainerFacts(begun.metric, begun.higher_is_better, samples=0, device="cpu", large=self.layout.dim > LARGE)
-        self.rates = (OwnRates if script.trains(opening.manifest) else Rates)(opening.manifest)
+        self.rates = (OwnRates if script.trains(open_request.manifest) else Rates)(open_request.manifest)
         self.steps = self.undone = 0
         self._notes: list[str] = []
         self._unknown = False  # that was said of the optimiser
-        self.memory = self._remembered(opening)
+        self.memory = self._remembered(open_request)
 
-    def _remembered(self, opening: Open) -> ScriptMemory | None:
-        replica, manifest = self.replica, opening.manifest
+    def _remembered(self, open_request: Open) -> ScriptMemory | None:
+        replica, manifest = self.replica, open_request.manifest
         if not averages_memories(manifest):
             return None
         view = view_of(replica.mixer, replica.parameters.numel(), replica.form.numel())
         memory = ScriptMemory(self.layout.dim, self.layout.dtype, view)
-        home = bool(opening.privacy.exchange_noise)
+        home = bool(open_request.privacy.exchange_noise)
         if home:
             self._notes.append("privacy.exchange_noise: the optimiser's memory stays at home, as only models are sent with noise")
         replica.remembered = MemoryExchange(memory, memory_codec(manifest), home=home)
@@ -155,9 +155,9 @@ class ScriptTrainer:
         notes, self._notes = tuple(self._notes), []
         return notes
 
-    def model(self) -> Kept:
+    def model(self) -> ModelCopy:
         """Return the current model."""
-        return Kept(self.layout, self.replica.settled)
+        return ModelCopy(self.layout, self.replica.settled)
 
     def exported(self) -> dict[str, Tensor]:
         """Return a copy of the parameters by name."""
@@ -167,7 +167,7 @@ class ScriptTrainer:
         """Return what a file of the model says of it."""
         return {"holds": "trained"}
 
-    def rest(self) -> None:
+    def release_gradient(self) -> None:
         """Do nothing."""
 
     def trim(self) -> None:
@@ -203,16 +203,16 @@ class ScriptTrainer:
         self.rates.joined(round)
         self.replica.install(x)
 
-    def beside(self) -> dict[str, Tensor]:
+    def side_state(self) -> dict[str, Tensor]:
         """Return nothing."""
         return {}
 
-    def check_beside(self, tensors: dict[str, Tensor]) -> None:
+    def check_side_state(self, tensors: dict[str, Tensor]) -> None:
         """Raise ValueError if there is anything besides the model."""
         if tensors.keys() != {_X}:
             raise ValueError("holds more than the model")
 
-    def take_beside(self, given: Sequence[Mapping[str, Tensor]]) -> None:
+    def take_side_state(self, given: Sequence[Mapping[str, Tensor]]) -> None:
         """Do nothing."""
 
     def close(self) -> None:

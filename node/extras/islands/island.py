@@ -32,7 +32,7 @@ from starling.gossip.errors import ConfigError
 from starling.node import platform
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.parts import Parts
-from starling.node.extras.islands.team import Team
+from starling.node.extras.islands.rank_group import RankGroup
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
 
@@ -44,28 +44,28 @@ class Island:
         processes: the other ranks.
     """
 
-    def __init__(self, opening: calls.Open, device: str, model: nn.Module, batch: Any, parts: Parts) -> None:
+    def __init__(self, open_request: calls.Open, device: str, model: nn.Module, batch: Any, parts: Parts) -> None:
         """`device`: of the ranks. `batch`: any of the task. `parts`: weights of parts of a batch.
 
         Raises ConfigError: batches cannot be split, the GPUs are too few, or a rank does not start.
         """
-        _check_devices(device, opening.ranks)
+        _check_devices(device, open_request.ranks)
         parts.check(batch, "ranks")
         self._pipes: list[socket.socket] = []
         self.processes: list[subprocess.Popen[bytes]] = []
         with tempfile.TemporaryDirectory(prefix="starling-island-") as folder:  # all have met when it goes
             meeting = str(Path(folder) / "meeting")
-            for rank in range(1, opening.ranks):
+            for rank in range(1, open_request.ranks):
                 self._start(rank, meeting)
-            threads = opening.threads or max(1, torch.get_num_threads() // opening.ranks)
-            given = structs.replace(opening, threads=threads, device=device)
+            threads = open_request.threads or max(1, torch.get_num_threads() // open_request.ranks)
+            given = structs.replace(open_request, threads=threads, device=device)
             for rank, why in enumerate(_started(given, self._pipes), start=1):
                 if why:
                     self.close()
                     raise ConfigError(f"ranks: rank {rank} does not start: {why}")
             if device == "cuda":
                 torch.cuda.set_device(0)
-            self._team = Team(0, opening.ranks, meeting, device, list(model.buffers()))
+            self._rank_group = RankGroup(0, open_request.ranks, meeting, device, list(model.buffers()))
 
     def _start(self, rank: int, meeting: str) -> None:
         ours, theirs = socket.socketpair()
@@ -80,9 +80,9 @@ class Island:
     ) -> float:
         """The loss of the batch of local step `step`; its gradient replaces what is in `gradient` (d,). RuntimeError: a rank died."""
         seed &= (1 << 62) - 1
-        self._team.order(step, seed)
-        self._team.share(x)
-        return self._team.compute(gradients, batch, gradient, seed, reset)
+        self._rank_group.order(step, seed)
+        self._rank_group.share(x)
+        return self._rank_group.compute(gradients, batch, gradient, seed, reset)
 
     def close(self) -> None:
         """End the ranks; also done by the end of this process."""
@@ -95,12 +95,12 @@ class Island:
             dist.destroy_process_group()
 
 
-def _started(opening: calls.Open, socks: Sequence[socket.socket]) -> list[str]:
+def _started(open_request: calls.Open, socks: Sequence[socket.socket]) -> list[str]:
     """Have all ranks make their task and model, at the same time -> of each why it cannot; "" when it is ready."""
     pipes = [Pipe(sock) for sock in socks]
     for pipe in pipes:
         with suppress(OSError):  # its end says so below
-            pipe.send(1, opening)
+            pipe.send(1, open_request)
     return list(map(_answered, pipes))
 
 
@@ -112,11 +112,11 @@ def _answered(pipe: Pipe) -> str:
     return answer.message if isinstance(answer, Failed) else ""
 
 
-def check(opening: calls.Open) -> None:
+def check(open_request: calls.Open) -> None:
     """Raises ConfigError: settings of the node that do not fit each other."""
-    if opening.privacy.noise:
+    if open_request.privacy.noise:
         raise ConfigError("ranks: not with privacy.noise, where gradients are of single samples; leave it out, `--set ranks=1`")
-    if opening.numerics.noise_every is not None:
+    if open_request.numerics.noise_every is not None:
         raise ConfigError("ranks: not with numerics.noise_every; leave one of them out")
 
 

@@ -23,12 +23,12 @@ from starling.gossip.rng import generator
 from starling.gossip.vector import layout
 from starling.node.catalogues import task
 from starling.node.config import consent
+from starling.node.engine.initial_model import initial
 from starling.node.engine.local.hooked_step import stepped_of
 from starling.node.engine.numerics import Gradients
-from starling.node.engine.own_code import describe
 from starling.node.engine.side_state import carried_buffers
-from starling.node.engine.start import initial
-from starling.node.extras.islands.team import Team
+from starling.node.engine.user_code import describe
+from starling.node.extras.islands.rank_group import RankGroup
 from starling.node.platform import lower_priority
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
@@ -39,24 +39,24 @@ from starling.node.tasks.reserved import data_of
 class Rank:
     """A part of each batch's gradient, for rank 0."""
 
-    def __init__(self, opening: calls.Open, rank: int) -> None:
+    def __init__(self, open_request: calls.Open, rank: int) -> None:
         """As a learner's; raises what the task raises."""
-        manifest = opening.manifest
-        if opening.device == "cuda":
+        manifest = open_request.manifest
+        if open_request.device == "cuda":
             torch.cuda.set_device(rank)
-        torch.set_num_threads(opening.threads)
-        consent.find(manifest, opening.code)
-        self._seed, self._node, self._batch = manifest.seed, opening.node, manifest.task.batch_size
+        torch.set_num_threads(open_request.threads)
+        consent.find(manifest, open_request.code)
+        self._seed, self._node, self._batch = manifest.seed, open_request.node, manifest.task.batch_size
         chosen = task(manifest.task.kind, manifest.task.params())
         self._stepped = stepped_of(chosen)
-        path = Path(opening.data) if opening.data else None
-        source = Source(path, manifest.partition, opening.shard, manifest.seed)
-        self._data = data_of(chosen, source, opening.device, manifest.mix.own)
-        self.model = initial(chosen, manifest, opening.start)
+        path = Path(open_request.data) if open_request.data else None
+        source = Source(path, manifest.partition, open_request.shard, manifest.seed)
+        self._data = data_of(chosen, source, open_request.device, manifest.mix.own)
+        self.model = initial(chosen, manifest, open_request.start)
         self.model.train()
-        self.model.to(opening.device)
+        self.model.to(open_request.device)
         self._binding = bound(self.model, layout(self.model, carried_buffers(manifest, self.model)))
-        self._gradients = Gradients(opening.numerics, chosen, self.model, opening.device, binding=self._binding)
+        self._gradients = Gradients(open_request.numerics, chosen, self.model, open_request.device, binding=self._binding)
         self._gradient = self._binding.gradient()
 
     def restoring(self) -> Callable[[], None]:
@@ -70,14 +70,14 @@ class Rank:
 
         return restore
 
-    def serve(self, team: Team) -> NoReturn:
+    def serve(self, rank_group: RankGroup) -> NoReturn:
         """Compute what rank 0 orders. Raises RuntimeError: it is gone."""
         while True:
-            step, seed = team.order()
-            team.share(self._binding.x)
+            step, seed = rank_group.order()
+            rank_group.share(self._binding.x)
             batch = self._data.batch(self._batch, generator(self._seed, "batch", self._node, step))
             self._stepped.begin_step(self.model, step, self._batch)
-            team.compute(self._gradients, batch, self._gradient, seed, self.restoring())
+            rank_group.compute(self._gradients, batch, self._gradient, seed, self.restoring())
             self._stepped.end_step(self.model)
 
 
@@ -92,19 +92,19 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     sock, rank = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     pipe = Pipe(sock)
-    call_id, opening = pipe.receive()
-    assert isinstance(opening, calls.Open)
-    if opening.nice:
-        lower_priority(opening.nice)
+    call_id, open_request = pipe.receive()
+    assert isinstance(open_request, calls.Open)
+    if open_request.nice:
+        lower_priority(open_request.nice)
     try:
-        computing = Rank(opening, rank)
+        computing = Rank(open_request, rank)
     except Exception as error:  # noqa: BLE001 — of the owner's task, too; rank 0 tells the owner
         pipe.send(call_id, Failed(describe(error)))
         os._exit(1)
     pipe.send(call_id, calls.Done())
     threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
     try:
-        computing.serve(Team(rank, opening.ranks, sys.argv[3], opening.device, list(computing.model.buffers())))
+        computing.serve(RankGroup(rank, open_request.ranks, sys.argv[3], open_request.device, list(computing.model.buffers())))
     except Exception as error:  # noqa: BLE001 — of the owner's model, too
         sys.stderr.write(f"starling: rank {rank}: {describe(error)}\n")
         os._exit(1)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from starling.gossip.seeds import derive
 from starling.node.engine.local.hooked_step import refuse_hooks
-from starling.node.engine.local.opening import Setup, gradient_step, setup_of, source_of, task_trainer
-from starling.node.engine.local.placing import model_of, rehearsal_batch
+from starling.node.engine.local.placing import model_of, trial_batch
 from starling.node.engine.local.task_trainer import TaskTrainer
+from starling.node.engine.local.trainer_setup import Setup, gradient_step, setup_of, source_of, task_trainer
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.vectors import GradientWindow
 from starling.node.extras.islands.island import Island, check
@@ -36,15 +36,15 @@ class IslandBatch:
         """Nothing is remembered."""
 
 
-def trainer_of(opening: Open, _csprng: Csprng, _window: GradientWindow) -> TaskTrainer:
+def trainer_of(open_request: Open, _csprng: Csprng, _window: GradientWindow) -> TaskTrainer:
     """Start the other ranks, and return what does steps along the gradients of all. Calls wait for a step, which ranks compute together.
 
     Raises ConfigError: the manifest or the node's settings cannot be used on this machine, or a rank does not start.
     """
-    check(opening)
-    model = model_of(opening)
+    check(open_request)
+    model = model_of(open_request)
     if isinstance(model.task, Stepped):
         refuse_hooks(model.task, "ranks", "other processes compute parts of each batch")
-    made, tried = setup_of(opening, model), rehearsal_batch(model)
-    batch = IslandBatch(made, Island(opening, model.device, model.module, tried, made.gradients.parts))
+    made, tried = setup_of(open_request, model), trial_batch(model)
+    batch = IslandBatch(made, Island(open_request, model.device, model.module, tried, made.gradients.parts))
     return task_trainer(made, gradient_step(made, source_of(made, batch, batch)), long_steps=False)

@@ -29,7 +29,7 @@ class SampledLoop:
     def pause(self, paused: bool) -> None:
         """Take no turns, or take them again; one that is taken already is done without local steps."""
         self.grants.pause(paused)
-        self.grants.rest_s, self.exchange.resting = 0.0, paused
+        self.grants.pause_s, self.exchange.resting = 0.0, paused
 
     async def run(self, start: int) -> None:
         """Do turns, from round `start` on, until this node has the last model."""

@@ -18,16 +18,16 @@ class SampledNeighbors:
 
     members: AliveMembers
     me: str
-    asked: Callable[[], tuple[str, ...]]
+    requested: Callable[[], tuple[str, ...]]
 
     def weights(self, round: int) -> Mapping[str, float]:
         """Neighbor -> mixing weight, the same for all."""
-        asked = self.asked()
-        return dict.fromkeys(asked, 1.0 / len(asked)) if asked else {}
+        requested = self.requested()
+        return dict.fromkeys(requested, 1.0 / len(requested)) if requested else {}
 
     def link_map(self, round: int) -> LinkMap:
         """Links of this node alone, since those of others are unknown."""
-        return own_links(sorted(self.members()), self.me, self.asked())
+        return own_links(sorted(self.members()), self.me, self.requested())
 
 
 class FromCheckpoint:

@@ -11,9 +11,9 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.seeds import MOST_NUMBERS, Seeds, slope
 from starling.node.config.schema import NumericsSection
 from starling.node.engine.local.hooked_step import refuse_hooks
-from starling.node.engine.local.opening import Setup, setup_of, task_trainer
 from starling.node.engine.local.placing import model_of
 from starling.node.engine.local.task_trainer import TaskTrainer
+from starling.node.engine.local.trainer_setup import Setup, setup_of, task_trainer
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.vectors import GradientWindow
 from starling.node.rpc.calls import Open
@@ -37,36 +37,36 @@ class SeedsStep:
         both = torch.stack((model.x + seeds.epsilon * direction, model.x - seeds.epsilon * direction))
         losses = model.losses(batch, both)
         scalar = self._rates.at(round) * slope(losses, seeds.epsilon)
-        if not (fine := bool(torch.isfinite(scalar))):
+        if not (is_finite := bool(torch.isfinite(scalar))):
             self.undone += 1
             scalar = torch.zeros_like(scalar)
         _, replica.state = seeds.correct(state, scalar)
         model.x.sub_(scalar * direction)
-        return float(losses.mean()) if fine else None
+        return float(losses.mean()) if is_finite else None
 
     def forget(self, *, gradients: bool) -> None:
         """Nothing is remembered."""
 
 
-def trainer_of(opening: Open, _csprng: Csprng, _window: GradientWindow) -> TaskTrainer:
+def trainer_of(open_request: Open, _csprng: Csprng, _window: GradientWindow) -> TaskTrainer:
     """Return what does such steps.
 
     Raises ConfigError: the manifest cannot be used on this machine, a setting would be ignored, or steps would take too long.
     """
-    if opening.privacy.noise or opening.numerics != NumericsSection() or opening.ranks > 1:
+    if open_request.privacy.noise or open_request.numerics != NumericsSection() or open_request.ranks > 1:
         raise ConfigError(
             "mix.kind: seeds computes losses and no gradient, for which privacy.noise, numerics and ranks do nothing; leave them out"
         )
-    model = model_of(opening)
+    model = model_of(open_request)
     if isinstance(model.task, Stepped):
         refuse_hooks(model.task, "mix.kind", "steps of seeds compute losses and no gradient")
-    members, dim = opening.manifest.pace.quorum, model.layout.dim
+    members, dim = open_request.manifest.pace.quorum, model.layout.dim
     if members * dim > MOST_NUMBERS:
         raise ConfigError(
             f"mix.kind: with seeds {members} nodes draw {members * dim:,} signs a step, which must be <= {MOST_NUMBERS:,}; "
             "try adapters (starling.adapters.lora), which train fewer parameters"
         )
-    made = setup_of(opening, model)
+    made = setup_of(open_request, model)
     mixer = made.replica.mixer
     assert isinstance(mixer, Seeds)
     return task_trainer(made, SeedsStep(made, mixer), long_steps=model.large)

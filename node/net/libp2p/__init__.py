@@ -32,6 +32,6 @@ def _load() -> None:
 _load()
 
 from starling.node.net.libp2p.host import Libp2pNetwork  # noqa: E402
-from starling.node.net.libp2p.opening import open_network  # noqa: E402
+from starling.node.net.libp2p.open_host import open_network  # noqa: E402
 
 __all__ = ["Libp2pNetwork", "open_network"]

@@ -36,7 +36,7 @@ class Announcing:
     """A host at which others reach this node, besides those of the interfaces; "" for none."""
     known: tuple[Endpoint, ...] = field(default=())
 
-    def look(self, hosts: Sequence[str]) -> bool:
+    def poll(self, hosts: Sequence[str]) -> bool:
         """Interfaces have these addresses now -> whether `known` changed. While there are none the last ones stay."""
         if not hosts and self.hosts:
             return False

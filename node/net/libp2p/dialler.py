@@ -76,8 +76,8 @@ class Dialler:
         try:
             relayed = any(each.relay for each in attempt.endpoints)
             async with self._relayed_slots if relayed else self._rumored_slots if attempt.rumored else self._slots:
-                patience_s = RUMORED_DIAL_S if attempt.rumored else DIAL_S
-                made, attempt.reason = await first_of(attempt.endpoints, partial(self.connect, attempt.peer), patience_s)
+                timeout_s = RUMORED_DIAL_S if attempt.rumored else DIAL_S
+                made, attempt.reason = await first_of(attempt.endpoints, partial(self.connect, attempt.peer), timeout_s)
             for connection in made:
                 self.made(connection)
         finally:
@@ -89,7 +89,7 @@ class Dialler:
 
 
 async def first_of(
-    endpoints: Sequence[Endpoint], connect: Callable[[Endpoint], Awaitable[Connection]], patience_s: float = DIAL_S
+    endpoints: Sequence[Endpoint], connect: Callable[[Endpoint], Awaitable[Connection]], timeout_s: float = DIAL_S
 ) -> tuple[list[Connection], str]:
     """Try a peer's addresses in order, each a quarter second after the one before or as soon as that failed.
 
@@ -109,7 +109,7 @@ async def first_of(
         failed.set()
 
     try:
-        with trio.move_on_after(patience_s) as patience:
+        with trio.move_on_after(timeout_s) as patience:
             async with trio.open_nursery() as nursery:
                 for endpoint in endpoints:
                     failed = trio.Event()

@@ -19,8 +19,8 @@ from starling.node.net.libp2p.lanes import FrameTooLong, accept, lane_ids, may_c
 from starling.node.net.libp2p.links import Links
 from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed
 from starling.node.net.libp2p.partial_frames import LEAST_UNFINISHED_BYTES, PartialFrames
+from starling.node.net.libp2p.peer_dialler import PeerDialler
 from starling.node.net.libp2p.peers import PeerState
-from starling.node.net.libp2p.reach import Reach
 from starling.node.net.libp2p.streams import Stream, StreamBroken
 from starling.node.net.libp2p.version_talk import VersionTalk
 
@@ -33,7 +33,7 @@ class FrameStreams:
     """Streams of one host; `others`: what serves streams of other protocols than lanes, by protocol."""
 
     links: Links
-    reach: Reach
+    dialler: PeerDialler
     versions: VersionTalk
     inboxes: Mapping[Lane, Inbox]
     others: Mapping[str, Served]
@@ -132,7 +132,7 @@ class FrameStreams:
 
     async def _outgoing(self, peer: str, record: PeerState, lane: Lane, size: int) -> Stream:
         for last in (False, True):
-            connection = await self.reach.connection(peer, record.everywhere)
+            connection = await self.dialler.connection(peer, record.everywhere)
             if not may_carry(connection.info, lane, size):
                 raise PeerUnreachable(peer, f"its relay does not carry {size} bytes of the {lane} lane")
             stream = record.outgoing.pop(lane, None)

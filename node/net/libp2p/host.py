@@ -28,8 +28,8 @@ from starling.node.net.libp2p.lanes import TELL_VERSIONS, takes_exchanges
 from starling.node.net.libp2p.links import HostSettings, Links
 from starling.node.net.libp2p.noise import Identity
 from starling.node.net.libp2p.own_addresses import OwnAddresses
+from starling.node.net.libp2p.peer_dialler import PeerDialler
 from starling.node.net.libp2p.punching import Punching
-from starling.node.net.libp2p.reach import Reach
 from starling.node.net.libp2p.relay import Relay
 from starling.node.net.libp2p.relayed import Relayed
 from starling.node.net.libp2p.version_talk import VersionTalk
@@ -42,14 +42,14 @@ class Libp2pNetwork(Inboxes):
         super().__init__(identity.peer, settings.limits.inbox_frames)
         self._announcing, self._settings = announcing, settings
         self.links = links = Links(identity, settings, announcing, self.announce, report)
-        self.reach = reach = Reach(links)
+        self.dialler = dialler = PeerDialler(links)
         self.versions = VersionTalk(settings.spoken, links, report)
-        self._relay, self._punching = Relay(links, announcing, settings.relay), Punching(links, reach)
-        self._own = OwnAddresses(announcing, report, belong=reach.belong, moved=self._punching.pairs.moved, looked=links.close_gone)
-        self._relayed = Relayed(links, reach, announcing, self._own.use_relays)
+        self._relay, self._punching = Relay(links, announcing, settings.relay), Punching(links, dialler)
+        self._own = OwnAddresses(announcing, report, belong=dialler.belong, moved=self._punching.pairs.moved, looked=links.close_gone)
+        self._relayed = Relayed(links, dialler, announcing, self._own.use_relays)
         self._frames = FrameStreams(
             links,
-            reach,
+            dialler,
             self.versions,
             self._inboxes,
             others={
@@ -61,7 +61,7 @@ class Libp2pNetwork(Inboxes):
             },
         )
         links.serve_stream, links.lost = self._frames.serve, (self._relay.lost, self._relayed.lost)
-        reach.through_relay = self._relayed.connect
+        dialler.through_relay = self._relayed.connect
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -141,37 +141,37 @@ class Libp2pNetwork(Inboxes):
 
     def look_at_interfaces(self) -> None:
         """Find this node's addresses anew, and close connections from addresses that it no longer has."""
-        self._own.look()
+        self._own.poll()
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """Store where a peer can be dialled, as reported by others; invalid addresses and those of other peers are ignored."""
-        self.reach.learn(peer, addresses)
+        self.dialler.learn(peer, addresses)
 
     def also_at(self, address: str) -> None:
         """Dial a peer at this address of the local network too, besides those that it announces."""
-        self.reach.also_at(address)
+        self.dialler.also_at(address)
 
     def answered(self, peer: str) -> str | None:
         """Return the multiaddr, with /p2p/ID, at which our last dial of a peer was answered; None if none was."""
-        return self.reach.answered(peer)
+        return self.dialler.answered(peer)
 
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
         """Return those of these addresses of a peer at whose host we met it, and names."""
-        return self.reach.met(peer, addresses)
+        return self.dialler.met(peer, addresses)
 
     async def dial(self, address: str, *, given: bool = True) -> str:
         """Connect to a multiaddr with /p2p/ID and return the peer id. Raises PeerUnreachable with the reason in one line.
 
         `given`: by the owner, so this node is in networks of this kind; else an address where it met the peer, or a name, still rumored.
         """
-        return await self.reach.dial(address, given=given)
+        return await self.dialler.dial(address, given=given)
 
     async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
         """Dial the host of a peer's connection at a port and hang up.
 
         Returns the host, "" without a connection, and whether it is that peer that answers.
         """
-        return await self.reach.dial_back(peer, port)
+        return await self.dialler.dial_back(peer, port)
 
     def receives(self, peer: str) -> bool:
         """Return whether a frame of `peer` has come in part, and the rest is on its way."""
@@ -199,7 +199,7 @@ class Libp2pNetwork(Inboxes):
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Accept, dial and serve connections; for `open_network`."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.reach.serve)
+            nursery.start_soon(self.dialler.serve)
             nursery.start_soon(self._own.watch)
             nursery.start_soon(self._relayed.serve)
             nursery.start_soon(self._punching.serve)

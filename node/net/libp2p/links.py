@@ -19,13 +19,13 @@ from starling.node.net.libp2p.announcing import Announcing
 from starling.node.net.libp2p.circuit import CircuitStream
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo
 from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
+from starling.node.net.libp2p.location import Location, location_of
 from starling.node.net.libp2p.negotiation import HandshakeFailed
 from starling.node.net.libp2p.noise import Identity, recognise, secure
 from starling.node.net.libp2p.peers import PeerState, PeerTable
 from starling.node.net.libp2p.relay_slots import Mode
 from starling.node.net.libp2p.sockets import tune
 from starling.node.net.libp2p.streams import Stream
-from starling.node.net.libp2p.where import Where, where_of
 from starling.node.net.libp2p.yamux import STRANGE_WINDOW, WINDOW
 from starling.node.net.limits import Pacer
 from starling.node.versions import Range
@@ -142,13 +142,13 @@ class Links:
     async def accept(self, raw: trio.SocketStream) -> None:
         """Serve an inbound connection."""
         try:
-            where = where_of(raw)
+            where = location_of(raw)
         except OSError:
             await trio.aclose_forcefully(raw)
             return
         await self.admit(raw, where)
 
-    async def admit(self, raw: trio.SocketStream | CircuitStream, where: Where) -> None:
+    async def admit(self, raw: trio.SocketStream | CircuitStream, where: Location) -> None:
         """Run the handshake of an inbound connection, within its limits, and serve the connection until it ends."""
         now, limits = trio.current_time(), self._settings.limits
         established = [each.info for each in self.connections()]
@@ -187,7 +187,7 @@ class Links:
         await self.run(connection)
 
     async def secured(
-        self, raw: trio.SocketStream | CircuitStream, where: Where, expected: str | None, *, inbound: bool | None = None
+        self, raw: trio.SocketStream | CircuitStream, where: Location, expected: str | None, *, inbound: bool | None = None
     ) -> Connection:
         """Run the handshake, as its initiator if a peer is expected; `inbound`: which end counts as the dialler. Raises HandshakeFailed."""
         if isinstance(raw, trio.SocketStream):
@@ -199,7 +199,7 @@ class Links:
             inbound=expected is None if inbound is None else inbound,
             since=now,
             useful_at=now,
-            **{name: getattr(where, name) for name in Where.__slots__},
+            **{name: getattr(where, name) for name in Location.__slots__},
         )
         # a circuit is paced in the connection to the relay
         up, down = (Pacer(0), Pacer(0)) if where.relay else (self._settings.up, self._settings.down)

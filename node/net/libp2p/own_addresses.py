@@ -59,11 +59,11 @@ class OwnAddresses:
         """Look at the interfaces from time to time, until cancelled: a laptop moves to another network."""
         while True:
             await trio.sleep(INTERFACES_S)
-            self.look()
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Find this node's addresses anew."""
-        if self._announcing.look(addresses.interfaces()):
+        if self._announcing.poll(addresses.interfaces()):
             self._use()
             self._moved()
             known = self.known
@@ -75,13 +75,13 @@ class OwnAddresses:
         self._announcing.hidden = hidden
         if host != self._announcing.observed:
             self._announcing.observed = host
-            self.look()
+            self.poll()
 
     def leased(self, outside: tuple[str, int] | None) -> None:
         """Announce the host and port that the router leads to us; None: it does so no more."""
         with suppress(ValueError):  # it says something that is no address
             self._announcing.leased = None if outside is None else (addresses.canonical(outside[0]), outside[1])
-            self.look()
+            self.poll()
 
     def use_relays(self, relays: Sequence[str], endpoints: tuple[Endpoint, ...]) -> None:
         """Announce these ways through the relays at which we have a reservation."""

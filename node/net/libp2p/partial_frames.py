@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from starling.gossip.wire.schema import MAX_FRAME_BYTES
-from starling.node.net.libp2p.growing import Growing
+from starling.node.net.libp2p.receive_buffer import ReceiveBuffer
 from starling.node.net.libp2p.streams import Stream, StreamBroken
 
 MAX_UNFINISHED_BYTES = 2 * max(MAX_FRAME_BYTES.values())
@@ -25,7 +25,7 @@ class Assembly:
     stream: Stream
     known: Callable[[], bool]
     strange: bool = False
-    frame: Growing = field(default_factory=lambda: Growing(HEADER_BYTES))  # or its header
+    frame: ReceiveBuffer = field(default_factory=lambda: ReceiveBuffer(HEADER_BYTES))  # or its header
     paused: int = 0  # bytes that may arrive while the stream is not read
 
     @property
@@ -86,7 +86,7 @@ class PartialFrames:
     def clear(self, assembly: Assembly, wanted: int = HEADER_BYTES) -> memoryview:
         """Return the memory of a frame that is complete or given up, and expect `wanted` bytes next."""
         self._count(assembly, -assembly.frame.filled)
-        frame, assembly.frame = assembly.frame, Growing(wanted)
+        frame, assembly.frame = assembly.frame, ReceiveBuffer(wanted)
         return frame.whole()
 
     def end(self, assembly: Assembly) -> None:

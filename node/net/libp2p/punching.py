@@ -20,12 +20,12 @@ from starling.node.net.libp2p.circuit import PUNCH, HolePunch, endpoints_of, fra
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo
 from starling.node.net.libp2p.identify import Locals, seen_at
 from starling.node.net.libp2p.links import Links
+from starling.node.net.libp2p.location import Location
 from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed, negotiate
+from starling.node.net.libp2p.peer_dialler import PeerDialler
 from starling.node.net.libp2p.punch import MAX_ADDRESSES, Command, ConnectTo, Pairs, Punch, SayConnect, SaySync
-from starling.node.net.libp2p.reach import Reach
 from starling.node.net.libp2p.sockets import share_port
 from starling.node.net.libp2p.streams import Stream, StreamBroken
-from starling.node.net.libp2p.where import Where
 from starling.node.net.limits import origin_of
 
 ANSWER_S = 10.0  # for the other end's part, or the relay's answer
@@ -33,15 +33,15 @@ CONNECT_S, HANDSHAKE_S = 5.0, 10.0
 FIRST_S = 3.0  # for IPv6, where both ends can try IPv4 as well
 AGAIN_S = 0.25  # after a connection that was refused at once
 LINGER_S = 5.0  # for which a relayed connection outlives a direct one's start
-LOOK_S = 1.0
+POLL_S = 1.0
 MAX_AT_ONCE = 4
 
 
 class Punching:
     """Hole punching of one host."""
 
-    def __init__(self, links: Links, reach: Reach) -> None:
-        self._links, self._reach = links, reach
+    def __init__(self, links: Links, dialler: PeerDialler) -> None:
+        self._links, self._dialler = links, dialler
         self.pairs = Pairs()
         self._opening: dict[str, trio.CancelScope] = {}
         self._made, self._to_serve = trio.open_memory_channel[Connection](MAX_AT_ONCE)
@@ -54,7 +54,7 @@ class Punching:
                 self._replace_relayed()
                 for connection in self._to_open():
                     nursery.start_soon(self._open, connection)
-                await trio.sleep(LOOK_S)
+                await trio.sleep(POLL_S)
 
     async def serve_punch(self, stream: Stream, conversation: Conversation) -> None:
         """The other end of a connection through a relay wants a direct one. Raises HandshakeFailed, StreamBroken."""
@@ -103,10 +103,10 @@ class Punching:
         scope = self._opening[peer] = trio.CancelScope()
         try:
             with scope:
-                direct = [each for each in self._reach.endpoints(peer) if not each.relay]
+                direct = [each for each in self._dialler.endpoints(peer) if not each.relay]
                 with suppress(OSError):
                     if direct:
-                        await self._reach.direct_connection(peer, direct)
+                        await self._dialler.direct_connection(peer, direct)
                 if self._links.direct(peer) is None and not connection.closing:
                     with suppress(HandshakeFailed, StreamBroken, trio.TooSlowError, OSError):
                         await self._attempt(connection)
@@ -148,7 +148,7 @@ class Punching:
     def _targets(self, message: HolePunch, peer: str) -> list[str]:
         """Return the addresses in a message that may be dialled."""
         told = endpoints_of(message.ObsAddrs, MAX_ADDRESSES)
-        return [str(each) for each in told if self._reach.may_knock(replace(each, peer=peer, rumored=True))]
+        return [str(each) for each in told if self._dialler.may_knock(replace(each, peer=peer, rumored=True))]
 
     async def _connect(self, commands: list[Command], info: ConnectionInfo, locals_: Locals) -> None:
         """Connect to all addresses of a version of IP at once; the first that answers as the peer is taken. Raises nothing.
@@ -197,7 +197,7 @@ class Punching:
         connection = None
         try:
             host = addresses.plain(endpoint.host)
-            where = Where(addresses.block(host), origin_of(host), host, endpoint.port, *local, punched=True)
+            where = Location(addresses.block(host), origin_of(host), host, endpoint.port, *local, punched=True)
             with trio.fail_after(HANDSHAKE_S):
                 connection = await self._links.secured(raw, where, peer if initiate else None, inbound=not initiate)
             if connection.info.peer != peer:

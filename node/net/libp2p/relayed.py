@@ -28,14 +28,14 @@ from starling.node.net.libp2p.circuit import (
 )
 from starling.node.net.libp2p.connection import Connection
 from starling.node.net.libp2p.links import Links
+from starling.node.net.libp2p.location import Location
 from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed, negotiate
-from starling.node.net.libp2p.reach import Reach
+from starling.node.net.libp2p.peer_dialler import PeerDialler
 from starling.node.net.libp2p.reservations import Reservations
 from starling.node.net.libp2p.streams import Stream, StreamBroken
-from starling.node.net.libp2p.where import Where
 
 ASK_S = 10.0
-LOOK_S = 1.0
+POLL_S = 1.0
 USUALLY_S = 1800.0  # of a relay that does not say for how long
 PER_RELAY = 2  # addresses of one relay
 WORDS = {
@@ -51,9 +51,9 @@ class Relayed:
     """Hold reservations at relays and connect through them; `changed`: is given the relays and the ways through them after a change."""
 
     def __init__(
-        self, links: Links, reach: Reach, announcing: Announcing, changed: Callable[[tuple[str, ...], tuple[Endpoint, ...]], None]
+        self, links: Links, dialler: PeerDialler, announcing: Announcing, changed: Callable[[tuple[str, ...], tuple[Endpoint, ...]], None]
     ) -> None:
-        self._links, self._reach, self._announcing, self._changed = links, reach, announcing, changed
+        self._links, self._dialler, self._announcing, self._changed = links, dialler, announcing, changed
         self._reservations = Reservations()
         self._told: tuple[str, ...] = ()
 
@@ -67,7 +67,7 @@ class Relayed:
         ways = [
             [
                 Endpoint(each.protocol, each.host, each.port, self._links.peer_id, relay=relay)
-                for each in self._reach.endpoints(relay)
+                for each in self._dialler.endpoints(relay)
                 if not each.relay
             ]
             for relay in self.relays
@@ -90,7 +90,7 @@ class Relayed:
                 elif self._told:
                     self._reservations = Reservations()
                 self._tell()
-                await trio.sleep(LOOK_S)
+                await trio.sleep(POLL_S)
 
     async def serve_stop(self, stream: Stream, conversation: Conversation) -> None:
         """A relay brings a circuit: serve the connection in it. Raises HandshakeFailed, StreamBroken."""
@@ -105,19 +105,19 @@ class Relayed:
             stream.finish()
             return
         stream.keep_window()
-        where = Where(f"via {relay}", relay=relay, relay_bytes=message.limit.data)
+        where = Location(f"via {relay}", relay=relay, relay_bytes=message.limit.data)
         await self._links.admit(CircuitStream(stream, conversation.rest), where)
 
     async def connect(self, peer: str, endpoint: Endpoint) -> Connection:
         """Return a connection to a peer through the relay that its endpoint names. Raises OSError or HandshakeFailed."""
         at = Endpoint(endpoint.protocol, endpoint.host, endpoint.port, endpoint.relay, endpoint.rumored)
-        relay = await self._reach.direct_connection(endpoint.relay, [at])
+        relay = await self._dialler.direct_connection(endpoint.relay, [at])
         stream: Stream | None = None
         try:
             stream = relay.open()
             conversation, answer = await _ask(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerId(id=raw_of(peer))))
             _check(answer)
-            where = Where(f"via {relay.info.peer}", relay=relay.info.peer, relay_bytes=answer.limit.data)
+            where = Location(f"via {relay.info.peer}", relay=relay.info.peer, relay_bytes=answer.limit.data)
             return await self._links.secured(CircuitStream(stream, conversation.rest), where, peer)
         except BaseException as error:
             if stream is not None:

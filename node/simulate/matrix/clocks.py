@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starling.gossip.exchange.estimates import Deadline
-from starling.gossip.exchange.patience import MAX_UNLINKED_ROUNDS
+from starling.gossip.exchange.link_deadlines import MAX_UNLINKED_ROUNDS
 from starling.gossip.exchange.wait_rules import MAX_FACTOR
 from starling.node.simulate.matrix.batch import RoundStats
 from starling.node.simulate.matrix.schedule import Exchanges

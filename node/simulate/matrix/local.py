@@ -15,7 +15,7 @@ from torch import Tensor
 from starling.gossip.mix.seeds import Seeds, slope
 from starling.gossip.vector import finite
 from starling.node.config.schema import OptimizerSection, PaceSection
-from starling.node.engine import ahead
+from starling.node.engine import gradient_point
 from starling.node.engine.corrections import Corrections
 from starling.node.engine.flat_optimizer import Optimizer
 from starling.node.engine.optimizers import by_rows, optimizer
@@ -104,9 +104,9 @@ class LocalSteps:
         """Return the directions of steps before corrections, from the first gradients (r, d) of `rows` at x; uses up their batches."""
         section = self.section
         if section.gradient == "optimistic":
-            gradients, self._raw[rows] = ahead.optimistic(gradients, self._raw[rows]), gradients
-        elif ahead.looks_ahead(section):
-            further = ahead.point(section, x, gradients, correct, self._ramped(rows, round, x))
+            gradients, self._raw[rows] = gradient_point.optimistic(gradients, self._raw[rows]), gradients
+        elif gradient_point.has_second_gradient(section):
+            further = gradient_point.point(section, x, gradients, correct, self._ramped(rows, round, x))
             gradients = self.problem.gradients(rows, self.done[rows], further)
         self.done[rows] += 1
         return gradients

@@ -18,7 +18,7 @@ from starling.gossip.compress.support import Support
 from starling.gossip.mix.memories import Forged, Learned, Memory, MemoryCodec, MemoryExchange
 from starling.node.engine.memories import OptimizerMemory
 from starling.node.engine.memory_pieces import pieces_of, view_of
-from starling.node.engine.moments import Kept
+from starling.node.engine.moments import MomentFormat
 from starling.node.engine.optimizers import optimizer
 from starling.node.simulate.matrix.batch import Sizes
 from starling.node.simulate.matrix.edges import Pair
@@ -28,7 +28,7 @@ from starling.node.simulate.matrix.local import LocalSteps
 class RowState:
     """The state of one row from when it was empty. Satisfies `starling.node.engine.memories.Keeper`."""
 
-    kept: Kept | None = None
+    kept: MomentFormat | None = None
     loaded = False
 
     def __init__(self, local: LocalSteps, row: int) -> None:
@@ -81,10 +81,10 @@ class RowMemories:
         sizes = np.zeros((2, len(pairs)), np.int64)
         for place, ((one, other), support, (theta, at_other)) in enumerate(zip(pairs, supports, thetas, strict=True)):
             initiator, responder = self._ends[one], self._ends[other]
-            asked = initiator.told(support, generators[0][place])
-            said, at_responder = responder.answer(support, at_other, asked, generators[1][place])
+            requested = initiator.told(support, generators[0][place])
+            said, at_responder = responder.answer(support, at_other, requested, generators[1][place])
             at_initiator = initiator.answered(support, theta, said)
-            sizes[:, place] = len(asked.values) + TRAILER.size, len(said.values) + TRAILER.size
+            sizes[:, place] = len(requested.values) + TRAILER.size, len(said.values) + TRAILER.size
             if at_initiator is not None:
                 self._due.append((one, other, at_initiator))
             if at_responder is not None and unproven[place]:

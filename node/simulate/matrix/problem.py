@@ -24,7 +24,7 @@ from starling.gossip.rng import generator
 from starling.gossip.vector import Layout, flatten, layout
 from starling.node.catalogues import task
 from starling.node.config.schema import Manifest
-from starling.node.engine.start import initial
+from starling.node.engine.initial_model import initial
 from starling.node.simulate.matrix.byzantine import poisoned, success
 from starling.node.simulate.matrix.table import Rows, adjacent
 from starling.node.tasks.api import Data, Source, Task

@@ -32,14 +32,14 @@ class Update:
     ends: Sequence[Pair]  # (h) as rows of the swarm
     give: Tensor  # (h, 1) weight that the peer gives to what is sent; 0: nothing is
     take: Tensor  # (h, 1) weight given to what is received; 0: nothing is
-    mine: Tensor  # (h, D) own vectors when the messages were made
+    local: Tensor  # (h, D) own vectors when the messages were made
     sent: Tensor  # (h, D) messages as they arrive
     received: Tensor  # (h, D) those of the peers
 
     def of(self, places: NDArray[np.int64]) -> "Update":
         """Return the updates at `places`."""
-        at, ends = index(places, self.mine), [self.ends[place] for place in places]
-        return Update(self.rows[places], ends, self.give[at], self.take[at], self.mine[at], self.sent[at], self.received[at])
+        at, ends = index(places, self.local), [self.ends[place] for place in places]
+        return Update(self.rows[places], ends, self.give[at], self.take[at], self.local[at], self.sent[at], self.received[at])
 
 
 class Draw(NamedTuple):
@@ -68,13 +68,13 @@ class Swaps:
         Attackers make messages of what `batch` reads, but change what they keep by their true vectors, which `honest` reads.
         """
         self.resolve(batch)
-        m, read, mine = len(batch.pairs), _read(batch), _read(honest)
+        m, read, local = len(batch.pairs), _read(batch), _read(honest)
         opened = [self.edges.begin(pair) for pair in batch.pairs] * 2
         ends = [*batch.pairs, *(pair[::-1] for pair in batch.pairs)]
-        give, take = (torch.tensor(weights.ravel()[:, None]).to(mine) for weights in (batch.weights[::-1], batch.weights))
+        give, take = (torch.tensor(weights.ravel()[:, None]).to(local) for weights in (batch.weights[::-1], batch.weights))
         sent, bytes_ = self._messages(read, ends, give, opened, batch.phase.round)
         received = torch.cat((sent[m:], sent[:m]))
-        update = Update(batch.ends.ravel(), ends, give, take, mine, sent, received)
+        update = Update(batch.ends.ravel(), ends, give, take, local, sent, received)
         for place in np.flatnonzero(batch.unproven & ~batch.lost).tolist():
             self.pending[batch.pairs[place]] = update.of(np.asarray([place + m]))
         now = np.concatenate((~batch.lost, ~(batch.lost | batch.unproven)))
@@ -94,7 +94,7 @@ class Swaps:
         for row, update in self.pending.elsewhere(batch, 0, 1):
             if update.give > 0.0:
                 kept = self.kept.read(update.ends)
-                change = self.swapping.sent(kept, update.sent, update.mine, update.give)[1]
+                change = self.swapping.sent(kept, update.sent, update.local, update.give)[1]
                 add(vectors, index(row, vectors), None, change)
         return replace(batch, read=(vectors, vectors))
 
@@ -112,14 +112,14 @@ class Swaps:
         return None
 
     def _messages(
-        self, mine: Tensor, ends: Sequence[Pair], give: Tensor, opened: Sequence[Edge], round: int
+        self, local: Tensor, ends: Sequence[Pair], give: Tensor, opened: Sequence[Edge], round: int
     ) -> tuple[Tensor, NDArray[np.int64]]:
         """Messages (h, D) as they arrive, zeros where nothing is sent, and the bytes of each."""
         at = (give[:, 0] > 0.0).nonzero().view(-1)
         places = at.cpu().numpy()
         kept = self.kept.read([ends[place] for place in places])
-        made = self.swapping.message(kept, mine[at], give[at])
-        messages, sizes = torch.zeros_like(mine), np.zeros(len(ends), np.int64)
+        made = self.swapping.message(kept, local[at], give[at])
+        messages, sizes = torch.zeros_like(local), np.zeros(len(ends), np.int64)
         draws = [self._drawn(ends[place][0], opened[place], round) for place in places]
         messages[at], sizes[places] = self._encoded(made, draws)
         return messages, sizes
@@ -153,7 +153,7 @@ class Swaps:
             (self.swapping.received, update.take, update.received),
         ):
             at = (weights[:, 0] > 0.0).nonzero().view(-1)
-            kept, change = half(self.kept.rows[slots[at]], messages[at], update.mine[at], weights[at])
+            kept, change = half(self.kept.rows[slots[at]], messages[at], update.local[at], weights[at])
             self.kept.rows[slots[at]] = kept
             add(vectors, rows[at], None, change)
 
@@ -196,10 +196,10 @@ class Commons(Swaps):
         if not bool((both > 0.0).all()) or not bool(((1.0 / both).round() == len(at) + 1).all()):
             return None
         ends = [update.ends[place] for place in at]
-        own, theirs = self.swapping.estimates(self.kept.rows[self.kept.slots(ends)])
+        own, remote = self.swapping.estimates(self.kept.rows[self.kept.slots(ends)])
         if not bool((own == own[0]).all()):
             return None
-        known = {peer: estimate for (_, peer), estimate in zip(ends, theirs, strict=True)} | {ends[0][0]: own[0]}
+        known = {peer: estimate for (_, peer), estimate in zip(ends, remote, strict=True)} | {ends[0][0]: own[0]}
         return mean_of([known[row] for row in sorted(known, key=self.edges.rank.__getitem__)])
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import trio
 
 from starling.gossip.errors import EngineError
-from starling.node.daemon.engine.client import beside
+from starling.node.daemon.engine.client import concurrent
 from starling.node.engine.worker import Worker
 from starling.node.rpc.calls import Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
 
@@ -100,5 +100,5 @@ class InlineEngine:
 async def open_inline(worker: Worker, *, step_cost_s: float, call_cost_s: float = 0.0) -> AsyncIterator[InlineEngine]:
     """Run `worker` inline while the body runs. Its first call must be `Open`."""
     engine = InlineEngine(worker, step_cost_s=step_cost_s, call_cost_s=call_cost_s)
-    async with beside(engine.run):
+    async with concurrent(engine.run):
         yield engine

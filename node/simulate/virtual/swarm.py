@@ -17,9 +17,9 @@ from torch import Tensor
 
 from starling.gossip.seeds import derive
 from starling.node.admission.chain import Chain
+from starling.node.config.initial_model import with_file_digest
 from starling.node.config.manifest import create, swarm_id
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.config.start import sealed
 from starling.node.daemon.app import Node
 from starling.node.daemon.context import Machine, NodeSetup
 from starling.node.daemon.events import Events
@@ -86,7 +86,7 @@ class VirtualSwarm:
         clock_off_s: Callable[[int], float] = lambda _index: 0.0,
     ) -> None:
         self._seed = seed
-        manifest, self.config = sealed(manifest, config or NodeConfig(linger_s=1e6, threads=1, trust=True))
+        manifest, self.config = with_file_digest(manifest, config or NodeConfig(linger_s=1e6, threads=1, trust=True))
         self.manifest = create(manifest, self.identity(0), int(EPOCH_S * 1000))
         self.swarm = swarm_id(self.manifest)
         pace = self.manifest.pace

@@ -35,11 +35,11 @@ from starling.node.rpc.shared_vectors import SharedVectors, new_file
 from starling.node.script import swarm as single
 from starling.node.script.client import Client
 from starling.node.script.correction import Correction, Nowhere
-from starling.node.script.kept_state import KeptState
 from starling.node.script.member import Member
 from starling.node.script.optimizers import unwrapped
 from starling.node.script.parts import Life, Parts, say
 from starling.node.script.processes import refuse_workers
+from starling.node.script.script_state import ScriptState
 from starling.node.script.swarm import Running, started
 
 
@@ -151,7 +151,7 @@ class Hearing(Client):
         """Do nothing."""
 
 
-class ToldState(KeptState):
+class SharedScriptState(ScriptState):
     """State that rank 0 stores next to the node's checkpoints; it sends restored state to the other ranks."""
 
     def __init__(self, ranks: Ranks, folder: Path, objects: Mapping[str, Any] | None) -> None:
@@ -171,7 +171,7 @@ class ToldState(KeptState):
         return found
 
 
-class HeardState(KeptState):
+class ReceivedScriptState(ScriptState):
     """State that another rank receives from rank 0."""
 
     def __init__(self, ranks: Ranks, folder: Path, objects: Mapping[str, Any] | None) -> None:
@@ -222,7 +222,7 @@ class Leader(Rank):
 
     def __init__(self, folder: Path, parts: Parts, life: Life, ranks: Ranks) -> None:
         super().__init__(folder, parts, life, ranks)
-        self._kept = ToldState(ranks, folder, parts.state)
+        self._kept = SharedScriptState(ranks, folder, parts.state)
 
     def _connected(self) -> Client:
         layout = self._parameters.layout
@@ -236,7 +236,7 @@ class Follower(Rank):
 
     def __init__(self, folder: Path, parts: Parts, life: Life, ranks: Ranks) -> None:
         super().__init__(folder, parts, life, ranks)
-        self._kept = HeardState(ranks, folder, parts.state)
+        self._kept = ReceivedScriptState(ranks, folder, parts.state)
 
     def _connected(self) -> Client:
         return Hearing(self._ranks, self._parameters.layout)

@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from starling.gossip.errors import ConfigError, EngineError, LocalProtocolError
-from starling.node.cli import look
+from starling.node.cli import inspect_node
 from starling.node.config.schema import Manifest
 from starling.node.daemon.events import Changes
 from starling.node.daemon.observe import control_server
@@ -154,10 +154,10 @@ def _shown(data: bytes) -> bool:
 
 def _show(found: StatusSnapshot) -> None:
     out = Console(file=io.StringIO(), width=80)
-    out.print(look.status_table(found))
+    out.print(inspect_node.status_table(found))
     for width in (80, 200):
-        out.print(look.peer_table(found.peers[:8], width))
-    look.print_first(out, found, None, Path("node"))
+        out.print(inspect_node.peer_table(found.peers[:8], width))
+    inspect_node.print_first(out, found, None, Path("node"))
     text = out.file.getvalue()
     assert all(character.isprintable() or character == "\n" for character in text), "no control sequence reaches the terminal"
     for event in found.events[:8]:
@@ -218,7 +218,7 @@ def _piped_seeds() -> Iterator[bytes]:
         calls.Opened(10, b"schema", "error", False, "cpu", 9, False, 0),
         calls.Trained(1, EngineFigures(20, 0.5), 0.1),
         calls.Answered(b"p"),
-        calls.Held(1, 2, b"d", 3, b"s", b"c"),
+        calls.SnapshotInfo(1, 2, b"d", 3, b"s", b"c"),
         calls.ChunkRead(b"x"),
         calls.Done(),
         calls.Refused("peer", "bad_code"),

@@ -239,7 +239,7 @@ class _Member:
         choices = self.choices
         other = table.Table((table.entry_of(record), record.peer) for record in self._records())
         if choices.flag():
-            return other.opening(differs=choices.flag())
+            return other.first_message(differs=choices.flag())
         leaf = schema.Leaf(choices.of(("", "0", "00")), choices.of((b"", b"half an entry", bytes(16))))
         return schema.Compare((schema.Branch(choices.of(("", "f")), bytes(16)),), (leaf,))
 

@@ -15,7 +15,7 @@ from starling.gossip.compress.header import HEADER, TRAILER, VERSION, Kind
 from starling.gossip.compress.select.dct import Atoms
 from starling.gossip.compress.select.low_rank import LowRank, Matrix
 from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support
-from starling.gossip.mix.memories import Decay, MemoryExchange, Told, joined, parted
+from starling.gossip.mix.memories import Decay, MemoryExchange, MemoryMessage, joined, split_memory
 from starling.gossip.rng import generator
 from tests.fuzz.target import Target, reason_of
 from tests.harness.codecs import BY_CODE
@@ -180,7 +180,7 @@ def _memory(data: bytes) -> bool:
     setting = data[0] if data else 0
     support, end = COORDINATES[setting % 8 % len(COORDINATES)], _end(setting)
     try:
-        before, codes, age = parted(data[1:])
+        before, codes, age = split_memory(data[1:])
         said = end.parsed(codes, age, support, 200)
     except ValueError as error:
         reason_of(error, REASONS | {"bad_memory"})
@@ -210,13 +210,13 @@ def _memories() -> Iterator[bytes]:
     for setting, support in enumerate(COORDINATES):
         for kind in (0, 8, 16, 24, 32, 40, 48, 56):
             said = _end(kind & 8).told(support, generator(0))
-            for told in (said, Told(said.age, said.mean), Told(0)):
+            for told in (said, MemoryMessage(said.age, said.mean), MemoryMessage(0)):
                 yield bytes([setting + kind]) + joined(b"payload", told)
 
 
 def _memory_lures() -> Iterator[bytes]:
     said = _end(0).told(Full(), generator(0))
-    for told in (Told(said.age), Told(0, said.mean, said.square)):
+    for told in (MemoryMessage(said.age), MemoryMessage(0, said.mean, said.square)):
         yield b"\0" + joined(b"payload", told)
     for age, length in ((math.nan, 0), (-1.0, 0), (math.inf, 0), (0.5, 0), (1.0, 2**32 - 1), (2.0**24 + 1, 0), (-0.0, 0)):
         yield b"\0" + TRAILER.pack(age, length)
@@ -224,8 +224,8 @@ def _memory_lures() -> Iterator[bytes]:
     for setting in (0, 16, 32, 48):
         for age in (0, 1, 2, (1 << 40) - 1):
             loud = CODEC.mean.encode(_values(200) * 3e37, generator(0))
-            yield bytes([setting]) + joined(b"", Told(age, loud, said.square))
-            yield bytes([setting]) + joined(b"", Told(age, said.mean, CODEC.square.encode(torch.full((200,), 3e38), generator(0))))
+            yield bytes([setting]) + joined(b"", MemoryMessage(age, loud, said.square))
+            yield bytes([setting]) + joined(b"", MemoryMessage(age, said.mean, CODEC.square.encode(torch.full((200,), 3e38), generator(0))))
 
 
 MEMORY = Target(_memory, _memories, _memory_lures, most_bytes=2048, spare_bytes=4 << 20, reach=60)

@@ -8,7 +8,7 @@ from starling.gossip.exchange.attestation import body, digest
 from starling.gossip.exchange.calls import Done, VerifyEarlier, VerifyUpdate
 from starling.gossip.exchange.commands import Command, SendMessage
 from starling.gossip.exchange.estimates import Deadline
-from starling.gossip.exchange.patience import Patience
+from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, Pulls
 from starling.gossip.exchange.relays import AT_ONCE, DEPTH, Relays
 from starling.gossip.wire import frames
@@ -30,10 +30,10 @@ class _Node:
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
-        patience = Patience(Deadline(0.5, 10.0))
+        link_deadlines = LinkDeadlines(Deadline(0.5, 10.0))
         self.machine = Pulls(
             "swarm",
-            patience,
+            link_deadlines,
             verify,
             lambda _peer: INCARNATION,
             lambda _count, _now: choices.below(8) < 7,
@@ -57,7 +57,7 @@ class _Node:
                     self._round()
                 elif machine.done:
                     machine.close()
-                    assert machine.outcomes.keys() == set(machine.asked), "every question has one end"
+                    assert machine.outcomes.keys() == set(machine.requested), "every question has one end"
                     machine.compute(max(machine.round + 1, machine.behind))
             case 6 | 7:
                 if self.verifying:

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.gossip.exchange.pace import Rounds
-from starling.gossip.exchange.patience import Patience
 from starling.gossip.wire.schema import Request, Solicit
 from tests.harness.edge_model import Pair, random_event
 from tests.harness.edge_observer import ObservedEdge
@@ -48,7 +48,7 @@ def test_edges_follow_every_row_of_the_table():
 def test_rounds_follow_the_table(row, offsets, make):
     expected = {cells[0]: cells[1:] for cells in table("| round of a request |")}[row]
     for offset in offsets:
-        core = Rounds(Patience(Fixed()), max_lead=3)
+        core = Rounds(LinkDeadlines(Fixed()), max_lead=3)
         core.compute(7, {"a": 0.5}, VIEW)
         request_ = make(7 + offset)
         decisions = [core.decide("a", request_, 0.0)]

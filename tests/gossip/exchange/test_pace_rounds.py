@@ -6,8 +6,8 @@ import pytest
 
 from starling.gossip.exchange.commands import MAX_SERVED, Accept, Defer, DeferredDecision, Reject
 from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.link_deadlines import RETRIES, LinkDeadlines
 from starling.gossip.exchange.pace import MAX_DEFERRED, Rounds
-from starling.gossip.exchange.patience import RETRIES, Patience
 from starling.gossip.exchange.wait_rules import MAX_FACTOR
 from starling.gossip.wire.schema import Request, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
@@ -22,7 +22,7 @@ def solicit(round: int) -> Solicit:
 
 
 def rounds_at(round: int, phase: str, links: dict[str, float] | None = None, *, same_roster: bool = False) -> Rounds:
-    rounds = Rounds(Patience(Fixed()), same_roster=same_roster)
+    rounds = Rounds(LinkDeadlines(Fixed()), same_roster=same_roster)
     links = {"b": 0.5, "c": 0.25} if links is None else links
     assert (rounds.compute(round, links, VIEW) if phase == "computing" else rounds.open(round, links, VIEW, 0.0)) == []
     return rounds
@@ -105,7 +105,7 @@ def test_a_round_is_done_when_every_link_is_resolved():
     rounds.resolved("c", 5, "busy", 2.0)
     assert rounds.done
     assert rounds.outcomes == {"b": "committed", "c": "busy"}
-    assert rounds.patience.deadline.observed == [1.5], "only answers teach the deadline"
+    assert rounds.link_deadlines.deadline.observed == [1.5], "only answers teach the deadline"
 
 
 def test_a_round_without_links_is_done_at_once():
@@ -113,11 +113,11 @@ def test_a_round_without_links_is_done_at_once():
 
 
 def test_a_node_without_exchanges_for_some_rounds_waits_longer_at_the_next():
-    rounds = Rounds(Patience(Deadline(1.0, 1.0)))
+    rounds = Rounds(LinkDeadlines(Deadline(1.0, 1.0)))
     waits = []
     for number, links in enumerate([{"b": 0.5}, {}, {}, {"b": 0.5}, {"b": 0.5}]):
         rounds.open(number, links, VIEW, 10.0, steps_s=1.0)
-        waits.append(rounds.patience.expires - 10.0)
+        waits.append(rounds.link_deadlines.expires - 10.0)
         rounds.close()
     assert waits[0] == waits[4] == 3.0
     assert waits[3] == 3.0 + 2 * MAX_FACTOR
@@ -130,7 +130,7 @@ def test_links_open_at_the_deadline_time_out():
     assert rounds.tick(3.0) == ("b",)
     assert rounds.done
     assert rounds.outcomes["b"] == "timeout"
-    assert rounds.patience.deadline.observed == [1.0, None]
+    assert rounds.link_deadlines.deadline.observed == [1.0, None]
 
 
 @pytest.mark.parametrize("late", [req(5), solicit(5)])
@@ -161,25 +161,25 @@ def test_rounds_reported_by_peers_are_kept_until_the_peers_are_gone():
 
 
 def test_a_slow_link_is_not_retried_while_its_payload_is_in_flight():
-    patience = Patience(Fixed(wait=6.0))
-    patience.begin(100.0)
-    assert patience.expires == 106.0
-    assert patience.retry_s("b") == 6.0 / RETRIES
-    patience.resolve("b", "committed", 104.0)
-    patience.begin(200.0)
-    assert patience.retry_s("b") == 8.0, "twice its quickest answer: later than the deadline"
-    assert patience.retry_s("c") == 6.0 / RETRIES
-    patience.resolve("b", "committed", 200.1)
-    assert patience.retry_s("b") == 6.0 / RETRIES, "it was quick once, so it can be quick"
-    patience.forget("b")
-    patience.end()
-    assert patience.expires == float("inf")
+    link_deadlines = LinkDeadlines(Fixed(wait=6.0))
+    link_deadlines.begin(100.0)
+    assert link_deadlines.expires == 106.0
+    assert link_deadlines.retry_s("b") == 6.0 / RETRIES
+    link_deadlines.resolve("b", "committed", 104.0)
+    link_deadlines.begin(200.0)
+    assert link_deadlines.retry_s("b") == 8.0, "twice its quickest answer: later than the deadline"
+    assert link_deadlines.retry_s("c") == 6.0 / RETRIES
+    link_deadlines.resolve("b", "committed", 200.1)
+    assert link_deadlines.retry_s("b") == 6.0 / RETRIES, "it was quick once, so it can be quick"
+    link_deadlines.forget("b")
+    link_deadlines.end()
+    assert link_deadlines.expires == float("inf")
 
 
 def test_two_peers_in_later_rounds_shorten_a_wait_and_a_single_one_does_not():
     """The awaited peer may be silent; peers in later rounds would otherwise give this node up."""
     rounds = rounds_at(5, "computing")
-    rounds.patience.resolve("c", "committed", 0.2)
+    rounds.link_deadlines.resolve("c", "committed", 0.2)
     rounds.open(5, {"b": 0.5}, VIEW, 10.0, steps_s=1.0)
     patient = rounds.until()["b"]
     rounds.decide("c", req(6), 11.0)

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.exchange.commands import MAX_SERVED, Accept, Reject
+from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.gossip.exchange.pace import Slots
-from starling.gossip.exchange.patience import Patience
 from starling.gossip.wire.schema import Request, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
 
 def slots() -> Slots:
-    return Slots(Patience(Fixed()), 0.5, VIEW)
+    return Slots(LinkDeadlines(Fixed()), 0.5, VIEW)
 
 
 def req(view: bytes = VIEW, theta: float = 0.5) -> Request:
@@ -103,7 +103,7 @@ def test_a_visit_ends_with_its_exchange_or_at_the_deadline():
     assert core.tick(22.9) == ()
     assert core.tick(23.0) == ("b",)
     assert core.outcomes == {"b": "timeout"}
-    assert core.patience.deadline.observed == [1.0, None]
+    assert core.link_deadlines.deadline.observed == [1.0, None]
 
 
 def test_a_running_exchange_gets_one_more_slot_at_an_extended_deadline():
@@ -111,7 +111,7 @@ def test_a_running_exchange_gets_one_more_slot_at_an_extended_deadline():
     core.under_way = {"b"}.__contains__
     core.visit("b", 10.0)
     assert core.until() == {"b": 10.0 + core.longest_s} == {"b": 16.0}
-    core.patience.silent = lambda _peer: True
+    core.link_deadlines.silent = lambda _peer: True
     assert core.until()["b"] <= 13.0
 
 

@@ -13,9 +13,9 @@ from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.exchange import calls
 from starling.gossip.exchange.commands import DiscardCalls, EdgeDropped, Ended, Event, Fault, SendMessage
 from starling.gossip.exchange.edge import Edge
+from starling.gossip.exchange.link_deadlines import RETRIES, LinkDeadlines
 from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import MAX_ATTEMPTS, MAX_JUMP, MAX_LEAD, Pairwise
-from starling.gossip.exchange.patience import RETRIES, Patience
 from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Request, Reset, Response, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
@@ -40,10 +40,10 @@ def ended(peer: str, outcome: str, reason: str = "", seq: int = 1, size: int = 0
 
 def core(pace: str = "steps", **changes) -> Pairwise:
     """Return a core with an edge to each peer on which both ends agree, and no transaction."""
-    patience = Patience(Fixed(WAIT_S))
+    link_deadlines = LinkDeadlines(Fixed(WAIT_S))
     it = Pairwise(
         "b",
-        Rounds(patience, MAX_LEAD) if pace == "steps" else Slots(patience, 0.5, VIEW),
+        Rounds(link_deadlines, MAX_LEAD) if pace == "steps" else Slots(link_deadlines, 0.5, VIEW),
         count(1000).__next__,
         budget=lambda _peer: 77,
         **changes,
@@ -210,7 +210,7 @@ def test_a_round_without_faults():
     assert m.totals == {"committed": 2}
     assert m.committed == {"a": 1, "c": 1}
     assert m.payload_bytes == len(b"mine") + len(b"v")
-    assert m.pace.patience.deadline.observed == [2.0, 2.5]
+    assert m.pace.link_deadlines.deadline.observed == [2.0, 2.5]
     assert m.left_behind(ROUND) == ROUND
     late = m.receive("a", requested(seq=2, committed=1), 2.6)
     assert late[0] == SendMessage("a", Busy(INC, 2, "late", ROUND + 1)), "the round is closed"
@@ -414,7 +414,7 @@ def test_a_slow_peer_is_solicited_early_and_its_request_is_repeated_late():
     """Otherwise a waiting node sends nothing, and the peer cannot learn how far behind it is."""
     m = core()
     for peer in "ac":
-        m.pace.patience.resolve(peer, "committed", 10.0)
+        m.pace.link_deadlines.resolve(peer, "committed", 10.0)
     m.compute(ROUND, LINKS, VIEW, 20.0)
     m.begin_round(ROUND, LINKS, VIEW, 20.0)
     m.tick(20.0)
@@ -544,7 +544,7 @@ def test_a_visit_with_a_running_exchange_at_its_deadline_gets_one_more_slot():
 
     for receives, there, takes_s in ((True, True, 2 * WAIT_S), (False, True, WAIT_S), (True, False, WAIT_S)):
         m = core("clock", receives=lambda _peer, receives=receives: receives)
-        m.pace.patience.silent = lambda _peer, there=there: not there
+        m.pace.link_deadlines.silent = lambda _peer, there=there: not there
         m.enter_slot(3, 0.0)
         m.visit("a", 0.0)
         m.tick(takes_s - 0.01)
@@ -565,7 +565,7 @@ def test_a_call_without_a_greeting_ends_at_the_deadline():
 
 def test_a_solicited_exchange_gets_as_many_slots_as_payloads_take():
     m = core("clock")
-    m.pace.patience.transfers.observe("c", m.pace.patience.deadline.max_wait_s)  # at most four bounds in total
+    m.pace.link_deadlines.transfers.observe("c", m.pace.link_deadlines.deadline.max_wait_s)  # at most four bounds in total
     m.enter_slot(3, 0.0)
     m.receive("c", Solicit(INC, 9, VIEW), 0.0)
     assert [m.enter_slot(slot, slot - 3.0) for slot in range(4, 8)] == [[]] * 4

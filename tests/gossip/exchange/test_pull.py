@@ -17,7 +17,7 @@ from starling.gossip.exchange.attestation import attestation_of, body, contradic
 from starling.gossip.exchange.calls import Done, Refused, VerifyUpdate
 from starling.gossip.exchange.commands import Fault, SendMessage
 from starling.gossip.exchange.estimates import Deadline
-from starling.gossip.exchange.patience import Patience
+from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, MAX_QUESTIONS, Pulls
 from starling.gossip.exchange.relays import Relays
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, PulledMessage
@@ -42,7 +42,7 @@ def machine(**changes) -> Pulls:
     kept = {"afford": lambda _count, _now: True, "incarnation_of": lambda _peer: INCARNATION} | changes
     return Pulls(
         "swarm",
-        Patience(Deadline(0.5, 10.0)),
+        LinkDeadlines(Deadline(0.5, 10.0)),
         verify,
         kept["incarnation_of"],
         kept["afford"],
@@ -203,7 +203,7 @@ def test_an_answer_counts_once_the_engine_has_verified_it():
     m.receive("b", NotNow(nonces["b"], 9, "busy"), 0.3)
     assert m.done
     assert m.outcomes == {"a": "committed", "b": "busy"}
-    assert m.asked == ("a", "b")
+    assert m.requested == ("a", "b")
     assert m.progress.rounds == {"a": 7, "b": 9}
 
 
@@ -360,7 +360,7 @@ def test_a_node_ahead_of_most_waits_for_them(waiting, longer):
     for peer in waiting:
         assert m.receive(peer, NotNow(nonces[peer], 5, "wait"), 0.0) == []
     assert m.waiting == ("a", "b", "c")
-    expires, asked, now = m.patience.expires, Counter(), 0.0
+    expires, asked, now = m.link_deadlines.expires, Counter(), 0.0
     while not m.done:
         now = m.deadline
         asked.update(tell.peer for tell in m.tick(now))
@@ -419,7 +419,7 @@ class World:
             self.send(peer, m.ask(m.round, self.rng.sample(others, 2), self.now, 1.0))
         elif draw < 0.2 and m.phase == "asking" and m.done:
             m.close()
-            assert m.outcomes.keys() == set(m.asked), "every question has one end"
+            assert m.outcomes.keys() == set(m.requested), "every question has one end"
             self.begin(peer, max(m.round + 1, m.behind))
         elif draw < 0.3 and self.verifying:
             asker, call, of = self.verifying.pop(self.rng.randrange(len(self.verifying)))

@@ -15,7 +15,7 @@ from starling.gossip.exchange.attestation import body, digest
 from starling.gossip.exchange.calls import Done, Refused, VerifyEarlier, VerifyUpdate
 from starling.gossip.exchange.commands import Fault, SendMessage
 from starling.gossip.exchange.estimates import Deadline
-from starling.gossip.exchange.patience import Patience
+from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.gossip.exchange.pull import Pulls
 from starling.gossip.exchange.relays import AT_ONCE, DEPTH, MAX_QUESTIONS, MAX_RELAYS, Relays
 from starling.gossip.wire.schema import Claim, NotNow, Pull, Pulled, Relay, Relayed
@@ -40,7 +40,7 @@ def relayed(nonce: int, author: str, round: int, signer: str = "") -> Relayed:
 def machine(me: str = "me", depth: int = DEPTH) -> Pulls:
     return Pulls(
         "swarm",
-        Patience(Deadline(0.5, 10.0)),
+        LinkDeadlines(Deadline(0.5, 10.0)),
         verify,
         lambda _peer: 5,
         lambda _count, _now: True,

@@ -48,7 +48,7 @@ def test_only_members_recently_away_are_remembered():
 
 def test_a_silent_member_counts_as_recently_absent_until_it_was_back_long_enough():
     core = knowing("a", "b", "c")
-    core.look(["a"], 5.0, late=True)
+    core.probe_now(["a"], 5.0, late=True)
     core.tick(5.0 + TIMING.timeout_s)
     assert not core.lately_gone("a", 5.5), "it is silent still"
     core.frame_seen("a", 6.0)
@@ -59,7 +59,7 @@ def test_a_silent_member_counts_as_recently_absent_until_it_was_back_long_enough
 
 def test_a_member_that_was_silent_for_long_counts_for_eight_times_the_time_of_a_suspicion():
     core = knowing("a", "b", "c")
-    core.look(["a"], 5.0, late=True)
+    core.probe_now(["a"], 5.0, late=True)
     core.tick(5.0 + TIMING.timeout_s)
     core.frame_seen("a", 15.0)
     assert core.lately_gone("a", 15.0 + 0.99 * MOST_S)
@@ -72,7 +72,7 @@ def test_late_answers_after_an_absence_do_not_raise_the_round_trip():
     for trip_s in (0.01, 0.2, 0.24, 1.0, 2.0):
         core.prober.health.acknowledged("a", trip_s, in_time=trip_s < TIMING.timeout_s)
     assert core.prober.health.wait_s("a") > 2 * TIMING.timeout_s
-    ((_, probe),) = sent(core.look(["a"], 5.0, late=True), wire.Probe)
+    ((_, probe),) = sent(core.probe_now(["a"], 5.0, late=True), wire.Probe)
     core.tick(6.0)
     assert not core.silent("a"), "it is waited for still"
     core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), 6.0)
@@ -83,14 +83,14 @@ def test_a_distant_member_is_not_declared_absent():
     core = knowing("a", "b", "c")
     for _ in range(5):
         core.prober.health.acknowledged("a", 0.6, in_time=False)
-    ((_, probe),) = sent(core.look(["a"], 5.0, late=True), wire.Probe)
+    ((_, probe),) = sent(core.probe_now(["a"], 5.0, late=True), wire.Probe)
     core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), 5.0 + 0.7)
     assert not core.lately_gone("a", 6.0)
 
 
 def test_a_peer_declared_dead_starts_anew_when_it_returns():
     core = knowing("a", "b", "c")
-    core.look(["a"], 5.0, late=True)
+    core.probe_now(["a"], 5.0, late=True)
     for quarter in range(20, 120):
         for other in "bc":
             core.frame_seen(other, quarter / 4)

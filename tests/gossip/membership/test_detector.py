@@ -10,7 +10,7 @@ import pytest
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.anti_entropy import AT_ONCE as AT_ONCE_TOLD
 from starling.gossip.membership.anti_entropy import PER_S
-from starling.gossip.membership.events import Changed, ClockSample, Died, Joined, Reborn, Send, Suspected, Told
+from starling.gossip.membership.events import Announced, Changed, ClockSample, Died, Joined, Reborn, Send, Suspected
 from starling.gossip.membership.local_health import MOST
 from starling.gossip.membership.pacing import AT_ONCE
 from starling.gossip.membership.suspicion import LONE
@@ -54,7 +54,7 @@ def test_a_newcomers_hello_is_answered_with_known_records_and_forwarded():
 def test_a_hello_from_a_peer_with_a_table_starts_a_comparison():
     core = knowing("a", "b", met=["a", "b"])
     out = core.receive("c", wire.Hello(record("c"), b"other-digest", 0.0), 1.0)
-    assert sent(out, wire.Compare) == [("c", core.member_list.table.opening(differs=True))]
+    assert sent(out, wire.Compare) == [("c", core.member_list.table.first_message(differs=True))]
     assert sent(out, wire.Sync) == []
     assert sent(core.receive("a", wire.Hello(record("a"), core.member_list.digest, 0.0), 1.0), wire.Compare) == []
 
@@ -73,7 +73,7 @@ def spread(outputs):
 def test_reported_peers_are_not_forwarded_before_they_are_met():
     core, other = knowing("a", "b", met=["a", "b"]), b"other-digest"
     out = core.receive("a", wire.Spread((record("told"),)), 1.0)
-    assert facts(out) == [Told("told")]
+    assert facts(out) == [Announced("told")]
     assert (spread(out), [peer for peer, _ in sent(out, wire.Probe)]) == ([], ["told"])
     assert told(core, "b", 1.1) == ["a", "b", "me"]
     assert sent(core.receive("b", wire.Want((key_of("told"),)), 1.1), wire.Sync) == []
@@ -371,7 +371,7 @@ def test_a_probing_stranger_gets_a_hello():
 def test_a_table_is_answered_with_missing_records_and_a_request_for_ours():
     core = knowing("a", "b", met=["a", "b"])
     theirs = Table((entry_of(it), it.peer) for it in [record("a"), record("b", version=1), record("c")])
-    out = core.receive("a", theirs.opening(differs=True), 1.0)
+    out = core.receive("a", theirs.first_message(differs=True), 1.0)
     assert {it for _, sync in sent(out, wire.Sync) for it in sync.records} == {record("me"), record("b")}
     assert sent(out, wire.Want) == [("a", wire.Want((key_of("c"),)))]
     assert sent(out, wire.Compare) == []

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from starling.gossip.membership.events import Died, Joined, Reborn, Send, Suspected, Told
+from starling.gossip.membership.events import Announced, Died, Joined, Reborn, Send, Suspected
 from starling.gossip.membership.spreading import MEETERS
 from starling.gossip.wire import schema as wire
 from tests.harness.detectors import TIMING, DetectorSwarm, detector, names, quiet, record, sent
@@ -33,9 +33,9 @@ def newcomer():
 def test_a_record_of_a_former_member_is_probed_and_not_forwarded():
     core = newcomer()
     out = core.receive("a", wire.Spread((record("gone"),)), 1.0)
-    assert facts(out) == [Told("gone")]
+    assert facts(out) == [Announced("gone")]
     assert [peer for peer, _ in sent(out, wire.Probe)] == ["gone"]
-    assert facts(core.receive("a", wire.Spread((record("gone", 2),)), 1.1)) == [Told("gone")], "a later life of it"
+    assert facts(core.receive("a", wire.Spread((record("gone", 2),)), 1.1)) == [Announced("gone")], "a later life of it"
     assert facts(all_until(core, 1.1 + 3 * TIMING.timeout_s + 2 * TIMING.suspicion_s)) == []
     assert core.member_list.members["gone"].status == "dead"
 
@@ -57,7 +57,7 @@ def test_a_dead_peer_is_alive_again_only_by_its_own_message():
     core.connection_lost("d", 1.0)
     assert Died("d") in facts(all_until(core, 20.0))
     kept = record("d", version=7)  # as `a` recorded it, and nobody else did
-    assert facts(core.receive("a", wire.Spread((kept,)), 21.0)) == [Told("d")]
+    assert facts(core.receive("a", wire.Spread((kept,)), 21.0)) == [Announced("d")]
     assert sent(core.tick(21.0), wire.Spread) == [], "nor is it told to others"
     assert facts(all_until(core, 40.0)) == []
     out = core.receive("d", wire.Hello(record("d", 2), b"", 0.0), 41.0)
@@ -68,7 +68,7 @@ def test_a_large_swarm_counts_members_before_all_have_met():
     """Its members probe a newcomer in their cycles, not all at once."""
     core = newcomer()
     out = core.receive("a", wire.Sync(tuple(record(peer) for peer in names(MEETERS + 10))), 1.0)
-    assert {Told, Joined} == {type(event) for event in facts(out)}
+    assert {Announced, Joined} == {type(event) for event in facts(out)}
     assert facts(core.receive("a", wire.Spread((record("x"),)), 2.0)) == [Joined("x")]
 
 

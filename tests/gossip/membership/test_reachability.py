@@ -13,7 +13,7 @@ def heard(*votes, sources=5, now=0.0):
     core = Reachability()
     for source, reached in votes:
         core.vote(source, reached, now, HOST)
-    core.look(sources, now)
+    core.poll(sources, now)
     return core
 
 
@@ -44,17 +44,17 @@ def test_one_source_decides_nothing_however_often_it_votes(truth, lies, sources)
     decided = core.state
     for lie in lies:
         core.vote("liar", lie, 1.0, "203.0.113.9")
-        assert core.look(sources, 1.0) == decided
+        assert core.poll(sources, 1.0) == decided
     assert core.seen == (HOST if truth else "")
 
 
 def test_old_votes_do_not_count_and_a_move_forgets_all():
     core = heard(("a", False), ("b", False))
-    assert core.look(5, VALID_S - 1.0) == "hidden"
-    assert core.look(5, VALID_S) == "unknown"
+    assert core.poll(5, VALID_S - 1.0) == "hidden"
+    assert core.poll(5, VALID_S) == "unknown"
     core = heard(("a", True), ("b", True))
     core.moved()
-    assert (core.look(5, 0.0), core.seen) == ("unknown", "")
+    assert (core.poll(5, 0.0), core.seen) == ("unknown", "")
 
 
 def test_few_sources_are_requested_at_a_time_each_once_until_its_vote_is_old():

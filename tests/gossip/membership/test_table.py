@@ -29,7 +29,7 @@ def newest(one, other):
 def compare(one, other, start=0):
     """Let the first start a comparison of both tables; return the bytes exchanged. Afterwards each has received the other's records."""
     tables = [one, other]
-    queue, octets, steps = [(1, table_of(one).opening(differs=False))], 0, 0
+    queue, octets, steps = [(1, table_of(one).first_message(differs=False))], 0, 0
     while queue:
         to, message = queue.pop(0)
         octets, steps = octets + len(encode(message)), steps + 1
@@ -88,7 +88,7 @@ def test_a_comparison_costs_bytes_by_what_differs_and_by_the_logarithm_of_all(n,
 
 def test_a_new_node_gets_all_records_in_one_answer():
     table, alone = {str(each): 0 for each in range(300)}, {"new": 0}
-    message = table_of(alone).opening(differs=True)
+    message = table_of(alone).first_message(differs=True)
     found = table_of(table).answer(message, 0)
     assert (set(found.missing), found.wanted) == (set(table), (key_of("new"),))
 
@@ -111,7 +111,7 @@ def test_a_persistent_difference_hides_no_other():
     other = dict.fromkeys(one, 1) | dict.fromkeys(ghosts, 0)
     reached = set()
     for start in range(16):
-        found = table_of(one).answer(table_of(other).opening(differs=True), start)
+        found = table_of(one).answer(table_of(other).first_message(differs=True), start)
         reached |= {it.prefix[0] for it in found.compare.branches}
     assert reached == set("0123456789abcdef")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from starling.gossip.compress.quantize.kinds import integer
 from starling.gossip.compress.support import Blocks, Full, Indices
 from starling.gossip.mix import memories
-from starling.gossip.mix.memories import Decay, MemoryCodec, MemoryExchange, Told
+from starling.gossip.mix.memories import Decay, MemoryCodec, MemoryExchange, MemoryMessage
 from tests.harness.memory_ends import BETAS, CODEC, VectorMemory, drawn, learned, meet
 from tests.strategies import examples, seeds
 
@@ -192,10 +192,10 @@ def test_a_node_that_shares_no_memory_receives_none():
     one, other = (drawn(D, 20, torch.Generator().manual_seed(seed)) for seed in range(2))
     before = one.mean.clone(), other.mean.clone()
     asked, said = learned(one, other, home=True)
-    assert asked == said == Told(0)
+    assert asked == said == MemoryMessage(0)
     assert torch.equal(one.mean, before[0])
     shown = MemoryExchange(one, CODEC, home=True)
-    assert shown.answer(Full(), 0.5, Told(5, b"x"), torch.Generator()) == (Told(0), None)
+    assert shown.answer(Full(), 0.5, MemoryMessage(5, b"x"), torch.Generator()) == (MemoryMessage(0), None)
     assert torch.equal(other.mean, before[1])
 
 
@@ -216,11 +216,11 @@ def test_codes_of_another_length_or_with_bad_scales_are_refused():
 
 
 def test_a_joined_payload_is_split_into_its_parts():
-    said = Told(7, b"mean", b"square")
-    assert memories.parted(memories.joined(b"model", said)) == (b"model", b"meansquare", 7.0)
+    said = MemoryMessage(7, b"mean", b"square")
+    assert memories.split_memory(memories.joined(b"model", said)) == (b"model", b"meansquare", 7.0)
     for hostile in (b"", b"short", b"\xff" * 12, memories.joined(b"", said)[1:]):
         with pytest.raises(ValueError, match="bad_length"):
-            memories.parted(hostile)
+            memories.split_memory(hostile)
 
 
 def test_m_is_rounded_to_nearest_in_small_blocks():
@@ -237,4 +237,4 @@ def test_the_bytes_of_a_memory_are_golden():
     coded = MemoryCodec(integer(4, nearest=True, bucket=32))
     said = MemoryExchange(VectorMemory(mean, square, 7), coded).told(Full(), torch.Generator().manual_seed(0))
     assert memories.joined(b"x", said).hex() == GOLDEN
-    assert memories.parted(bytes.fromhex(GOLDEN)) == (b"x", said.values, 7.0)
+    assert memories.split_memory(bytes.fromhex(GOLDEN)) == (b"x", said.values, 7.0)

@@ -9,7 +9,7 @@ from itertools import count
 from msgspec import structs
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.pipeline import seats
+from starling.gossip.pipeline import stage_assignments
 from starling.gossip.pipeline.copies import Copies
 from starling.gossip.pipeline.crew import Crew
 from starling.gossip.pipeline.crew_commands import (
@@ -19,7 +19,7 @@ from starling.gossip.pipeline.crew_commands import (
     Computed,
     DoTask,
     Evaluated,
-    FreeSeat,
+    FreeStage,
     GiveState,
     Note,
     PushState,
@@ -35,7 +35,7 @@ from starling.gossip.pipeline.meeting import KEPT
 from starling.gossip.pipeline.stage import Part
 from starling.gossip.wire.schema import Piece
 
-LOOK_S, TASK_S, BYTES = 0.1, 0.01, 8
+POLL_S, TASK_S, BYTES = 0.1, 0.01, 8
 FORGED = b"forged"
 BATCHES = 2  # of held-out data
 
@@ -168,31 +168,33 @@ class World:
         """Let a node look up its crew and take its stage."""
         if node.dead:
             return
-        self.at(LOOK_S, self.look, node)
+        self.at(POLL_S, self.look, node)
         self._sit(node)
         number = self.claims[node.peer]
-        crew = seats.place(number, self.stages)[0]
-        peers = seats.whole(self.claims, self.stages).get(crew)
+        crew = stage_assignments.place(number, self.stages)[0]
+        peers = stage_assignments.whole(self.claims, self.stages).get(crew)
         if peers is None or peers[node.stage] != node.peer or node.avoided.intersection(peers):
             left = [
                 peer
                 for peer in node.machine.company.peers
-                if peer in self.claims and peer not in node.avoided and seats.place(self.claims[peer], self.stages)[0] != crew
+                if peer in self.claims and peer not in node.avoided and stage_assignments.place(self.claims[peer], self.stages)[0] != crew
             ]
             self._do(node, node.machine.parted(left, self.now))
         else:
             node.last = peers
-            name = seats.digest((peer, 1) for peer in peers)
+            name = stage_assignments.digest((peer, 1) for peer in peers)
             self._do(node, node.machine.joined(crew, name, peers, self.now, carried=node.carried))
 
     def _sit(self, node):
-        here = seats.place(self.claims.get(node.peer, 1), self.stages)[0]
-        node.left |= {peer for peer in node.last if seats.place(self.claims.get(peer, 1 + here * self.stages), self.stages)[0] != here}
+        here = stage_assignments.place(self.claims.get(node.peer, 1), self.stages)[0]
+        node.left |= {
+            peer for peer in node.last if stage_assignments.place(self.claims.get(peer, 1 + here * self.stages), self.stages)[0] != here
+        }
         going = set(node.last) - node.avoided
-        wanted = seats.chosen(self.claims, self.stages, node.peer, node.stage, node.avoided or node.left, going)
+        wanted = stage_assignments.chosen(self.claims, self.stages, node.peer, node.stage, node.avoided or node.left, going)
         if wanted != self.claims.get(node.peer):
-            crew = seats.place(wanted, self.stages)[0]
-            there = {peer for peer, number in self.claims.items() if seats.place(number, self.stages)[0] == crew}
+            crew = stage_assignments.place(wanted, self.stages)[0]
+            there = {peer for peer, number in self.claims.items() if stage_assignments.place(number, self.stages)[0] == crew}
             node.carried = bool(node.last) and (not there or not there.isdisjoint(node.last))
             self.claims[node.peer] = wanted
 
@@ -214,7 +216,7 @@ class World:
                     node.notes.append(name)
                 case Blame(peer, reason):
                     self.blamed.append((peer, reason))
-                case FreeSeat(peer):
+                case FreeStage(peer):
                     node.freed.append((self.now, peer))
                     node.avoided.add(peer)
                 case PushState(peer, stage, step):

@@ -7,12 +7,12 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
-from starling.gossip.pipeline import seats
-from starling.gossip.pipeline.crew_commands import Blame, DoTask, FreeSeat, Send, Unfit, Unusable, UseState
+from starling.gossip.pipeline import stage_assignments
+from starling.gossip.pipeline.crew_commands import Blame, DoTask, FreeStage, Send, Unfit, Unusable, UseState
 from starling.gossip.pipeline.crew_meeting import TURN_S
 from starling.gossip.pipeline.crew_step import FIRST_PATIENCE_S
 from starling.gossip.pipeline.owed import TURNS, Owed
-from starling.gossip.wire.schema import Forward, Piece, Ready, Told
+from starling.gossip.wire.schema import Forward, Piece, Ready, StepReport
 from tests.gossip.pipeline.crews import Engine, World, learned
 
 SEEDS = st.integers(0, 2**32)
@@ -86,7 +86,7 @@ def test_a_mute_stage_loses_its_assignment_and_its_work_is_repeated_by_the_next(
     assert watched(world, goal) == learned(stages, goal)
     assert all(freed == mute.peer for node in others for _, freed in node.freed)
     assert all("crew_torn" not in node.notes for node in world.nodes.values()), "the states went along to the other crew"
-    assert seats.place(world.claims[mute.peer], stages)[0] == 0, "it does not come after them"
+    assert stage_assignments.place(world.claims[mute.peer], stages)[0] == 0, "it does not come after them"
     assert set(world.blamed) <= {(mute.peer, "crew_mute")}
 
 
@@ -148,11 +148,11 @@ def test_a_single_false_accusation_frees_a_stage_once_and_is_no_fault_of_it():
     honest, liar = world.nodes["p0"], world.nodes["p2"]
     crew = honest.machine.company.name
     honest.machine.receive("p2", Ready(crew, 0, 0, 0, 0, False, freed=(1,)), world.now)
-    assert [each for each in honest.machine.parted((), world.now) if isinstance(each, FreeSeat)] == [], "it has not left"
-    assert [each.peer for each in honest.machine.parted(("p2",), world.now) if isinstance(each, FreeSeat)] == ["p1"]
+    assert [each for each in honest.machine.parted((), world.now) if isinstance(each, FreeStage)] == [], "it has not left"
+    assert [each.peer for each in honest.machine.parted(("p2",), world.now) if isinstance(each, FreeStage)] == ["p1"]
     honest.machine.joined(1000, b"12345678", ("p0", "p9", "p2"), world.now, carried=True)
     honest.machine.receive("p2", Ready(b"12345678", 0, 0, 0, 0, False, freed=(1,)), world.now)
-    assert [each for each in honest.machine.parted(("p2",), world.now) if isinstance(each, FreeSeat)] == []
+    assert [each for each in honest.machine.parted(("p2",), world.now) if isinstance(each, FreeStage)] == []
     honest.machine.receive("p9", Ready(b"12345678", 0, 0, 0, 0, False, freed=(0,)), world.now)
     assert honest.machine.parted(("p9",), world.now) == [], "of us we know better"
     assert world.blamed == []
@@ -185,13 +185,13 @@ def test_a_stage_follows_a_leaving_majority_without_blaming_anybody():
         said = honest.machine.receive(sender, Ready(crew, 0, 0, 0, 0, False, freed=(3,)), world.now)
         assert not [each for each in said if isinstance(each, Blame)]
     kinds = [type(each) for each in honest.machine.parted(("p3",), world.now)]
-    assert FreeSeat not in kinds, "that is the accused, who may move as it likes"
-    assert FreeSeat in [type(each) for each in honest.machine.parted(("p1",), world.now)]
+    assert FreeStage not in kinds, "that is the accused, who may move as it likes"
+    assert FreeStage in [type(each) for each in honest.machine.parted(("p1",), world.now)]
     other = World(4)
     assert other.run(other.safe, 60.0)
     waits = other.nodes["p0"].machine
     waits.receive("p1", Ready(waits.company.name, 0, 0, 0, 0, False, freed=(3,)), other.now)
-    assert FreeSeat not in [type(each) for each in waits.parted(("p2",), other.now)], "the one who said it is still here"
+    assert FreeStage not in [type(each) for each in waits.parted(("p2",), other.now)], "the one who said it is still here"
 
 
 @pytest.mark.parametrize(("reason", "freed", "blamed"), [("labels", {"p0", "p1"}, set()), ("shape", {"p1"}, {"p1"})])
@@ -301,10 +301,10 @@ def test_frames_of_future_steps_are_bounded_and_faults_in_them_do_not_end_the_no
     for micro in (9, 0):
         machine.receive("p1", Forward(crew, 1, 0, micro, b"x", b""), world.now)
     for step in range(1, 4):
-        machine.receive("p1", Told(crew, 1, step, 0.0), world.now)
+        machine.receive("p1", StepReport(crew, 1, step, 0.0), world.now)
     for step in (4, 5):
         with pytest.raises(RemoteProtocolError, match="crew_too_far_ahead"):
-            machine.receive("p1", Told(crew, 1, step, 0.0), world.now)
+            machine.receive("p1", StepReport(crew, 1, step, 0.0), world.now)
     world.nodes["p1"].mute = False
     world.run(lambda: bool(world.blamed), 10.0)
     assert set(world.blamed) == {("p1", "crew_no_such_neighbour")}

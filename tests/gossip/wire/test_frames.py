@@ -88,8 +88,8 @@ STATE = {
     "chunk": wire.Chunk(3, 1 << 18, b"\x00\x01values\xff"),
     "digests_query": wire.DigestsQuery(3, 64),
     "digests": wire.Digests(3, 64, bytes(range(32))),
-    "seat_query": wire.SeatQuery(2**60 + 7),
-    "seat_reply": wire.SeatReply(2**60 + 7, 2),
+    "seat_query": wire.StageQuery(2**60 + 7),
+    "seat_reply": wire.StageReply(2**60 + 7, 2),
 }
 CREW_ID = bytes(range(8))
 CREW = {
@@ -98,10 +98,10 @@ CREW = {
     "ready_frees": wire.Ready(CREW_ID, 0, 0, 820, 0, False, freed=(1,)),
     "forward": wire.Forward(CREW_ID, 3, 820, 7, b"\x01activation", b"\x00labels"),
     "backward": wire.Backward(CREW_ID, 3, 820, 7, b"\x01gradient"),
-    "told": wire.Told(CREW_ID, 3, 820, 0.25, 2.5, 0.0, 0, True),
-    "told_short": wire.Told(CREW_ID, 3, 820, 0.0),
+    "told": wire.StepReport(CREW_ID, 3, 820, 0.25, 2.5, 0.0, 0, True),
+    "told_short": wire.StepReport(CREW_ID, 3, 820, 0.0),
     "piece": wire.Piece(CREW_ID, 2, 820, 1 << 21, 1 << 20, b"\x00\x01bytes\xff"),
-    "kept": wire.Kept(CREW_ID, 2, 820),
+    "kept": wire.PieceStored(CREW_ID, 2, 820),
 }
 MESSAGES = {
     (lane, name): it

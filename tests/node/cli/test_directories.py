@@ -53,7 +53,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))  # `track` looks for modules in the current folder
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("starling.node.cli.look.is_lively", lambda _: True)
+    monkeypatch.setattr("starling.node.cli.inspect_node.is_lively", lambda _: True)
     (tmp_path / "file").write_text("hello")
     (tmp_path / "empty").mkdir()
     (tmp_path / "photos").mkdir()

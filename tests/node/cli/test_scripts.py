@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from starling.gossip.errors import ConfigError
-from starling.node import operate
+from starling.node import run_directory
 from starling.node.cli.main import main
 from starling.node.config.schema import Manifest, NodeConfig, TaskSection
 from starling.node.engine import offline
@@ -46,7 +46,7 @@ def test_a_manifest_of_scripts_is_checked_and_needs_no_start_until_it_is_created
 
 def test_a_created_manifest_of_scripts_is_shown(here, capsys):
     manifest = Manifest(task=TaskSection(kind="script", start="begin.safetensors", metric="accuracy"))
-    operate.create(here / "n", manifest, NodeConfig())
+    run_directory.create(here / "n", manifest, NodeConfig())
     capsys.readouterr()
     assert main(["config", "show", "manifest", "--dir", "n"]) == 0
     shown = capsys.readouterr().out
@@ -66,7 +66,7 @@ def test_a_created_manifest_of_scripts_is_shown(here, capsys):
     ids=["eval", "convert", "ask"],
 )
 def test_the_model_of_a_node_that_does_not_run_is_evaluated_by_no_command(here, use):
-    operate.create(here / "n", Manifest(task=TaskSection(kind="script", start="begin.safetensors")), NodeConfig())
+    run_directory.create(here / "n", Manifest(task=TaskSection(kind="script", start="begin.safetensors")), NodeConfig())
     with pytest.raises(ConfigError, match=r"which only they have; .*`starling export MODEL\.safetensors`") as raised:
         use(here / "n", here / "begin.safetensors")
     assert "\n" not in str(raised.value)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import ConfigError, RemoteProtocolError
+from starling.node.config import descriptions, toml
 from starling.node.config import manifest as manifests
-from starling.node.config import toml, words
 from starling.node.config.overlay import check_members
 from starling.node.config.parts import convert
 from starling.node.config.schema import Manifest
@@ -316,4 +316,4 @@ def test_an_average_of_all_members_notes_its_lossy_codecs(codecs, said):
         exact = re.findall("--set (\\S+)", about[0].replace("`", " "))
         assert not any("average_every" in each for each in manifests.check(toml.apply_set(swept, exact)))
     assert not any("average_every" in each for each in manifests.check(toml.apply_set(swept, ["overlay.average_every=0", "overlay=ring"])))
-    assert ("exact" in dict(words.sections(swept))["sends"]) == (not said)
+    assert ("exact" in dict(descriptions.sections(swept))["sends"]) == (not said)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from starling.node.catalogues import TRAINERS, WORK
 from starling.node.cli.main import starling
-from starling.node.config import maturity, toml, words
+from starling.node.config import descriptions, maturity, toml
 from starling.node.config.parts import KINDS
 from starling.node.config.presets import PRESETS
 from starling.node.config.schema import Manifest, NodeConfig
@@ -97,8 +97,8 @@ def test_the_settings_name_experimental_choices_of_each_key(key):
 
 def test_experimental_parts_are_named_to_creator_and_members(tmp_path):
     plain, tried = Manifest(), toml.apply_set(Manifest(), ["mix=d2", "overlay=ring", "crew.stages=2"])
-    assert "experimental" not in dict(words.sections(plain))
-    assert dict(words.sections(tried))["experimental"] == "mix.kind = d2, crew.stages = 2"
+    assert "experimental" not in dict(descriptions.sections(plain))
+    assert dict(descriptions.sections(tried))["experimental"] == "mix.kind = d2, crew.stages = 2"
     file = tmp_path / "d2.toml"
     file.write_text('[mix]\nkind = "d2"\n[overlay]\nkind = "ring"\n')
     shown = CliRunner().invoke(starling, ["manifest", "check", str(file)])

@@ -86,18 +86,18 @@ def test_a_custom_task_s_model_counts_after_its_creation():
 def test_a_limit_of_the_address_space_limits_memory(monkeypatch):
     taken = psutil.Process().memory_info().vms
     monkeypatch.setattr(memory.platform, "address_space", lambda: taken + (256 << 20))
-    assert 128 << 20 < memory.there() <= 256 << 20
+    assert 128 << 20 < memory.available() <= 256 << 20
     monkeypatch.setattr(memory.platform, "address_space", lambda: taken // 2)
-    assert memory.there() == 0
+    assert memory.available() == 0
     monkeypatch.setattr(memory.platform, "address_space", lambda: None)
-    assert memory.there() > 256 << 20
+    assert memory.available() > 256 << 20
 
 
 def test_an_engine_refuses_before_it_makes_the_task(monkeypatch):
     made = []
-    monkeypatch.setattr(memory, "there", lambda: GB // 2)
+    monkeypatch.setattr(memory, "available", lambda: GB // 2)
     monkeypatch.setattr("starling.node.engine.local.placing.task", lambda *it: made.append(it))
-    reply = engines.Worker().handle(engines.opening(engines.manifest(params={"hidden": 65_536, "batch_size": 65_536})))
+    reply = engines.Worker().handle(engines.open_request(engines.manifest(params={"hidden": 65_536, "batch_size": 65_536})))
     assert isinstance(reply, calls.Refused)
     assert reply.kind == "config"
     assert "needs at least" in reply.reason
@@ -105,9 +105,9 @@ def test_an_engine_refuses_before_it_makes_the_task(monkeypatch):
 
 
 def test_an_engine_refuses_a_model_whose_copies_would_not_fit(monkeypatch):
-    monkeypatch.setattr(memory, "there", lambda: 70_000)  # four times 4,810 numbers are more
+    monkeypatch.setattr(memory, "available", lambda: 70_000)  # four times 4,810 numbers are more
     monkeypatch.setattr(memory.sizes, "of", lambda task: None)
-    reply = engines.Worker().handle(engines.opening(engines.manifest()))
+    reply = engines.Worker().handle(engines.open_request(engines.manifest()))
     assert isinstance(reply, calls.Refused)
     assert "a model of 19 kB" in reply.reason
 
@@ -116,7 +116,7 @@ def test_a_check_of_a_manifest_warns_of_too_little_memory(tmp_path, capsys, monk
     """It does not refuse, since this machine need not be a member's."""
     file = tmp_path / "m.toml"
     file.write_text("[task]\nhidden = 65536\nbatch_size = 65536\n")
-    monkeypatch.setattr(memory, "there", lambda: GB)
+    monkeypatch.setattr(memory, "available", lambda: GB)
     assert main(["manifest", "check", str(file)]) == 0
     said = capsys.readouterr().err
     assert "note: task: needs at least" in said
@@ -139,6 +139,6 @@ def test_memory_limits_of_containers_and_units_count(tmp_path, own, files, there
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "own").write_text(own)
-    found = memory.there(tmp_path, tmp_path / "own")
+    found = memory.available(tmp_path, tmp_path / "own")
     assert found == there if there is not None else found > GB // 2
-    assert memory.there(tmp_path, tmp_path / "nothing") > GB // 2
+    assert memory.available(tmp_path, tmp_path / "nothing") > GB // 2

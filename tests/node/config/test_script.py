@@ -4,7 +4,7 @@ import pytest
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
-from starling.node.config import fingerprint, memory, room, script, words
+from starling.node.config import descriptions, fingerprint, memory, memory_estimate, script
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig, TaskSection
 from starling.node.config.toml import apply_set
@@ -104,17 +104,17 @@ def test_the_caller_s_fingerprint_is_kept():
     lines = ("metric loss, lower is better", "model 1000000 1 " + "ab" * 16, "float32 trained 1000000 w")
     manifest = Manifest(task=TaskSection(kind="script", fingerprint=lines))
     assert fingerprint.sealed(manifest, "").task.fingerprint == lines
-    assert room.parameters(manifest) == 1_000_000
+    assert memory_estimate.parameters(manifest) == 1_000_000
 
 
 def test_memory_is_estimated_from_the_initial_model_without_a_fingerprint():
-    assert room.parameters(agreed(f"task.start={START}")) == 1_000_000
-    assert room.parameters(agreed()) is None
+    assert memory_estimate.parameters(agreed(f"task.start={START}")) == 1_000_000
+    assert memory_estimate.parameters(agreed()) is None
     assert memory.objection(agreed(), 1) == ""
 
 
 def test_a_script_swarm_is_described_in_words():
-    said = dict(words.sections(agreed(f"task.start={START}")))
+    said = dict(descriptions.sections(agreed(f"task.start={START}")))
     assert said["learns"] == "what its members' scripts train, from a given model"
     assert said["steps"].endswith("batches of the scripts")
 

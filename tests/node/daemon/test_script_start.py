@@ -8,11 +8,11 @@ import trio
 from msgspec import structs
 
 from starling.gossip.errors import ConfigError
-from starling.node import operate
+from starling.node import run_directory
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig, TaskSection
 from starling.node.config.toml import apply_set
-from starling.node.daemon.app import Fetching, Node, Opening
+from starling.node.daemon.app import Fetching, Node, OpeningTask
 from starling.node.daemon.context import Machine, NodeSetup
 from starling.node.daemon.events import Events
 from starling.node.daemon.observe.snapshot import take_snapshot
@@ -34,11 +34,11 @@ class Engine:
     """Records the call that opens it, and never answers."""
 
     def __init__(self):
-        self.opening = None
+        self.open_request = None
 
     async def call(self, request):
         assert isinstance(request, calls.Open)
-        self.opening = request
+        self.open_request = request
         await trio.sleep_forever()
 
 
@@ -51,7 +51,7 @@ def created(folder, *assignments):
     """Create a swarm in a directory and return it."""
     (folder / "begin.safetensors").write_bytes(DATA)
     manifest = Manifest(task=TaskSection(kind="script", start=str(folder / "begin.safetensors"), fingerprint=LINES))
-    place, _ = operate.create(folder / "creator", apply_set(manifest, assignments), NodeConfig(linger_s=1e6))
+    place, _ = run_directory.create(folder / "creator", apply_set(manifest, assignments), NodeConfig(linger_s=1e6))
     return place
 
 
@@ -102,7 +102,7 @@ def test_a_created_swarm_of_scripts_is_unchanged_when_read_again(tmp_path):
     assert place.start.read_bytes() == DATA
     assert place.read_config().start == "", "the run directory has it, wherever the creator's file goes"
     assert manifests.from_bytes(manifests.to_bytes(manifest), place.swarm(), "peer") == manifest
-    again, _ = operate.create(tmp_path / "again", manifest, NodeConfig(start=str(place.start)))
+    again, _ = run_directory.create(tmp_path / "again", manifest, NodeConfig(start=str(place.start)))
     assert again.start.read_bytes() == DATA
     assert again.read_manifest().task == manifest.task
 
@@ -111,13 +111,13 @@ def test_an_initial_file_already_in_the_run_directory_is_not_copied(tmp_path):
     place = RunDir.create(tmp_path / "n")
     place.start.write_bytes(DATA)
     before = place.start.stat().st_ino
-    operate.create(tmp_path / "n", Manifest(task=TaskSection(kind="script", start=str(place.start))), NodeConfig())
+    run_directory.create(tmp_path / "n", Manifest(task=TaskSection(kind="script", start=str(place.start))), NodeConfig())
     assert place.start.stat().st_ino == before
 
 
 def test_without_a_start_nothing_is_written(tmp_path):
     with pytest.raises(ConfigError, match=r"task\.start: .*none is named"):
-        operate.create(tmp_path / "n", Manifest(task=TaskSection(kind="script")), NodeConfig())
+        run_directory.create(tmp_path / "n", Manifest(task=TaskSection(kind="script")), NodeConfig())
     assert not (tmp_path / "n").exists()
 
 
@@ -128,15 +128,15 @@ async def test_a_newcomer_fetches_manifest_and_start_and_opens_its_engine_with_i
     member = joined(tmp_path / "member", creator)
     (first, _), (second, engine) = node_of(hub, creator, swarm), node_of(hub, member, swarm)
     async with running(first, second):
-        await until(lambda: engine.opening is not None)
+        await until(lambda: engine.open_request is not None)
         assert member.start.read_bytes() == DATA
-        assert engine.opening.start == str(member.start)
+        assert engine.open_request.start == str(member.start)
         assert member.read_manifest() == creator.read_manifest()
         assert [event.name for event in second.events.recent][-2:] == ["start_fetching", "start_fetched"]
         third = joined(tmp_path / "third", member)  # the second of these is the only peer
         node, engine = node_of(hub, third, swarm)
         async with running(node):
-            await until(lambda: engine.opening is not None)
+            await until(lambda: engine.open_request is not None)
             assert third.start.read_bytes() == DATA
 
 
@@ -149,7 +149,7 @@ async def test_a_restart_with_a_damaged_initial_model_fetches_the_damaged_chunks
     member.start.write_bytes(b"x" + DATA[1:])
     (first, _), (second, engine) = node_of(hub, creator, swarm), node_of(hub, member, swarm)
     async with running(first, second):
-        await until(lambda: engine.opening is not None)
+        await until(lambda: engine.open_request is not None)
         assert member.start.read_bytes() == DATA
         assert first.network.total_traffic.bytes_sent < 1.5e6, "one chunk of three"
 
@@ -167,10 +167,10 @@ async def test_the_status_says_what_a_newcomer_waits_for(tmp_path):
         assert (shown.task, shown.problem) == ("script", None)
         await trio.sleep(1000.0)
         assert isinstance(first.phase, Fetching), "a creator waits for members that have it"
-        assert engine.opening is None
+        assert engine.open_request is None
         creator.start.write_bytes(DATA)  # as the error line says
-        await until(lambda: engine.opening is not None)
-        assert isinstance(first.phase, Opening)
+        await until(lambda: engine.open_request is not None)
+        assert isinstance(first.phase, OpeningTask)
         assert sorted(each.name for each in creator.path.glob("start*")) == ["start.safetensors"]
 
 
@@ -180,8 +180,8 @@ async def test_an_engine_that_waits_for_a_script_is_never_given_up(tmp_path):
     node, engine = node_of(MemoryHub(), creator, creator.swarm())
     async with running(node):
         await trio.sleep(50_000.0)
-        assert isinstance(node.phase, Opening)
-        assert engine.opening is not None
+        assert isinstance(node.phase, OpeningTask)
+        assert engine.open_request is not None
         assert "engine_restarting" not in {event.name for event in node.events.recent}
 
 
@@ -193,8 +193,8 @@ async def test_without_a_run_directory_the_settings_give_the_initial_file(tmp_pa
     config = structs.replace(node.setup.config, start="elsewhere")
     node.setup = replace(node.setup, store=MemoryStore(node.manifest), config=config)
     async with running(node):
-        await until(lambda: engine.opening is not None)
-        assert engine.opening.start == "elsewhere"
+        await until(lambda: engine.open_request is not None)
+        assert engine.open_request.start == "elsewhere"
 
 
 @virtual
@@ -205,4 +205,4 @@ async def test_settings_about_local_steps_are_refused_before_anything_is_fetched
     with pytest.raises(BaseExceptionGroup) as raised:
         await node.run()
     assert raised.group_contains(ConfigError, match=r"privacy\.noise: ")
-    assert engine.opening is None
+    assert engine.open_request is None

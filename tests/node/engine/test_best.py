@@ -9,15 +9,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 from starling.gossip.errors import ConfigError
-from starling.node import operate
-from starling.node.attach import Attached
+from starling.node import run_directory
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import tensor_file
 from starling.node.engine.best import NAME, Best
 from starling.node.engine.measured_model import MeasuredModel
 from starling.node.engine.worker import Worker
+from starling.node.node_handle import Attached
 from starling.node.rpc import calls
-from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
+from tests.harness.engines import done, manifest, open_request, opened, refused_as, x_of
 
 
 def best(folder, *, swarm="s", higher=True, large=False):
@@ -126,7 +126,7 @@ def test_an_engine_keeps_the_model_that_it_measured(tmp_path):
         assert held.keys() == measured.keys()
         assert all(torch.equal(held[name], measured[name]) for name in held)
     again = Worker()
-    reply = again.handle(opening(agreed, checkpoint=tmp_path / "c"))
+    reply = again.handle(open_request(agreed, checkpoint=tmp_path / "c"))
     assert (reply.best, reply.best_round) == (good.value, 1)
     assert not x_of(again).any()
 
@@ -138,7 +138,7 @@ def test_without_a_checkpoint_nothing_is_stored():
 
 @pytest.mark.slow
 def test_the_best_model_of_a_node_that_has_ended_is_exported_without_its_engine(tmp_path):
-    place, _ = operate.create(tmp_path / "n", Manifest(), NodeConfig())
+    place, _ = run_directory.create(tmp_path / "n", Manifest(), NodeConfig())
     with pytest.raises(ConfigError, match=r"--best: .* has no evaluated model yet; leave --best out"):
         Attached(place.path).export(tmp_path / "b.safetensors", best=True)
     ours = Best(place.best, swarm="s", schema="m", higher_is_better=True)

@@ -12,7 +12,7 @@ from starling.node.config.schema import CompressSection, OptimizerSection, Overl
 from starling.node.engine import tensor_file
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, manifest, opened, opening, refused_as, run, x_of
+from tests.harness.engines import done, manifest, open_request, opened, refused_as, run, x_of
 from tests.harness.sections import taken
 
 COMPRESS = taken(CompressSection, select="chunk_top_k", ratio=0.1, response="spread2")
@@ -55,7 +55,7 @@ def test_all_nodes_have_equal_new_outer_parameters_after_a_round(engines):
     first = x_of(engines["a"]).clone()
     for round_ in range(2):
         published = trained(engines, round_)
-        assert not any(reply.parted for reply in mixed(engines, published, round_).values())
+        assert not any(reply.diverged for reply in mixed(engines, published, round_).values())
         assert all(torch.equal(x_of(engine), x_of(engines["a"])) for engine in engines.values())
         assert len({anchor_digest(engine.replica.x) for engine in engines.values()}) == len(engines)
     assert not torch.equal(x_of(engines["a"]), first)
@@ -75,7 +75,7 @@ def closed(engines, first):
     """Deliver all messages of `first` and later rounds until the round before no longer changes; return the last replies to Mix."""
     for round_ in range(first, first + DEPTH + 1):
         replies = mixed(engines, trained(engines, round_), round_)
-        assert round_ == first + DEPTH or not any(reply.parted for reply in replies.values())
+        assert round_ == first + DEPTH or not any(reply.diverged for reply in replies.values())
     return replies
 
 
@@ -94,10 +94,10 @@ def test_a_late_message_is_added_to_its_own_round_bit_for_bit(engines, after):
     following = trained(engines, 1 + after)
     for name in "bc":
         assert late(engines[name], "a", published["a"]) == calls.Done()
-    assert not any(reply.parted for reply in mixed(engines, following, 1 + after).values())
+    assert not any(reply.diverged for reply in mixed(engines, following, 1 + after).values())
     assert one_anchor(engines)
     for round_ in range(2 + after, 5 + after):
-        assert not any(reply.parted for reply in mixed(engines, trained(engines, round_), round_).values())
+        assert not any(reply.diverged for reply in mixed(engines, trained(engines, round_), round_).values())
         assert one_anchor(engines)
 
 
@@ -156,28 +156,28 @@ def test_a_single_diverged_node_is_reported_and_the_others_are_not(engines):
     """Once the round in which it diverged no longer changes."""
     mixed(engines, trained(engines), missed={("b", "a")})
     replies = closed(engines, 1)
-    assert {name: reply.parted for name, reply in replies.items() if reply.parted} == {"b": ("a", "c", "d")}
+    assert {name: reply.diverged for name, reply in replies.items() if reply.diverged} == {"b": ("a", "c", "d")}
 
 
 def test_with_two_equal_groups_one_is_reported_as_diverged(engines):
     mixed(engines, trained(engines), missed={("b", "a"), ("c", "a")})
     assert torch.equal(x_of(engines["b"]), x_of(engines["c"]))
     replies = closed(engines, 1)
-    assert {name for name, reply in replies.items() if reply.parted} in ({"b", "c"}, {"a", "d"})
+    assert {name for name, reply in replies.items() if reply.diverged} in ({"b", "c"}, {"a", "d"})
 
 
 def test_the_most_common_outer_parameters_count_without_an_absolute_majority(engines):
     """Otherwise several nodes that each missed a message would stay diverged for ever."""
     mixed(engines, trained(engines), missed={("b", "a"), ("c", "d")})
     replies = closed(engines, 1)
-    assert {name: reply.parted for name, reply in replies.items() if reply.parted} == {"b": ("a", "d"), "c": ("a", "d")}
+    assert {name: reply.diverged for name, reply in replies.items() if reply.diverged} == {"b": ("a", "d"), "c": ("a", "d")}
 
 
 def test_a_single_vote_is_no_majority():
     """Two members with different outer parameters: neither is a majority."""
     engines = {name: opened(AGREED, shard, name) for shard, name in enumerate("ab")}
     mixed(engines, trained(engines), missed={("b", "a")})
-    assert not any(reply.parted for reply in closed(engines, 1).values())
+    assert not any(reply.diverged for reply in closed(engines, 1).values())
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_installing_a_model_clears_the_residual(engines):
     assert torch.equal(engines["a"].replica.x, x_of(engines["b"]))
     for round_ in range(1, 4):  # its newest outer parameters may still change, unlike those of the closed round
         mixed(engines, trained(engines, round_), round_)
-    assert not any(reply.parted for reply in mixed(engines, trained(engines, 4), 4).values())
+    assert not any(reply.diverged for reply in mixed(engines, trained(engines, 4), 4).values())
 
 
 def test_without_a_peer_a_node_goes_on_alone():
@@ -274,5 +274,5 @@ def test_without_a_peer_a_node_goes_on_alone():
 
 
 def test_noise_on_messages_that_add_up_is_refused():
-    asked = msgspec.structs.replace(opening(AGREED), privacy=PrivacySection(exchange_noise=0.1))
+    asked = msgspec.structs.replace(open_request(AGREED), privacy=PrivacySection(exchange_noise=0.1))
     refused_as("config", run(Worker(clock=lambda: 0.0), asked), "privacy.exchange_noise")

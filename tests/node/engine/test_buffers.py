@@ -12,7 +12,7 @@ from starling.node.rpc import calls
 from starling.node.simulate.matrix.problem import problem
 from starling.node.tasks.api import Source
 from starling.node.tasks.evaluate import evaluate
-from tests.harness.engines import done, every, exchange, manifest, opened, opening, x_of
+from tests.harness.engines import done, every, exchange, manifest, open_request, opened, x_of
 from tests.harness.networks import NETWORKS, Pictures
 
 PICTURES = "tests.harness.networks:Pictures"
@@ -112,7 +112,7 @@ def test_a_model_with_buffers_reports_the_number_of_exchanged_parameters():
     engine = opened(pictures("tied"))
     trainable = 16 * 16 + 16 + 16 + 16 * 10 + 10
     assert engine.vector.numel() == trainable
-    assert isinstance(engine.handle(opening(pictures("tied"))), calls.Refused)
+    assert isinstance(engine.handle(open_request(pictures("tied"))), calls.Refused)
 
 
 def test_the_matrix_simulation_trains_and_scores_as_a_node_does():

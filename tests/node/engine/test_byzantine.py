@@ -11,7 +11,7 @@ from starling.node.config.schema import CompressSection, MixSection, OptimizerSe
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.attack_scenes import targeting
-from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, run
+from tests.harness.engines import done, every, exchange, manifest, open_request, opened, refused_as, run
 
 EXACT = CompressSection(select="full", request="identity", response="identity")
 BOTH_ENDS = pytest.mark.parametrize(("me", "other"), [("a", "b"), ("c", "b")], ids=["initiator", "responder"])
@@ -24,7 +24,7 @@ def agreed(mix="dsgd", clip=0.0, **given):
 
 def reply_to(swarm, attack, node="a", shard=0, privacy=PrivacySection(), **params):  # noqa: B008
     engine = Worker(clock=lambda: 0.0)
-    call = msgspec.structs.replace(opening(swarm, shard, node), attack=attack, attack_params=params, privacy=privacy)
+    call = msgspec.structs.replace(open_request(swarm, shard, node), attack=attack, attack_params=params, privacy=privacy)
     return engine, engine.handle(call)
 
 

@@ -9,7 +9,7 @@ from starling.node.engine import tensor_file
 from starling.node.engine.checkpoint import Checkpoint, Checkpoints
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, state_of, x_of
+from tests.harness.engines import done, every, exchange, manifest, open_request, opened, refused_as, state_of, x_of
 
 ADAMW = OptimizerSection(kind="adamw", lr=1e-3)
 GROUPS = OptimizerSection(kind="adamw", lr=1e-3, weight_decay=0.1, decay="matrices", warmup=0.05)
@@ -35,7 +35,7 @@ def test_a_resumed_node_continues_bit_for_bit(tmp_path, optimizer):
             done(engine, calls.Mix(turn))
     done(first, calls.Stop())
     second = Worker()
-    reply = second.handle(opening(agreed, checkpoint=tmp_path / "c"))
+    reply = second.handle(open_request(agreed, checkpoint=tmp_path / "c"))
     assert (reply.resumed, reply.round, reply.figures.local_steps) == (True, 3, 15)
     for turn in range(3, 6):
         done(second, calls.Train(turn, 5))
@@ -101,7 +101,7 @@ def test_with_no_readable_checkpoint_the_node_names_a_remedy_and_changes_nothing
     with pytest.raises(ConfigError, match=r"c: .*not written by Starling.*\(mv ") as error:
         files(path).load()
     assert "\n" not in str(error.value)
-    reply = Worker().handle(opening(manifest(), checkpoint=path))
+    reply = Worker().handle(open_request(manifest(), checkpoint=path))
     refused_as("config", reply, "mv")
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"c": b"precious", "c.previous": b"too"}
 

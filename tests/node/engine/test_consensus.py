@@ -178,11 +178,11 @@ def test_gpu_use_is_read_once_a_second_and_driver_errors_are_ignored(monkeypatch
     monkeypatch.setattr(torch.cuda, "utilization", driver.utilization)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 1 << 30)
     gpu = Gpu("cuda", lambda: now.s)
-    assert gpu.look() == gpu.look() == (0.33, 1 << 30)
+    assert gpu.poll() == gpu.poll() == (0.33, 1 << 30)
     assert driver.asked == 1
     now.s, driver.broken = 1.5, True
-    assert gpu.look() == (None, 1 << 30)
+    assert gpu.poll() == (None, 1 << 30)
     monkeypatch.setattr(devices, "pynvml", None)
     now.s = 3.0
-    assert gpu.look() == (None, 1 << 30)
-    assert Gpu("cpu", lambda: now.s).look() == (None, None)
+    assert gpu.poll() == (None, 1 << 30)
+    assert Gpu("cpu", lambda: now.s).poll() == (None, None)

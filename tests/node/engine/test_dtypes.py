@@ -12,7 +12,7 @@ from starling.node.engine import tensor_file
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.simulate.matrix.problem import problem
-from tests.harness.engines import done, every, exchange, island, manifest, opened, opening, refused_as, x_of
+from tests.harness.engines import done, every, exchange, island, manifest, open_request, opened, refused_as, x_of
 from tests.harness.side_tasks import MODELS
 
 KIND = "tests.harness.side_tasks:Beside"
@@ -85,7 +85,7 @@ def test_an_export_has_the_model_s_dtypes_and_is_a_valid_initial_model(network, 
 @pytest.mark.parametrize("network", ["mixed", "complex"])
 def test_micro_batches_add_up_in_the_vectors_precision(network):
     whole, parts = opened(agreed(network)), Worker(clock=lambda: 0.0)
-    call = opening(agreed(network))
+    call = open_request(agreed(network))
     done(parts, structs.replace(call, numerics=structs.replace(call.numerics, micro_batch=8)))
     for each in (whole, parts):
         done(each, calls.Train(0, 1))
@@ -129,7 +129,7 @@ def test_float64_models_are_bound_as_before():
 
 @pytest.mark.slow
 def test_private_gradients_of_mixed_models_are_of_the_models_numbers():
-    call = opening(agreed("mixed"))
+    call = open_request(agreed("mixed"))
     engine = Worker(clock=lambda: 0.0)
     done(engine, structs.replace(call, privacy=structs.replace(call.privacy, noise=0.01)))
     before = x_of(engine).clone()
@@ -139,5 +139,7 @@ def test_private_gradients_of_mixed_models_are_of_the_models_numbers():
 
 def test_an_unsupported_dtype_gives_one_line():
     refused_as(
-        "config", Worker().handle(opening(agreed("float8"))), "parameter inner.weight is float8_e4m3fn, which is not trained here; make"
+        "config",
+        Worker().handle(open_request(agreed("float8"))),
+        "parameter inner.weight is float8_e4m3fn, which is not trained here; make",
     )

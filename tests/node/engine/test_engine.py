@@ -12,7 +12,7 @@ from starling.node.engine.late_join import KEPT_S
 from starling.node.engine.schedules import schedule
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, state_of, x_of
+from tests.harness.engines import done, every, exchange, manifest, open_request, opened, refused_as, state_of, x_of
 
 EVERY_CALL = (
     calls.Train(0, 1),
@@ -45,12 +45,12 @@ def test_before_open_every_call_is_refused(call):
 
 def test_open_describes_the_task_and_works_once():
     engine = Worker()
-    reply = engine.handle(opening(manifest()))
+    reply = engine.handle(open_request(manifest()))
     assert isinstance(reply, calls.Opened)
     assert (reply.parameters, reply.metric, reply.higher_is_better, reply.device) == (4810, "accuracy", True, "cpu")
     assert (reply.resumed, reply.round, reply.figures.local_steps) == (False, 0, 0)
     assert reply.samples > 0
-    again = engine.handle(opening(manifest()))
+    again = engine.handle(open_request(manifest()))
     refused_as("state", again)
 
 
@@ -62,7 +62,7 @@ def test_open_describes_the_task_and_works_once():
     ],
 )
 def test_user_errors_are_refused_in_one_line_with_the_key(agreed, word):
-    reply = Worker().handle(opening(agreed))
+    reply = Worker().handle(open_request(agreed))
     refused_as("config", reply, word)
 
 
@@ -79,7 +79,7 @@ def test_training_is_sliced_so_that_a_call_waits_for_one_local_step():
     for _ in range(4):
         assert engine.busy
         assert engine.step() is None
-        assert isinstance(engine.handle(calls.Snapshot()), calls.Held)
+        assert isinstance(engine.handle(calls.Snapshot()), calls.SnapshotInfo)
     trained = engine.step()
     assert isinstance(trained, calls.Trained)
     assert (trained.round, trained.figures.local_steps, trained.undone) == (3, 5, 0)
@@ -196,7 +196,7 @@ def test_an_unread_snapshot_is_deleted_at_a_save():
     """A snapshot is as large as the model; it is retained while somebody still reads it, however slowly."""
     now = [0.0]
     engine = Worker(clock=lambda: now[0])
-    done(engine, opening(manifest()))
+    done(engine, open_request(manifest()))
     held = done(engine, calls.Snapshot())
 
     def read():

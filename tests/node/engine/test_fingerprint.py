@@ -11,14 +11,14 @@ from torch import nn
 
 import starling
 from starling.gossip.errors import ConfigError
-from starling.node import operate
+from starling.node import run_directory
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import FINGERPRINT_CHARACTERS, FINGERPRINT_LINES, Manifest, NodeConfig
 from starling.node.engine import fingerprint
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import opening, refused_as
+from tests.harness.engines import open_request, refused_as
 
 
 class Net(nn.Module):
@@ -230,21 +230,21 @@ def test_creation_writes_the_fingerprint_and_a_node_with_another_model_does_not_
     name = "fingerprinted_task"
     (tmp_path / f"{name}.py").write_text(MODULE.format(width=1))
     wanted = toml.apply_set(Manifest(), [f"task={name}:net", "partition=iid"])
-    place, _ = operate.create(tmp_path / "n", wanted, NodeConfig(trust=True))
+    place, _ = run_directory.create(tmp_path / "n", wanted, NodeConfig(trust=True))
     created = place.read_manifest()
     assert created.task.fingerprint[-2:] == ("float32 trained 1x3 weight", "float32 trained 1 bias")
-    call = structs.replace(opening(created), code=str(tmp_path))
+    call = structs.replace(open_request(created), code=str(tmp_path))
     assert isinstance(Worker().handle(call), calls.Opened)
     (tmp_path / f"{name}.py").write_text(MODULE.format(width=12))
     del sys.modules[name]
     refused_as("config", Worker().handle(call), "weight has shape (12, 3), the swarm's has (1, 3); ask the creator")
     (tmp_path / f"{name}.py").write_text("import starling\ndef net() -> starling.Task:\n    raise OSError('no weights')\n")
     with pytest.raises(ConfigError, match=rf"task\.kind: '{name}:net'.*no weights.*line 3") as caught:
-        operate.create(tmp_path / "m", created, NodeConfig(trust=True))
+        run_directory.create(tmp_path / "m", created, NodeConfig(trust=True))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "m").exists()
 
 
 def test_built_in_tasks_need_no_fingerprint(tmp_path):
-    place, _ = operate.create(tmp_path / "n", Manifest(), NodeConfig())
+    place, _ = run_directory.create(tmp_path / "n", Manifest(), NodeConfig())
     assert place.read_manifest().task.fingerprint == ()

@@ -22,7 +22,7 @@ from starling.node.engine.forecast.operations import Operation, operations
 from starling.node.engine.forecast.step import forecast
 from starling.node.engine.forecast.timing import apart, kernels
 from starling.node.engine.local.local_step import GradientStep
-from starling.node.engine.local.opening import trainer_of
+from starling.node.engine.local.trainer_setup import trainer_of
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.vectors import GradientWindow
 from starling.node.rpc import calls

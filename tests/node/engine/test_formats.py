@@ -9,8 +9,7 @@ import torch
 import starling
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from starling.node import operate
-from starling.node.attach import Attached
+from starling.node import run_directory
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
@@ -18,6 +17,7 @@ from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import model_file, offline
 from starling.node.engine.worker import Worker
 from starling.node.identity import Identity
+from starling.node.node_handle import Attached
 from starling.node.rpc import calls
 from starling.node.status.card import card
 from starling.node.status.snapshot import VERSION, StatusSnapshot
@@ -50,7 +50,7 @@ TOKENS = torch.arange(32).reshape(2, 16)
 def trained(folder, kind):
     """The run directory of a node that has trained, saved and ended; and its model, made by the task."""
     keys = [f"task={kind}", "partition=iid", "pace.local_steps=3", "task.batch_size=4", "optimizer.lr=0.5"]
-    place, _ = operate.create(folder / "n", toml.apply_set(Manifest(), keys), NodeConfig(device="cpu", trust=True, shard=0))
+    place, _ = run_directory.create(folder / "n", toml.apply_set(Manifest(), keys), NodeConfig(device="cpu", trust=True, shard=0))
     agreed, me, engine = place.read_manifest(), Identity.load_or_create(place.key).peer_id, Worker()
     shard = manifests.shard_of(agreed, 0, me)
     done(engine, calls.Open(agreed, "", shard, "cpu", 1, str(place.checkpoint), me))

@@ -11,7 +11,7 @@ from starling.node.engine.local.hooked_step import NoHooks, stepped_of
 from starling.node.rpc import calls
 from starling.node.tasks.api import Stepped
 from starling.node.tasks.digits import Digits
-from tests.harness.engines import done, manifest, opened, opening, refused_as, run, x_of
+from tests.harness.engines import done, manifest, open_request, opened, refused_as, run, x_of
 
 TASK = '''
 from dataclasses import dataclass
@@ -154,7 +154,7 @@ def opened_with(agreed, **changes):
     from starling.node.engine.worker import Worker
 
     engine = Worker(clock=lambda: 0.0)
-    reply = run(engine, structs.replace(opening(agreed), **changes))
+    reply = run(engine, structs.replace(open_request(agreed), **changes))
     assert isinstance(reply, calls.Opened), reply
     return engine
 
@@ -175,7 +175,7 @@ def test_hooks_are_refused_by_name_where_steps_cannot_call_them(steps, agreed, c
         whole = manifest(kind, nodes=1, **agreed) if agreed else plain(kind)
         if kind == "watched:Free" and "ranks" in changes:
             continue  # it would start another process here
-        reply = run(Worker(clock=lambda: 0.0), structs.replace(opening(whole), **changes))
+        reply = run(Worker(clock=lambda: 0.0), structs.replace(open_request(whole), **changes))
         if kind == "watched:Watched":
             refused_as("config", reply, f"{said}, for which end_step of the task cannot be called")
         else:

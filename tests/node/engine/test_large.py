@@ -17,7 +17,7 @@ from starling.node.config import large
 from starling.node.config.schema import CompressSection, Manifest, MixSection, OptimizerSection, TaskSection
 from starling.node.engine.local import local_model
 from starling.node.rpc import calls
-from tests.harness.engines import Inside, opening
+from tests.harness.engines import Inside, open_request
 from tests.harness.sections import taken
 
 PARTS = 4
@@ -95,7 +95,7 @@ def test_exchanges_as_long_as_local_steps_send_fewer_coordinates(work_s, fewer, 
     agreed = memory.manifest("flows+whole", 20_000, tmp_path)
     agreed = structs.replace(agreed, compress=CompressSection())
     ends = [
-        Inside(opening(agreed, shard, label), itertools.count(0.0, 1.0).__next__, itertools.count(0.0, work_s).__next__)
+        Inside(open_request(agreed, shard, label), itertools.count(0.0, 1.0).__next__, itertools.count(0.0, work_s).__next__)
         for shard, label in enumerate(("hub", "peer"))
     ]
     sent = []
@@ -119,7 +119,7 @@ def test_flows_in_fragments_agree_at_both_ends_and_are_settled_and_revoked(large
     monkeypatch.setattr(local_model, "LARGE", 1000 if large_ else 1 << 20)
     agreed = memory.manifest("flows", 20_000, tmp_path)
     agreed = structs.replace(agreed, compress=taken(CompressSection, select="fragment", parts=PARTS))
-    one, other = (Inside(opening(agreed, shard, label)) for shard, label in enumerate(("hub", "peer")))
+    one, other = (Inside(open_request(agreed, shard, label)) for shard, label in enumerate(("hub", "peer")))
     for turn in range(PARTS):
         for end in (one, other):
             end.done(calls.Train(turn, memory.STEPS))

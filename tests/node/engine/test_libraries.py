@@ -15,7 +15,7 @@ from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.tasks.api import Source
 from starling.node.tasks.evaluate import Result, evaluate
-from tests.harness.engines import done, opening, x_of
+from tests.harness.engines import done, open_request, x_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -91,7 +91,7 @@ def manifest(kind, **task):
 
 def opened(agreed, folder, checkpoint=""):
     engine = Worker(clock=lambda: 0.0)
-    done(engine, structs.replace(opening(agreed, checkpoint=checkpoint), code=str(folder)))
+    done(engine, structs.replace(open_request(agreed, checkpoint=checkpoint), code=str(folder)))
     return engine
 
 

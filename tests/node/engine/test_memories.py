@@ -7,7 +7,7 @@ from msgspec import structs
 from starling.node.config.schema import CompressSection, MixSection, NumericsSection, OptimizerSection, PrivacySection
 from starling.node.engine.memory_pieces import pieces_of
 from starling.node.rpc import calls
-from tests.harness.engines import done, exchange, manifest, opened, opening, run
+from tests.harness.engines import done, exchange, manifest, open_request, opened, run
 from tests.harness.sections import taken
 
 FINE = MixSection(kind="moments", memory="int8", clip_norm=0.0)
@@ -114,7 +114,7 @@ def test_memories_in_low_precision_are_averaged_too(moments):
     given = agreed()
     engines = pair(given)
     engine = type(engines["a"])(clock=lambda: 0.0)
-    call = structs.replace(opening(given, 0, "a"), numerics=NumericsSection(moments=moments))
+    call = structs.replace(open_request(given, 0, "a"), numerics=NumericsSection(moments=moments))
     assert isinstance(engine.handle(call), calls.Opened)
     done(engine, calls.Train(0, 5))
     engines["a"] = engine
@@ -162,7 +162,7 @@ def test_a_node_that_noises_its_vectors_shares_no_memory():
     given = agreed()
     engine = opened(given, 1, "b")
     noisy = type(engine)(clock=lambda: 0.0)
-    call = structs.replace(opening(given, 0, "a"), privacy=PrivacySection(exchange_noise=0.01))
+    call = structs.replace(open_request(given, 0, "a"), privacy=PrivacySection(exchange_noise=0.01))
     assert isinstance(noisy.handle(call), calls.Opened)
     engines = {"a": noisy, "b": engine}
     notes = []

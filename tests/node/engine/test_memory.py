@@ -11,7 +11,7 @@ from starling.node.config import large
 from starling.node.config.schema import NumericsSection
 from starling.node.engine.local import local_model
 from starling.node.rpc import calls
-from tests.harness.engines import Inside, opening
+from tests.harness.engines import Inside, open_request
 
 D = 150_000
 DEGREE = 3
@@ -35,7 +35,7 @@ def test_an_engine_s_memory_is_that_of_the_table(name, tmp_path, monkeypatch):
     before = alive()  # retained, since memory freed by other tests would otherwise change the count
     agreed = memory.manifest(name, D, tmp_path)
     ends = [
-        Inside(structs.replace(opening(agreed, shard, label), numerics=NumericsSection(**memory.SETTINGS[name][2])))
+        Inside(structs.replace(open_request(agreed, shard, label), numerics=NumericsSection(**memory.SETTINGS[name][2])))
         for shard, label in enumerate(("hub", "peer"))
     ]
     for turn in range(memory.rounds(name)):

@@ -13,7 +13,7 @@ from starling.node.engine.moments import BLOCK, FAMILY, Bfloat16, Int8, by_chanc
 from starling.node.engine.optimizers import optimizer
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, manifest, opening, refused_as, x_of
+from tests.harness.engines import done, manifest, open_request, refused_as, x_of
 from tests.strategies import examples, seeds
 
 FORMS = {"bfloat16": Bfloat16(), "int8": Int8()}
@@ -130,7 +130,7 @@ def test_a_checkpoint_with_other_moments_is_recognised():
 def test_moments_are_stored_in_the_configured_format(moments, tmp_path):
     agreed = manifest("synthetic", optimizer=OptimizerSection(kind="adamw", lr=0.01))
     engine = Worker(clock=lambda: 0.0)
-    asked = opening(agreed, checkpoint=tmp_path / "checkpoint")
+    asked = open_request(agreed, checkpoint=tmp_path / "checkpoint")
     done(engine, structs.replace(asked, numerics=NumericsSection(moments=moments)))
     done(engine, calls.Train(0, 5))
     done(engine, calls.Mix(0))
@@ -147,5 +147,5 @@ def test_moment_formats_are_refused_for_other_optimisers_than_adam_s(kind):
         kept("int8", kind)
     assert kept("float32", kind) is None
     if kind != "muon":
-        asked = structs.replace(opening(manifest(optimizer=OptimizerSection(kind=kind))), numerics=NumericsSection(moments="int8"))
+        asked = structs.replace(open_request(manifest(optimizer=OptimizerSection(kind=kind))), numerics=NumericsSection(moments="int8"))
         refused_as("config", Worker(clock=lambda: 0.0).handle(asked), "numerics.moments")

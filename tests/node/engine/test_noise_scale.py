@@ -8,7 +8,7 @@ from starling.node.config.schema import NumericsSection
 from starling.node.engine.noise_scale import LEAST, NoiseScale
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
+from tests.harness.engines import done, manifest, open_request, opened, refused_as, x_of
 
 MEAN = torch.tensor([0.3, -0.4, 0.0])  # |G|² = 0.25
 
@@ -76,7 +76,7 @@ def test_numbers_that_are_not_finite_are_left_out():
 def test_measuring_the_noise_scale_does_not_change_training():
     agreed = manifest()
     plain, own = opened(agreed), Worker(clock=lambda: 0.0)
-    done(own, msgspec.structs.replace(opening(agreed), numerics=NumericsSection(noise_every=2)))
+    done(own, msgspec.structs.replace(open_request(agreed), numerics=NumericsSection(noise_every=2)))
     seen = [[done(each, calls.Train(0, steps)).figures.noise_scale for steps in (2 * LEAST - 1, 1)] for each in (plain, own)]
     assert seen[0] == [None, None]
     assert seen[1][0] is None
@@ -102,5 +102,5 @@ def test_halves_are_weighted_by_the_numbers_that_the_loss_averages():
 
 
 def test_batches_that_cannot_be_split_are_refused():
-    asked = msgspec.structs.replace(opening(manifest("quadratic")), numerics=NumericsSection(noise_every=2))
+    asked = msgspec.structs.replace(open_request(manifest("quadratic")), numerics=NumericsSection(noise_every=2))
     refused_as("config", Worker().handle(asked), "numerics.noise_every: the task's batches cannot be split")

@@ -22,7 +22,7 @@ from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.tasks.api import Source
 from starling.node.tasks.batches import part, samples
-from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
+from tests.harness.engines import done, manifest, open_request, opened, refused_as, x_of
 from tests.harness.processes import ROOT
 
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
@@ -272,7 +272,7 @@ def test_an_emulated_precision_is_reported_to_the_owner(monkeypatch):
     assert slowdown("cuda", torch.float16) == 1.0
     monkeypatch.setattr("starling.node.engine.numerics.slowdown", lambda *_: 10.4)
     engine = Worker(clock=lambda: 0.0)
-    done(engine, msgspec.structs.replace(opening(manifest()), numerics=NumericsSection(precision="float16")))
+    done(engine, msgspec.structs.replace(open_request(manifest()), numerics=NumericsSection(precision="float16")))
     [note] = done(engine, calls.Train(0, 1)).notes
     assert "float16 is 10 times slower than float32 on this machine's cpu" in note
 
@@ -309,7 +309,7 @@ def test_a_damaged_scale_of_a_checkpoint_is_refused(state):
 def test_a_resumed_run_in_float16_goes_on_at_its_scale(tmp_path):
     agreed, numerics = manifest(), NumericsSection(precision="float16")
     first, second = Worker(clock=lambda: 0.0), Worker(clock=lambda: 0.0)
-    asked = msgspec.structs.replace(opening(agreed, checkpoint=tmp_path / "c.safetensors"), numerics=numerics)
+    asked = msgspec.structs.replace(open_request(agreed, checkpoint=tmp_path / "c.safetensors"), numerics=numerics)
     done(first, asked)
     first.trainer.means.gradients.scale.scale = 64.0
     done(first, calls.Train(0, 3))
@@ -390,7 +390,7 @@ print(resets, *notes)
 def test_a_node_with_different_numerics_learns_with_the_swarm(numerics):
     agreed = manifest()
     plain, own = opened(agreed), Worker(clock=lambda: 0.0)
-    done(own, msgspec.structs.replace(opening(agreed), numerics=NumericsSection(**numerics)))
+    done(own, msgspec.structs.replace(open_request(agreed), numerics=NumericsSection(**numerics)))
     losses = [done(each, calls.Train(0, 20)).figures.loss for each in (plain, own)]
     moved = x_of(plain) - opened(agreed).vector
     assert not torch.equal(x_of(plain), x_of(own))
@@ -400,7 +400,7 @@ def test_a_node_with_different_numerics_learns_with_the_swarm(numerics):
 
 def test_features_that_machine_or_model_lack_are_refused_in_one_line(monkeypatch):
     def refused(words, agreed=None, **keys):
-        asked = msgspec.structs.replace(opening(agreed or manifest()), **keys)
+        asked = msgspec.structs.replace(open_request(agreed or manifest()), **keys)
         refused_as("config", Worker().handle(asked), words)
 
     bf16 = NumericsSection(precision="bfloat16")

@@ -9,8 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from starling.gossip.errors import ConfigError
-from starling.node import operate
-from starling.node.attach import Attached
+from starling.node import run_directory
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
@@ -18,6 +17,7 @@ from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import offline
 from starling.node.engine.worker import Worker
 from starling.node.identity import Identity
+from starling.node.node_handle import Attached
 from starling.node.rpc import calls
 from starling.node.storage.run_dir import RunDir
 from starling.node.tasks.digits import built_in
@@ -28,7 +28,7 @@ from tests.harness.schemas import valid
 def trained(folder, *settings):
     """The run directory of a node that has trained one round, saved and ended."""
     manifest = toml.apply_set(Manifest(), [*settings, "pace.local_steps=3", "task.batch_size=16"])
-    place, _ = operate.create(folder / "n", manifest, NodeConfig(device="cpu", trust=True))
+    place, _ = run_directory.create(folder / "n", manifest, NodeConfig(device="cpu", trust=True))
     me = Identity.load_or_create(place.key).peer_id
     shard = manifests.shard_of(manifest, -1, me)
     engine = Worker()

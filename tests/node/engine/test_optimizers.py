@@ -13,11 +13,11 @@ from starling.gossip.vector import bind, layout
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import Manifest, MixSection, OptimizerSection
 from starling.node.engine.corrections import Corrections, clipped
-from starling.node.engine.eager import bare
 from starling.node.engine.flat_optimizer import Optimizer
 from starling.node.engine.optimizers import FUSED, NOT_BY_ROWS, corrects_updates, optimizer
 from starling.node.engine.pieces import hidden_matrices
 from starling.node.engine.schedules import CLIMB, Schedule, phase, ramp, schedule
+from starling.node.engine.skip_dynamo import bare
 from starling.node.tasks.gpt import Gpt
 from starling.node.tasks.networks import mlp
 from tests.harness.tasks import seeded

@@ -8,7 +8,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NumericsSection, OptimizerSection
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, manifest, opened, opening, refused_as, run
+from tests.harness.engines import done, manifest, open_request, opened, refused_as, run
 from tests.harness.own_tasks import Followed, Initialised, Kept, X
 
 OPTIMIZER = OptimizerSection(lr=0.05, schedule="constant")
@@ -79,7 +79,7 @@ def test_a_step_without_a_loss_is_skipped_and_counted():
     ],
 )
 def test_tasks_that_cannot_train_or_evaluate_are_refused_in_one_line(name, words):
-    refused_as("config", Worker(clock=lambda: 0.0).handle(opening(agreed(name))), words)
+    refused_as("config", Worker(clock=lambda: 0.0).handle(open_request(agreed(name))), words)
 
 
 def test_a_metric_that_fails_on_the_first_batch_is_measured_on_all():
@@ -99,7 +99,7 @@ def test_an_evaluation_without_a_figure_is_refused_and_training_continues():
 
 @pytest.mark.parametrize("key", ["micro_batch", "noise_every"])
 def test_micro_batches_of_a_loss_that_is_no_mean_are_refused_at_opening(key):
-    call = opening(agreed("weighted"))
+    call = open_request(agreed("weighted"))
     asked = calls.Open(call.manifest, "", 0, "cpu", 1, "", "a", numerics=NumericsSection(**{key: 4}))
     refused_as("config", Worker(clock=lambda: 0.0).handle(asked), f"numerics.{key}: the loss of a batch is no mean")
 

@@ -10,11 +10,11 @@ from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import CompressSection, Manifest
 from starling.node.engine import tensor_file
-from starling.node.engine.kept_buffers import KeptBuffers
+from starling.node.engine.saved_buffers import SavedBuffers
 from starling.node.engine.side_state import SideState, carried_buffers
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, run, x_of
+from tests.harness.engines import done, every, exchange, manifest, open_request, opened, refused_as, run, x_of
 from tests.harness.side_tasks import Beside, Codebook, Taught
 
 KIND = "tests.harness.side_tasks:Beside"
@@ -168,7 +168,7 @@ def test_averaged_buffers_are_refused_in_the_manifest_where_impossible(keys, wor
 
 
 def test_averaged_buffers_are_refused_with_privacy():
-    call = opening(agreed("codebook", "average"))
+    call = open_request(agreed("codebook", "average"))
     call = structs.replace(call, privacy=structs.replace(call.privacy, noise=1.0))
     refused_as("config", Worker().handle(call), "task.buffers: codes is averaged")
 
@@ -322,7 +322,7 @@ class Memory(nn.Module):
 def test_an_undone_step_reverts_only_its_own_changes_of_buffers():
     """Changes by kept steps stay, also those of the same round."""
     module = Memory()
-    kept = KeptBuffers(module, [name for name, _ in module.named_buffers()], ["seen", "mask"])
+    kept = SavedBuffers(module, [name for name, _ in module.named_buffers()], ["seen", "mask"])
     for turn in range(3):
         for _ in range(2):
             module(torch.ones(5, 2))

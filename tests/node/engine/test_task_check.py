@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from starling.node.config.schema import CompressSection, OptimizerSection
-from starling.node.engine.own_code import describe
 from starling.node.engine.task_check import check
+from starling.node.engine.user_code import describe
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, manifest, opened, opening, refused_as
+from tests.harness.engines import done, manifest, open_request, opened, refused_as
 
 GOOD = """
     import torch
@@ -171,13 +171,13 @@ def test_parts_in_the_current_folder_are_imported_only_with_consent(tmp_path, se
         "optimizer": {"optimizer": OptimizerSection(kind=kind), "mix": "dsgd"},
         "compress": {"compress": CompressSection(response=kind)},
     }[section]
-    refused = refused_as("config", Worker().handle(opening(manifest(**sections))), "--set trust=true")
+    refused = refused_as("config", Worker().handle(open_request(manifest(**sections))), "--set trust=true")
     assert refused.reason.startswith(f"{key}: '{kind}' is not found")
     assert isinstance(opened_in(tmp_path, **sections), calls.Opened)
 
 
 def test_without_consent_no_folder_is_searched(tmp_path):
-    refused_as("config", Worker().handle(opening(manifest(written(tmp_path, "own_task_unasked")))))
+    refused_as("config", Worker().handle(open_request(manifest(written(tmp_path, "own_task_unasked")))))
     assert str(tmp_path) not in sys.path
 
 

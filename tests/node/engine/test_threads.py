@@ -14,7 +14,7 @@ from starling.node.config.schema import MixSection
 from starling.node.engine.threads import REST_S, RESTS, STEPS, Threads, one_thread
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, exchange, manifest, opened, opening
+from tests.harness.engines import done, exchange, manifest, open_request, opened
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +167,7 @@ def test_a_configured_number_of_threads_is_not_changed(asked, used, monkeypatch)
     torch.set_num_threads(2)
     machine = Machine(on1=0.1, on2=1.0)
     engine = Worker(clock=lambda: machine.now)
-    assert isinstance(engine.handle(structs.replace(opening(manifest()), threads=asked)), calls.Opened)
+    assert isinstance(engine.handle(structs.replace(open_request(manifest()), threads=asked)), calls.Opened)
     monkeypatch.setattr(engine.trainer, "local_step", Timed(machine))
     assert done(engine, calls.Train(0, 2 * STEPS)).figures.threads == used[-1]
     assert [number for number, _ in itertools.groupby(machine.used)] == used
@@ -178,7 +178,7 @@ def test_the_owner_can_change_the_number_of_threads_at_run_time(monkeypatch):
     torch.set_num_threads(2)
     machine = Machine(on1=1.0, on2=0.1)
     engine = Worker(clock=lambda: machine.now)
-    assert isinstance(engine.handle(structs.replace(opening(manifest()), threads=1)), calls.Opened)
+    assert isinstance(engine.handle(structs.replace(open_request(manifest()), threads=1)), calls.Opened)
     monkeypatch.setattr(engine.trainer, "local_step", Timed(machine))
     for number, (asked, used) in enumerate([(None, [1]), (2, [2]), (1, [1]), (0, [2, 1, 2])]):
         machine.used.clear()

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from starling.node.catalogues import TRAINERS, trainer
-from tests.harness.engines import manifest, opening
+from tests.harness.engines import manifest, open_request
 from tests.harness.processes import ROOT
 
 OPENED = """
@@ -33,7 +33,7 @@ print(json.dumps([name for name in sys.modules if name.startswith("starling.node
     ],
 )
 def test_a_call_selects_its_trainer(name, agreed, changes):
-    assert trainer(structs.replace(opening(manifest(**agreed)), **changes)) is TRAINERS[name]
+    assert trainer(structs.replace(open_request(manifest(**agreed)), **changes)) is TRAINERS[name]
 
 
 def test_an_engine_imports_only_configured_capabilities():

@@ -14,7 +14,7 @@ from msgspec import structs
 from starling.node.config.schema import NumericsSection, PrivacySection
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, every, exchange, failing_rank, island, manifest, opened, opening, refused_as, run, x_of
+from tests.harness.engines import done, every, exchange, failing_rank, island, manifest, open_request, opened, refused_as, run, x_of
 from tests.harness.processes import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
@@ -78,12 +78,12 @@ def test_ranks_weight_their_parts_by_the_numbers_that_the_loss_averages(tmp_path
     (tmp_path / "island_texts.py").write_text(TEXTS)
     agreed = manifest("island_texts:tokens", nodes=1)
     alone = Worker(clock=lambda: 0.0)
-    done(alone, structs.replace(opening(agreed), code=str(tmp_path)))
+    done(alone, structs.replace(open_request(agreed), code=str(tmp_path)))
     with island(agreed, code=str(tmp_path)) as together:
         for engine in (alone, together):
             done(engine, calls.Train(0, 10))
         assert float((x_of(alone) - x_of(together)).norm() / x_of(alone).norm()) < 1e-5
-    other = structs.replace(opening(manifest("island_texts:classes", nodes=1)), code=str(tmp_path), ranks=2)
+    other = structs.replace(open_request(manifest("island_texts:classes", nodes=1)), code=str(tmp_path), ranks=2)
     refused_as("config", Worker().handle(other), "ranks: the loss of a batch is no mean of the losses of its parts")
 
 
@@ -107,7 +107,7 @@ def test_statistics_of_layers_are_about_those_of_the_whole_batch():
     ],
 )
 def test_tasks_that_processes_cannot_share_are_refused(changes, words):
-    reply = Worker().handle(structs.replace(opening(manifest()), ranks=2, **changes))
+    reply = Worker().handle(structs.replace(open_request(manifest()), ranks=2, **changes))
     refused_as("config", reply, words)
 
 

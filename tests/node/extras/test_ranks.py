@@ -11,13 +11,13 @@ from starling.node.extras.islands.island import _started
 from starling.node.extras.islands.rank import Rank
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Pipe
-from tests.harness.engines import opening
+from tests.harness.engines import open_request
 
 
 def test_all_ranks_open_concurrently():
     ours, theirs = zip(*(socket.socketpair() for _ in range(3)), strict=True)
     answers = []
-    asking = Thread(target=lambda: answers.extend(_started(opening(Manifest(), 0, "a"), ours)), daemon=True)
+    asking = Thread(target=lambda: answers.extend(_started(open_request(Manifest(), 0, "a"), ours)), daemon=True)
     asking.start()
     for sock in reversed(theirs):  # the last rank is answered first
         sock.settimeout(5.0)

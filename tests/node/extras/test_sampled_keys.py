@@ -6,8 +6,8 @@ import pytest
 
 from starling.gossip.errors import ConfigError
 from starling.node.config import manifest, presets
+from starling.node.config.descriptions import method
 from starling.node.config.schema import Manifest
-from starling.node.config.words import method
 from starling.node.extras.sampled.keys import bad_majority
 from starling.node.simulate.api import simulate
 from tests.harness.texts import words

@@ -10,11 +10,11 @@ class FakeDevice:
     lanaddr, discoverdelay = "192.168.1.7", 0
 
     def __init__(self, *, there=1, taken=(), endless=False, says="9.9.9.9"):
-        self.there, self.taken, self.endless, self.says = there, set(taken), endless, says
+        self.available, self.taken, self.endless, self.says = there, set(taken), endless, says
         self.mapped, self.asked = {}, []
 
     def discover(self):
-        return self.there
+        return self.available
 
     def selectigd(self):
         return "http://192.168.1.1/"

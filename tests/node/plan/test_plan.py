@@ -9,7 +9,7 @@ from torch.nn.functional import dropout, gelu
 
 from starling.node.cli import examples
 from starling.node.cli.main import main
-from starling.node.config import room
+from starling.node.config import memory_estimate
 from starling.node.plan import memory
 from starling.node.plan.decide import block_costs, plan
 from starling.node.plan.schema import LinkSection, MachineSection, ModelSection, TrainSection, World, line, load
@@ -224,7 +224,7 @@ def test_a_manifests_task_is_planned_for_this_machine_by_timing_its_operations(t
     assert found["parameters"] == 4810
     assert [it["name"] for it in found["members"]] == ["this machine"]
     assert 0.0 < found["members"][0]["step_s"] < 1.0
-    monkeypatch.setattr(room, "here", lambda _config: 10**8)
+    monkeypatch.setattr(memory_estimate, "here", lambda _config: 10**8)
     assert main(given) == 1
     (unused,) = json.loads(capsys.readouterr().out)["unused"]
     assert "100 MB are free" in unused["why"]

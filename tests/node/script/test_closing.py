@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from starling.node.background import Node
+from starling.node.child_node import Node
 from starling.node.script.swarm import Swarm
 from starling.node.status.control import ControlError
 from tests.integrations import nodes

@@ -10,7 +10,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.config import manifest as manifests
 from starling.node.config import presets
 from starling.node.config.schema import Manifest, OptimizerSection, PartitionSection
-from starling.node.engine.ahead import optimistic, point
+from starling.node.engine.gradient_point import optimistic, point
 from starling.node.simulate.api import simulate
 from starling.node.tasks.api import Source
 from tests.harness.random_pairs import errors_on_pairs

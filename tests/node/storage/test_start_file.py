@@ -7,7 +7,7 @@ import pytest
 from starling.gossip.chunks import Download, digests, root
 from starling.gossip.errors import ConfigError
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES
-from starling.node.config.start import Chunked
+from starling.node.config.initial_model import Chunked
 from starling.node.storage import start_file
 from starling.node.storage.start_file import Received
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 from msgspec import structs
 
-from starling.node.attach import Attached
 from starling.node.cli.main import main
+from starling.node.node_handle import Attached
 from starling.node.status import control
 from starling.node.status.scalars import Scalar, scalars
 from starling.node.tracking.catalogue import TRACKERS, run_of

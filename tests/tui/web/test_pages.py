@@ -13,7 +13,7 @@ from starling.tui.swarm import Member, Swarm
 from starling.tui.text.tour import STOPS
 from starling.tui.view import View, labels_of
 from starling.tui.web.blocks import curve, graph
-from starling.tui.web.pages import PAGES, Asked, document, place_of
+from starling.tui.web.pages import PAGES, PageRequest, document, place_of
 from tests.harness.snapshots import AGREED, IDS, NOW, bare, snapshot
 from tests.harness.tui.looking import CHECKS, StarlingApp, swarm
 
@@ -26,7 +26,7 @@ def view(readings, selected=0):
 
 def told(page, at, verdicts=None, **asked):
     """Return what JavaScript gets."""
-    return json.loads(msgspec.json.encode(document(Asked(page=page, **asked), at, verdicts)))
+    return json.loads(msgspec.json.encode(document(PageRequest(page=page, **asked), at, verdicts)))
 
 
 def texts(block):

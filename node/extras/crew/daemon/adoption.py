@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from starling.gossip.errors import GossipError
 from starling.node.daemon.context import NodeContext, SecondNodes
-from starling.node.extras.crew.daemon.seats import StagePeers
+from starling.node.extras.crew.daemon.stage_peers import StagePeers
 
 FREE_S = 0.5  # that a seat is free before it is taken
 LEFT_S = 30.0  # that it is, if the one that had it lives and only sits elsewhere: it may come after us
@@ -19,7 +19,7 @@ class Adoption:
         self._free_since: float | None = None
         self._adopted_at: float | None = None
 
-    def look(self, copies: Sequence[int], peers: Sequence[str], now: float) -> None:
+    def poll(self, copies: Sequence[int], peers: Sequence[str], now: float) -> None:
         """See whether the seat is to be taken.
 
         `copies`: states of the stage that are here; () as well while the crew lacks nobody, or does not wait. `peers` by stage of the crew

@@ -14,7 +14,7 @@ from starling.gossip.pipeline.crew_commands import (
     Blame,
     Command,
     Evaluated,
-    FreeSeat,
+    FreeStage,
     GiveState,
     Note,
     Outcome,
@@ -31,12 +31,12 @@ from starling.node.daemon.context import NodeContext, SecondNodes
 from starling.node.extras.crew.daemon.adoption import Adoption
 from starling.node.extras.crew.daemon.engine_work import request_of, result_of
 from starling.node.extras.crew.daemon.lines import Lines
-from starling.node.extras.crew.daemon.seats import StagePeers
+from starling.node.extras.crew.daemon.stage_peers import StagePeers
 from starling.node.extras.crew.daemon.state_sender import StateSender
 from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 
-LOOK_S = 0.1  # at the clock, and at who is in the crew
+POLL_S = 0.1  # at the clock, and at who is in the crew
 
 
 class CrewService:
@@ -117,7 +117,7 @@ class CrewService:
     async def _watch(self) -> None:
         """Let time pass, and notice who is in the crew."""
         while True:
-            await trio.sleep(LOOK_S)
+            await trio.sleep(POLL_S)
             now, at, peers = trio.current_time(), self.stage_peers, self.stage_peers.peers
             if peers is None:
                 self._do(self.machine.parted(at.elsewhere(self.machine.company.peers), now))
@@ -127,7 +127,7 @@ class CrewService:
                     self.context.report.event("crew_whole", f"this node is in {at.words}", crew=at.crew, stage=at.stage)
                 self._do(self.machine.joined(at.crew, name, peers, now, carried=at.carried))
             lacking = self.machine.phase == "lacking"
-            self._adoption.look(self.machine.states.copies.steps if lacking else (), self.machine.company.peers, now)
+            self._adoption.poll(self.machine.states.copies.steps if lacking else (), self.machine.company.peers, now)
 
     def _do(self, commands: Iterable[Command]) -> None:
         for command in commands:
@@ -138,7 +138,7 @@ class CrewService:
                     self.context.report.event(name, text, level=level, **fields)
                 case Blame(peer, reason):
                     self.context.report.fault(peer, reason)
-                case FreeSeat(peer):
+                case FreeStage(peer):
                     self.stage_peers.avoid(peer)
                 case PushState():
                     self._states.push(command)

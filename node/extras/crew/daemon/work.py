@@ -6,8 +6,8 @@ from functools import partial
 from msgspec import structs
 
 from starling.node.daemon.training.local_work import EngineWork, Role, RoleRequest
-from starling.node.extras.crew.daemon.seats import CrewNeighbors, StagePeers
 from starling.node.extras.crew.daemon.service import CrewService
+from starling.node.extras.crew.daemon.stage_peers import CrewNeighbors, StagePeers
 from starling.node.rpc import calls
 
 

@@ -6,14 +6,14 @@ from starling.node.engine.local.local_step import GradientStep
 from starling.node.engine.local.task_trainer import TaskTrainer
 from starling.node.extras.crew.engine.place import MicroBatch
 from starling.node.extras.crew.engine.stage import Stage
-from starling.node.extras.crew.engine.states import KeptStates
+from starling.node.extras.crew.engine.states import SavedStates
 from starling.node.rpc import calls
 
 
 class StageCalls:
     """Answers a crew's calls."""
 
-    def __init__(self, trainer: TaskTrainer, step: GradientStep, stage: Stage, states: KeptStates) -> None:
+    def __init__(self, trainer: TaskTrainer, step: GradientStep, stage: Stage, states: SavedStates) -> None:
         self._trainer, self._step, self._stage, self._states = trainer, step, stage, states
 
     def handlers(self) -> Handlers:
@@ -50,7 +50,7 @@ class StageCalls:
         self._step.steps += 1
         if call.scale != 1.0:
             gradient.mul_(call.scale)
-        self._trainer.noted(call.round, self._step.apply(call.round, call.loss, gradient, fine=call.fine))
+        self._trainer.noted(call.round, self._step.apply(call.round, call.loss, gradient, is_finite=call.fine))
         self._step.steps = call.steps
         self._stage.finish(applied=call.fine)
         return calls.Done()

@@ -10,7 +10,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.config import crew as crews
 from starling.node.config.schema import Manifest
-from starling.node.engine.rehearsal import calling
+from starling.node.engine.task_smoke_test import calling
 from starling.node.status.format import size as shown
 from starling.node.tasks.api import Staged, Task
 

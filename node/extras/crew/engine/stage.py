@@ -43,7 +43,7 @@ def stage_of(model: LocalModel, stage: int) -> "Stage":
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _MicroBatch:
     """What is held of a micro-batch between its forward and its backward."""
 
     x: Tensor  # (m, …) what came in
@@ -56,7 +56,7 @@ class Stage:
     def __init__(self, place: Place, blocks: Blocks, inputs: Inputs, outputs: Outputs, totals: Totals) -> None:
         self._place, self._blocks, self._inputs, self._outputs, self._totals = place, blocks, inputs, outputs, totals
         self.evaluation = Evaluation(blocks, inputs, outputs)
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _MicroBatch] = {}
         self._begun = False
 
     @property
@@ -78,7 +78,7 @@ class Stage:
         given = self._inputs.training(at, payload, labels)
         output = self._blocks(given.x, derive(self._place.manifest.seed, "layers", *self._place.chance(at)))
         output, sent = self._outputs.training(at, output, given)
-        self._held[at.number] = _Held(given.x, output)
+        self._held[at.number] = _MicroBatch(given.x, output)
         return sent
 
     def retreat(self, at: MicroBatch, payload: bytes) -> bytes:

@@ -11,7 +11,7 @@ from starling.node.storage import private
 KIND = "stage"
 
 
-class KeptStates:
+class SavedStates:
     """The newest `KEPT` states of a stage by local steps, beside `file`, or in memory where that is None."""
 
     def __init__(self, stage: int, file: Path | None) -> None:

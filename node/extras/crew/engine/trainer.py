@@ -12,50 +12,50 @@ from starling.gossip.errors import ConfigError
 from starling.node.config import consent
 from starling.node.engine.local.gradient_source import Batch
 from starling.node.engine.local.local_model import LocalModel
-from starling.node.engine.local.opening import gradient_step, setup_of, task_trainer
 from starling.node.engine.local.placing import local_model, machine_of, own_data, task_of
 from starling.node.engine.local.task_trainer import TaskTrainer
 from starling.node.engine.local.trainer import CrewFacts
+from starling.node.engine.local.trainer_setup import gradient_step, setup_of, task_trainer
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.vectors import GradientWindow
 from starling.node.extras.crew.engine.calls import StageCalls
 from starling.node.extras.crew.engine.cut import Cut, blocks_of, cut
 from starling.node.extras.crew.engine.inputs import Elsewhere
 from starling.node.extras.crew.engine.stage import stage_of
-from starling.node.extras.crew.engine.states import KeptStates
+from starling.node.extras.crew.engine.states import SavedStates
 from starling.node.rpc.calls import Open
 
 
-def trainer_of(opening: Open, _csprng: Csprng, _window: GradientWindow) -> TaskTrainer:
+def trainer_of(open_request: Open, _csprng: Csprng, _window: GradientWindow) -> TaskTrainer:
     """Make the blocks of a stage, and what answers a crew's calls with them. States are kept beside the checkpoint.
 
     Raises ConfigError: the task has no blocks, this machine cannot hold them, or the manifest does not fit them.
     """
-    manifest = opening.manifest  # a gradient is shortened by what all stages have of it
-    opening = structs.replace(opening, manifest=structs.replace(manifest, optimizer=manifest.optimizer.changed(clip_norm=None)))
-    model, blocks = _model_of(opening)
-    made = setup_of(opening, model)
+    manifest = open_request.manifest  # a gradient is shortened by what all stages have of it
+    open_request = structs.replace(open_request, manifest=structs.replace(manifest, optimizer=manifest.optimizer.changed(clip_norm=None)))
+    model, blocks = _model_of(open_request)
+    made = setup_of(open_request, model)
     step = gradient_step(made, Batch(model, partial(made.gradients.compute, reset=made.guard.reset_buffers)))
     trainer = task_trainer(made, step, long_steps=model.large)
-    stage = stage_of(model, opening.stage)
-    states = KeptStates(opening.stage, Path(opening.checkpoint) if opening.checkpoint else None)
+    stage = stage_of(model, open_request.stage)
+    states = SavedStates(open_request.stage, Path(open_request.checkpoint) if open_request.checkpoint else None)
     trainer.calls = StageCalls(trainer, step, stage, states).handlers()
     trainer.facts = replace(trainer.facts, crew=CrewFacts(by_calls=True, batches=stage.batches, most_state_bytes=blocks.most_state_bytes))
     return trainer
 
 
-def _model_of(opening: Open) -> tuple[LocalModel, Cut]:
-    manifest = opening.manifest
-    consent.find(manifest, opening.code)
-    machine = machine_of(opening)
+def _model_of(open_request: Open) -> tuple[LocalModel, Cut]:
+    manifest = open_request.manifest
+    consent.find(manifest, open_request.code)
+    machine = machine_of(open_request)
     task = task_of(manifest)
-    data = Elsewhere() if opening.stage else own_data(opening, task, machine)
-    blocks = cut(task, manifest, opening.stage, machine.memory)
+    data = Elsewhere() if open_request.stage else own_data(open_request, task, machine)
+    blocks = cut(task, manifest, open_request.stage, machine.memory)
 
     def fresh() -> nn.Module:
         return blocks_of(task, manifest, blocks).to(machine.device)
 
-    model = local_model(opening, task, data, fresh, machine)
+    model = local_model(open_request, task, data, fresh, machine)
     if why := obstacle(model.module, model.layout):
         raise ConfigError(f"crew.stages: must be 1 for models that are not in float32 or have averaged buffers, {why}; try model.float()")
     return model, blocks

@@ -20,7 +20,7 @@ from starling.kernels import rules as combining
 from starling.kernels.schema import ALL_RULES, CODECS, RULES, TRANSPORTS, Case, RuleCase
 from starling.node.cli.main import main
 from starling.node.cli.research import bench
-from starling.node.config import frame, toml
+from starling.node.config import frame_limits, toml
 from starling.node.config import manifest as manifests
 from starling.node.config.assignments import assignments
 from starling.node.config.schema import Manifest
@@ -213,7 +213,7 @@ def test_the_models_of_an_overlap_have_about_the_parameters_asked_for(model, tmp
         chosen = assignments(overlap.task_of(model, d, tmp_path))
         agreed = toml.apply_set(Manifest(), chosen)
         manifests.check(agreed)
-        assert abs(frame.parameters(agreed) - d) < 0.25 * d
+        assert abs(frame_limits.parameters(agreed) - d) < 0.25 * d
 
 
 @pytest.mark.real

@@ -7,7 +7,7 @@ import trio
 
 from starling.gossip.errors import ConfigError, EngineError
 from starling.node.config.schema import Manifest
-from starling.node.daemon.engine.client import beside
+from starling.node.daemon.engine.client import concurrent
 from starling.node.daemon.engine.supervisor import MAX_RESTARTS, EngineSupervisor
 from starling.node.rpc import calls
 from tests.harness.daemons import Reports
@@ -43,7 +43,7 @@ def supervised(*replies, places=("",), refuses=False):
         started.append(replies[min(len(started), len(replies) - 1)])
         yield Engine(started[-1], places[min(len(started), len(places)) - 1], refuses)
 
-    supervisor = EngineSupervisor(start=start, opening=OPENING, silence_s=5.0, report=notes)
+    supervisor = EngineSupervisor(start=start, open_request=OPENING, silence_s=5.0, report=notes)
     return supervisor, notes, started
 
 
@@ -100,7 +100,7 @@ async def served_until_given_up(supervisor):
             with suppress(EngineError):
                 await supervisor.call(calls.Evaluate())
 
-    async with beside(deaths):
+    async with concurrent(deaths):
         await supervisor.serve()
 
 

@@ -34,7 +34,7 @@ def test_an_edge_s_budget_is_its_capacity_in_a_slot_or_that_of_other_edges():
     assert budget.bytes_for("a") == FIRST_BYTES, "small frames measure nothing"
     budget.observe(sent_request("a", MB, 1.0))
     assert budget.bytes_for("a") == budget.bytes_for("new") == pytest.approx(FILL * 10.0 * MB, rel=0.01)
-    budget.beside_s = 1.0
+    budget.concurrent_s = 1.0
     assert budget.bytes_for("a") == pytest.approx(FILL * MB, rel=0.01), "no longer than the steps beside it"
     budget.forget("a")
     assert budget.bytes_for("a") == FIRST_BYTES
@@ -46,4 +46,4 @@ def test_an_unlimited_connection_is_limited_by_the_owner_s_cap_only():
         budget.observe(sent_request("a", MB, 0.0))
         assert (budget.bytes_for("a") > 0) == some
     assert measured(select="full").bytes_for("a") == 0, "a selector with keys of its own is not held to a first size"
-    assert math.isinf(measured().beside_s)
+    assert math.isinf(measured().concurrent_s)

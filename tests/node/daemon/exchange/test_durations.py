@@ -3,7 +3,7 @@
 import pytest
 
 from starling.gossip.exchange.estimates import Deadline
-from starling.gossip.exchange.patience import Patience
+from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.node.daemon.exchange.durations import Durations
 from starling.node.daemon.exchange.facts import Called
 from tests.harness.daemons import Reports
@@ -14,7 +14,7 @@ MOST_S = 2.0
 
 
 def durations():
-    return Durations(Reports(), Patience(Deadline(0.1, MOST_S)))
+    return Durations(Reports(), LinkDeadlines(Deadline(0.1, MOST_S)))
 
 
 def test_only_payloads_update_the_estimate_of_payload_durations():
@@ -22,13 +22,13 @@ def test_only_payloads_update_the_estimate_of_payload_durations():
     it.observe(sent_request("a", 130, 0.1))
     for _ in range(5):
         it.observe(sent_ack("b", 5, 9.0))
-    assert it.patience.transfers.usual_s() == pytest.approx(0.1)
+    assert it.link_deadlines.transfers.usual_s() == pytest.approx(0.1)
 
 
 def test_calls_update_the_estimate_of_engine_durations():
     it = durations()
     it.observe(Called("a", 1, 0.3, None))
-    assert it.patience.calls.usual_s() == 0.3
+    assert it.link_deadlines.calls.usual_s() == 0.3
 
 
 @virtual

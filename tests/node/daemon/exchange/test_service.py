@@ -77,9 +77,9 @@ def test_rosters_must_be_equal_where_the_overlay_s_weights_depend_on_all_members
 
 @pytest.mark.parametrize("pace", [rounds_of, lambda agreed, members: slots_of(agreed, "swarm", StickyEdges(1, b"salt"), members)])
 def test_silent_or_recently_returned_peers_get_the_usual_deadline_in_both_paces(pace):
-    patience = pace(Manifest(), knowing(silent={"gone"}, lately_gone={"back"})).patience
-    assert [patience.hurried(peer) for peer in ("gone", "back", "there")] == [True, True, False]
-    assert [patience.unextended(peer) for peer in ("gone", "back")] == [False, True]
+    link_deadlines = pace(Manifest(), knowing(silent={"gone"}, lately_gone={"back"})).link_deadlines
+    assert [link_deadlines.hurried(peer) for peer in ("gone", "back", "there")] == [True, True, False]
+    assert [link_deadlines.unextended(peer) for peer in ("gone", "back")] == [False, True]
 
 
 @virtual

@@ -278,11 +278,11 @@ async def test_a_bootstrap_peer_whose_engine_still_opens_is_not_blamed(autojump_
     """It serves the manifest, but is no member before it has opened the task."""
     hub = MemoryHub()
     hub.join(SILENT_ONE.peer_id)
-    node, opening = Node(hub, 0), True
+    node, open_request = Node(hub, 0), True
 
     async def opens(peer):
         await trio.sleep(0.01)
-        return opening and peer == SILENT_ONE.peer_id
+        return open_request and peer == SILENT_ONE.peer_id
 
     async with trio.open_nursery() as nursery:
         await nursery.start(node.live, [])
@@ -290,7 +290,7 @@ async def test_a_bootstrap_peer_whose_engine_still_opens_is_not_blamed(autojump_
         await trio.sleep(600.0)
         assert not node.contacts.ignored
         assert node.told.names == []
-        opening = False
+        open_request = False
         await trio.sleep(600.0)
         assert node.told.names == ["bootstrap_silent"]
         nursery.cancel_scope.cancel()

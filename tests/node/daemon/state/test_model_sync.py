@@ -14,7 +14,7 @@ from starling.gossip.errors import EngineError
 from starling.gossip.wire.schema import StateOffer
 from starling.node.daemon.state.collecting import ASKED, MOST_BESIDE
 from starling.node.daemon.state.downloads import Offered
-from starling.node.daemon.state.fetching import LOOK_S
+from starling.node.daemon.state.fetching import POLL_S
 from starling.node.daemon.state.model_sync import COMPARED, MAX_LET_DOWN, ModelSync, disjoint
 from starling.node.rpc import calls
 from tests.harness.daemons import Reports
@@ -156,7 +156,7 @@ CASES = {
         10,
         dict.fromkeys("abcde", FAILS_LATE_S),
         downloaded="fg",
-        took_s=UNKNOWN_S + LEAST_S + 2.0 * LOOK_S,
+        took_s=UNKNOWN_S + LEAST_S + 2.0 * POLL_S,
         faults={(peer, "state_withheld") for peer in "abcde"},
     ),
     "so many at a time": case(SEVEN, None, dict.fromkeys("abcdefg", FAILS_LATE_S), downloaded="abcdefg"),

@@ -10,7 +10,7 @@ from starling.gossip import chunks
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Digests, DigestsQuery
-from starling.node.config.start import MAX_BYTES, Chunked
+from starling.node.config.initial_model import MAX_BYTES, Chunked
 from starling.node.daemon.state.start_model import LONGEST_PAUSE_S, MOST_REPLIES, StartFile, StartModel, Ways, number
 from starling.node.daemon.state.transfer import MAX_REPLIES, Transfer
 from starling.node.net.memory import MemoryHub

@@ -193,7 +193,7 @@ def test_requests_during_a_snapshot_share_it():
             assert isinstance(call, calls.Snapshot)
             await trio.sleep(0.7)
             made.append(trio.current_time())
-            return calls.Held(len(made), 40, b"d" * 32, 5, b"schema", b"")
+            return calls.SnapshotInfo(len(made), 40, b"d" * 32, 5, b"schema", b"")
 
     async def story(transfer, lane):
         transfer.give(Engine(), lambda _peer: True)
@@ -225,7 +225,7 @@ def test_a_large_model_is_waited_for_as_long_as_a_busy_engine_may_take_to_pack_i
         async def call(self, call):
             await trio.sleep(40.0)
             made.append(call)
-            return calls.Held(len(made), 4 * 10**8, b"d" * 32, 5, b"schema", b"")
+            return calls.SnapshotInfo(len(made), 4 * 10**8, b"d" * 32, 5, b"schema", b"")
 
     async def story(transfer, lane):
         transfer.expect(large)
@@ -254,7 +254,7 @@ def test_a_new_offer_does_not_interrupt_readers_of_the_snapshot():
         async def call(self, call):
             if isinstance(call, calls.Snapshot):
                 made.append(trio.current_time())
-                return calls.Held(len(made), len(state), b"d" * 32, 5, b"schema", b"")
+                return calls.SnapshotInfo(len(made), len(state), b"d" * 32, 5, b"schema", b"")
             assert isinstance(call, calls.ReadChunk)
             there = call.snapshot == len(made)
             return calls.ChunkRead(state[call.offset : call.offset + call.length] if there else b"")
@@ -432,7 +432,7 @@ def test_digests_are_served_for_the_current_snapshot_only():
         async def call(self, call):
             await trio.lowlevel.checkpoint()
             assert isinstance(call, calls.Snapshot)
-            return calls.Held(4, len(STATE), chunks.root(LISTED), 5, b"schema", LISTED)
+            return calls.SnapshotInfo(4, len(STATE), chunks.root(LISTED), 5, b"schema", LISTED)
 
     async def story(transfer, lane):
         await lane.send_in.send(Inbound("a", "state", encode(DigestsQuery(4, 0))))
@@ -462,5 +462,5 @@ def test_a_silent_holder_of_the_same_model_costs_a_few_seconds(silent):
     state, faults, _, took_s, asked = fetch(answers, "silent", "b", "c")
     assert state == STATE
     assert faults == []
-    assert took_s <= usual_s + fetching.QUEUED_S + 2.0 * fetching.LOOK_S
+    assert took_s <= usual_s + fetching.QUEUED_S + 2.0 * fetching.POLL_S
     assert len({(peer, index) for peer, index in asked}) <= CHUNKS + fetching.WINDOW

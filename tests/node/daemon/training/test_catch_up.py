@@ -9,7 +9,7 @@ from starling.node.config.schema import PaceSection
 from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.snapshots import SNAPSHOT_FRESH_S
-from starling.node.daemon.training.catch_up import FETCH_PAUSE_S, LONGEST_FETCH_PAUSE_S, PARTED_ROUNDS, CatchUp, Jumps
+from starling.node.daemon.training.catch_up import DIVERGED_ROUNDS, FETCH_PAUSE_S, LONGEST_FETCH_PAUSE_S, CatchUp, Jumps
 from tests.harness.daemons import Reports
 from tests.harness.virtual import virtual
 
@@ -41,9 +41,9 @@ class Peers:
         self.believed.append(reach)
         return ROUND + reach
 
-    async def after(self, behind, current=ROUND, parted=()):
+    async def after(self, behind, current=ROUND, diverged=()):
         """Return the round after `current`, given that exchanges reported peers at `behind`."""
-        outcome = RoundOutcome(current, {}, behind, parted=parted)
+        outcome = RoundOutcome(current, {}, behind, diverged=diverged)
         self.jumps.ended(outcome, 1.0)
         return await self.jumps.following(outcome)
 
@@ -112,20 +112,20 @@ async def test_a_suspended_node_jumps_with_its_own_model_by_the_rounds_it_can_ha
 async def test_a_node_diverged_for_many_rounds_fetches_the_majoritys_outer_parameters_and_waits_before_a_retry():
     peers, most = Peers(None, ROUND + 1, ROUND + 4), ("a", "b")
 
-    async def parted(rounds):
-        return [await peers.after(ROUND, parted=most) for _ in range(rounds)]
+    async def diverged(rounds):
+        return [await peers.after(ROUND, diverged=most) for _ in range(rounds)]
 
-    assert await parted(PARTED_ROUNDS - 1) == [ROUND + 1] * (PARTED_ROUNDS - 1)
+    assert await diverged(DIVERGED_ROUNDS - 1) == [ROUND + 1] * (DIVERGED_ROUNDS - 1)
     await peers.after(ROUND)
-    await parted(PARTED_ROUNDS - 1)
+    await diverged(DIVERGED_ROUNDS - 1)
     assert not peers.asked, "one after the other"
-    await parted(1)
+    await diverged(1)
     assert (peers.asked, peers.first) == ([(0.0, ROUND, True)], [most])
-    await parted(3 * PARTED_ROUNDS)
+    await diverged(3 * DIVERGED_ROUNDS)
     assert len(peers.asked) == 1
     await trio.sleep(SNAPSHOT_FRESH_S)
-    assert await parted(1) == [ROUND + 1]
+    assert await diverged(1) == [ROUND + 1]
     assert peers.resets == 1
     await trio.sleep(SNAPSHOT_FRESH_S)
-    assert await parted(PARTED_ROUNDS) == [ROUND + 1] * (PARTED_ROUNDS - 1) + [ROUND + 4]
+    assert await diverged(DIVERGED_ROUNDS) == [ROUND + 1] * (DIVERGED_ROUNDS - 1) + [ROUND + 4]
     assert peers.report.names == ["anchor_parted"] * 3

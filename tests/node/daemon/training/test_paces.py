@@ -21,11 +21,11 @@ ALL = {"overlay": OverlaySection(kind="complete"), "robust": RobustSection(rule=
 @pytest.mark.parametrize(
     ("pace", "sections", "alone", "names"),
     [
-        ({}, {}, False, "StepsLoop InTurn LateJoin OverlayNeighbors RoundExchange"),
+        ({}, {}, False, "StepsLoop Sequential LateJoin OverlayNeighbors RoundExchange"),
         ({"overlap": True}, {}, False, "StepsLoop Overlapping LateJoin OverlayNeighbors RoundExchange"),
         ({}, {}, True, "StepsLoop MeasuredBeforeMix LateJoin OverlayNeighbors RoundExchange"),
-        ({"mix": "gather"}, PULL, False, "StepsLoop InTurn LateJoin RandomNeighbors PulledExchange"),
-        ({"mix": "gather"}, ALL, False, "StepsLoop InTurn LateJoin OverlayNeighbors PulledExchange"),
+        ({"mix": "gather"}, PULL, False, "StepsLoop Sequential LateJoin RandomNeighbors PulledExchange"),
+        ({"mix": "gather"}, ALL, False, "StepsLoop Sequential LateJoin OverlayNeighbors PulledExchange"),
         (SAMPLED, ALL, False, "SampledLoop FromCheckpoint SampledNeighbors SampledExchange"),
         ({"pace": "clock"}, {}, False, "SlotsLoop LastingContacts LateJoin LastingNeighbors VisitExchange"),
         ({"pace": "clock"}, RING, False, "SlotsLoop ScheduledContacts LateJoin OverlayNeighbors VisitExchange"),

@@ -6,7 +6,7 @@ from msgspec import structs
 from starling.gossip.api import Effect
 from starling.gossip.compress.support import Full
 from starling.node.engine.exchange.adversary import MAX_RECEIVED, Adversary
-from tests.harness.engines import manifest, opening
+from tests.harness.engines import manifest, open_request
 from tests.harness.replicas import DIM, Node
 
 AGREED = manifest(mix="dsgd")
@@ -15,7 +15,7 @@ NAMES = [f"peer-{number:02}" for number in range(3 * MAX_RECEIVED)]
 
 def made(attack, **params):
     node = Node(AGREED, "zz")
-    return Adversary(structs.replace(opening(AGREED, node="zz"), attack=attack, attack_params=params), node.replica)
+    return Adversary(structs.replace(open_request(AGREED, node="zz"), attack=attack, attack_params=params), node.replica)
 
 
 def test_an_adversary_remembers_the_newest_vectors_of_a_bounded_number_of_peers():

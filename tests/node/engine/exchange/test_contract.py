@@ -23,7 +23,7 @@ from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.byzantine import Byzantine
 from starling.node.engine.exchange.catalogue import exchange_of
 from starling.node.rpc import calls
-from tests.harness.engines import manifest, opening
+from tests.harness.engines import manifest, open_request
 from tests.harness.memory_ends import CODEC, drawn
 from tests.harness.replicas import DIM, requested, send, talk, transact
 from tests.harness.replicas import Node as Plain
@@ -61,7 +61,7 @@ class Node(Plain):
         if averages_memories(given):
             memory = drawn(dim, 3, generator(7, "memory", name))
             self.replica.remembered = MemoryExchange(memory, CODEC)
-            changed = structs.replace(opening(given, shard, name), **more)
+            changed = structs.replace(open_request(given, shard, name), **more)
             site = Site(changed, self.vectors, self, None, self.distances, self.work)
             self.exchange = exchange_of(self.replica, site)
             self._handlers = self.exchange.handlers()
@@ -439,8 +439,8 @@ def test_a_node_with_diverged_outer_parameters_gets_peers_of_the_majority(gone):
             send(nodes, peer, name)
     for peer in gone:
         nodes["a"].exchange.forget(peer)
-    assert nodes["a"].mix(("b", "c")).parted == (() if gone else ("b", "c"))
-    assert nodes["b"].mix(("a", "c")).parted == ()
+    assert nodes["a"].mix(("b", "c")).diverged == (() if gone else ("b", "c"))
+    assert nodes["b"].mix(("a", "c")).diverged == ()
 
 
 def test_outer_parameters_of_a_refused_message_do_not_count():
@@ -453,7 +453,7 @@ def test_outer_parameters_of_a_refused_message_do_not_count():
     for peer in "bc":
         with pytest.raises(RemoteProtocolError, match="too_large"):
             node.call(calls.VerifyUpdate(peer, digest(message), message))
-    assert node.mix(("b", "c")).parted == ()
+    assert node.mix(("b", "c")).diverged == ()
 
 
 @pytest.mark.parametrize("select", ["random_k", "cocktail", "budget"])

@@ -21,7 +21,7 @@ from starling.node.rpc import calls
 from starling.node.tasks.api import Sampled, Source
 from starling.node.tasks.digits import Digits
 from starling.node.tasks.text import Text
-from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as
+from tests.harness.engines import done, every, exchange, manifest, open_request, opened, refused_as
 from tests.harness.sections import taken
 from tests.strategies import examples
 
@@ -36,7 +36,7 @@ def counted(label):
 
 def private_engine(section, agreed=None, *, node="a", shard=0, checkpoint="", entropy=ZEROS):
     engine = Worker(clock=lambda: 0.0, entropy=entropy)
-    call = msgspec.structs.replace(opening(agreed or digits(), shard, node, checkpoint), privacy=section)
+    call = msgspec.structs.replace(open_request(agreed or digits(), shard, node, checkpoint), privacy=section)
     return engine, engine.handle(call)
 
 
@@ -161,7 +161,7 @@ def test_the_same_node_never_draws_the_same_noise_again():
 
     def after_one_step(**entropy):
         engine = Worker(clock=lambda: 0.0, **entropy)
-        assert isinstance(engine.handle(msgspec.structs.replace(opening(digits()), privacy=PRIVATE)), calls.Opened)
+        assert isinstance(engine.handle(msgspec.structs.replace(open_request(digits()), privacy=PRIVATE)), calls.Opened)
         done(engine, calls.Train(0, 1))
         return engine.vector.numpy().tobytes()
 

@@ -227,9 +227,9 @@ def test_a_crew_s_model_that_is_not_in_float32_is_refused(text, monkeypatch):
 
 
 def test_a_stage_too_large_for_this_machine_is_refused_with_alternatives(text, monkeypatch):
-    monkeypatch.setattr("starling.node.engine.local.placing.memory.there", lambda: 260_000)
+    monkeypatch.setattr("starling.node.engine.local.placing.memory.available", lambda: 260_000)
     with pytest.raises(ConfigError, match=r"stage: \d needs at least .* of memory here, .* are there; try `--stage \d`"):
         InlineCrew(agreed(text))
-    monkeypatch.setattr("starling.node.engine.local.placing.memory.there", lambda: 1000)
+    monkeypatch.setattr("starling.node.engine.local.placing.memory.available", lambda: 1000)
     with pytest.raises(ConfigError, match=r"no stage fits this machine"):
         InlineCrew(agreed(text))

@@ -17,7 +17,7 @@ hosts = st.lists(st.ip_addresses().map(str), max_size=12, unique=True)
 
 def node(*found, configured=()):
     made = Announcing("P", tuple(parse(each) for each in configured), EVERYWHERE)
-    made.look(found)
+    made.poll(found)
     return made
 
 
@@ -51,7 +51,7 @@ def test_private_addresses_are_announced_in_private_networks_only():
 def test_configured_addresses_are_announced_and_do_not_change():
     one = node(HOME, configured=["/ip4/10.0.0.9/tcp/5", "/dns4/me.example/tcp/6"])
     one.met_public = True
-    assert not one.look([PUBLIC])
+    assert not one.poll([PUBLIC])
     assert sorted(texts(one.told)) == ["10.0.0.9", "me.example"]
 
 
@@ -62,16 +62,16 @@ def test_without_ipv4_there_is_no_loopback_of_it():
 
 def test_a_new_address_is_reported_once_and_having_none_is_not_a_move():
     one = node(HOME)
-    assert not one.look([HOME])
-    assert one.look([PUBLIC])
+    assert not one.poll([HOME])
+    assert one.poll([PUBLIC])
     assert texts(one.known) == [PUBLIC]
-    assert not one.look([])
+    assert not one.poll([])
     assert texts(one.known) == [PUBLIC]
 
 
 def test_connections_from_a_lost_address_are_closed_except_loopback():
     one = node(HOME)
-    one.look([PUBLIC, PUBLIC6])
+    one.poll([PUBLIC, PUBLIC6])
     assert one.is_gone(HOME)
     assert one.is_gone(LAN6)
     assert not any(map(one.is_gone, (PUBLIC, PUBLIC6, "127.0.0.1", "::1", "fe80::1%eth0")))

@@ -8,7 +8,7 @@ from starling.gossip.errors import EngineError
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.simulate.virtual.inline_engine import InlineEngine, open_inline
-from tests.harness.engines import manifest, opening
+from tests.harness.engines import manifest, open_request
 from tests.harness.virtual import virtual
 
 
@@ -19,7 +19,7 @@ def inline(step_cost_s=0.1, call_cost_s=0.01):
 @virtual
 async def test_a_round_costs_its_steps_and_a_call_in_between_waits_for_one():
     async with inline() as engine:
-        await engine.call(opening(manifest()))
+        await engine.call(open_request(manifest()))
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_check_between, engine, began)
@@ -31,14 +31,14 @@ async def test_a_round_costs_its_steps_and_a_call_in_between_waits_for_one():
 
 async def _check_between(engine, began):
     await trio.sleep(0.55)
-    assert isinstance(await engine.call(calls.Snapshot()), calls.Held)
+    assert isinstance(await engine.call(calls.Snapshot()), calls.SnapshotInfo)
     assert trio.current_time() - began == pytest.approx(0.62)
 
 
 @virtual
 async def test_the_inline_engine_trains_freely_and_evaluates_meanwhile():
     async with inline() as engine:
-        await engine.call(opening(manifest(pace="clock")))
+        await engine.call(open_request(manifest(pace="clock")))
         await engine.call(calls.Free(on=True, round=0))
         await trio.sleep(1.0)
         assert isinstance(await engine.call(calls.Evaluate()), calls.Evaluated)
@@ -51,7 +51,7 @@ async def test_the_inline_engine_trains_freely_and_evaluates_meanwhile():
 @virtual
 async def test_a_killed_engine_fails_the_calls_under_way_and_all_later_ones():
     async with inline() as engine:
-        await engine.call(opening(manifest()))
+        await engine.call(open_request(manifest()))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_dies, engine, calls.Train(0, 1000))
             nursery.start_soon(_dies, engine, calls.Evaluate())
@@ -68,7 +68,7 @@ async def _dies(engine, call):
 @virtual
 async def test_a_stopped_inline_engine_refuses_calls():
     async with inline() as engine:
-        await engine.call(opening(manifest()))
+        await engine.call(open_request(manifest()))
         assert await engine.call(calls.Stop()) == calls.Done()
         with pytest.raises(EngineError, match="stopped"):
             await engine.call(calls.Snapshot())

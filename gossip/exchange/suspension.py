@@ -1,0 +1,41 @@
+"""How far the swarm may have gone on while this node was held up itself: suspended, stopped, or without a processor. Seconds are arguments.
+
+Of most nodes that slept at once none is believed when two that were awake say how far they are: there could be two liars. But a node knows
+of itself that it was away, and for how long. It is its own witness that it may be behind by the rounds that fit into that time, and no
+more; so for a while it believes two peers about that much (`starling.gossip.exchange.progress`).
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+WINDOW = 8  # rounds by which a node knows how long its own usually take
+LEAST = 3  # rounds before that is known
+TIMES = 8.0  # as long as usual, without the waiting for peers: then this node was held up
+ROUNDS = 16  # of ours afterwards, in which enough peers are met
+
+
+@dataclass(slots=True)
+class Suspension:
+    """Rounds that this node may have missed through no fault of a peer."""
+
+    missed_rounds: int = 0
+    """Rounds that the swarm may be ahead of us; 0 if this node was not held up lately."""
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _left: int = 0
+
+    def ended(self, elapsed_s: float, waited_s: float) -> None:
+        """A round of ours took `elapsed_s`, of which `waited_s` for peers beyond what is usual."""
+        usual_s = median(self._seconds) if len(self._seconds) >= LEAST else 0.0
+        own_s = elapsed_s - waited_s
+        if usual_s > 0.0 and own_s > TIMES * usual_s:
+            self.missed_rounds, self._left = int(own_s / usual_s), ROUNDS
+            return
+        self._seconds.append(elapsed_s)
+        self._left -= 1
+        if self._left <= 0:
+            self.missed_rounds = 0
+
+    def caught_up(self) -> None:
+        """This node has gone to where its peers are."""
+        self.missed_rounds = self._left = 0

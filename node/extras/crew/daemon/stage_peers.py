@@ -1,0 +1,221 @@
+"""Where this node sits, and the swarm as its stage sees it: a crew is one member, met at the peer that holds the same stage of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
+
+import trio
+
+from starling.gossip.overlay.ranks import digest
+from starling.gossip.pipeline import stage_assignments
+from starling.node.daemon.membership.neighbors import LinkMap, OverlayNeighbors, own_links
+from starling.node.daemon.membership.service import Membership
+
+T = TypeVar("T")
+POLL_S = 0.2
+SETTLED_S = 2.0  # since this node's start, in which it hears of the members that there are
+AVOIDED_S = 600.0  # that a mute peer is not sat with: by then it was mended, or was replaced, or may try again
+PROMISED_S = 20.0  # that a stage is kept for a newcomer who asked
+
+
+@dataclass(slots=True)
+class StagePeers:
+    """The crews, by what members say; satisfies `starling.node.daemon.membership.neighbors.Members` for services of one stage.
+
+    Attributes:
+        last: the peers of our crew when it was whole last.
+        carried: this node has left that one for a crew in which no others sit, so the states of its stage go along.
+    """
+
+    whom: ClassVar[str] = "whole crews"
+
+    membership: Membership
+    stages: int
+    stage: int
+    last: Collection[str] = ()
+    carried: bool = False
+    _avoided: dict[tuple[str, int | None], float] = field(default_factory=dict)  # (peer, incarnation) -> until when
+    _left: dict[str, float] = field(default_factory=dict)  # peer -> until when it is not followed
+    _promised: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    @property
+    def claims(self) -> dict[str, int]:
+        """Peer -> seat, of all that are alive."""
+        table = self.membership.table
+        return {peer: table[peer].record.seat for peer in self.membership.members if table[peer].record.seat}
+
+    @property
+    def seat(self) -> int:
+        """Ours; 0: none yet."""
+        return self.claims.get(self.membership.me, 0)
+
+    @property
+    def crew(self) -> int:
+        """The number of ours; 0 while there is none."""
+        return stage_assignments.place(self.seat, self.stages)[0] if self.seat else 0
+
+    @property
+    def whole(self) -> dict[int, tuple[str, ...]]:
+        """Crew -> its peers by stage, of those that lack nobody."""
+        return stage_assignments.whole(self.claims, self.stages)
+
+    @property
+    def peers(self) -> tuple[str, ...] | None:
+        """The peers of our crew by stage, us included; None: it lacks somebody, we avoid one, or our seat is another's."""
+        peers = self.whole.get(self.crew) if self.seat else None
+        if peers is None or peers[self.stage] != self.membership.me or self.avoided.intersection(peers):
+            return None
+        return peers
+
+    @property
+    def avoided(self) -> frozenset[str]:
+        """Peers whose seats were freed a short time ago, and that were not restarted since."""
+        now, incarnation = trio.current_time(), self.membership.incarnation_of
+        return frozenset(peer for (peer, then), until in self._avoided.items() if until > now and then == incarnation(peer))
+
+    def avoid(self, peer: str) -> None:
+        """Sit in no crew with a peer, for a while."""
+        self._avoided[peer, self.membership.incarnation_of(peer)] = trio.current_time() + AVOIDED_S
+
+    def elsewhere(self, peers: Collection[str]) -> frozenset[str]:
+        """Return those that live, sit in another crew than this node, and are not avoided."""
+        claims = self.claims
+        sitting = {peer for peer in peers if peer in claims and stage_assignments.place(claims[peer], self.stages)[0] != self.crew}
+        return frozenset(sitting - self.avoided)
+
+    @property
+    def lacking(self) -> tuple[int, ...]:
+        """Stages of our crew that nobody holds."""
+        held = stage_assignments.holders(self.claims)
+        return tuple(s for s in range(self.stages) if self.seat and stage_assignments.seat(self.crew, s, self.stages) not in held)
+
+    @property
+    def words(self) -> str:
+        """This node's seat, for people."""
+        where = f"stage {self.stage} of {self.stages}"
+        own = self.membership.table.get(self.membership.me)
+        if own is not None and own.status == "left":  # a member no more, so it has no seat and wants none
+            return f"left crew {stage_assignments.place(own.record.seat, self.stages)[0]}, {where}" if own.record.seat else f"{where}, left"
+        if not self.seat:
+            return f"{where}, looking for a crew"
+        lacking = ", ".join(map(str, self.lacking))
+        state = f"lacks stage {lacking}" if lacking else "whole" if self.peers is not None else "another node has this seat"
+        return f"crew {self.crew}, {where}, {state}"
+
+    def named(self, peers: tuple[str, ...]) -> bytes:
+        """The crew's name while these peers live on without a restart."""
+        return stage_assignments.digest((peer, self.membership.incarnation_of(peer) or 0) for peer in peers)
+
+    def wanted(self, asker: str) -> int:
+        """The stage that a newcomer should take, kept for it for a while."""
+        now = trio.current_time()
+        self._promised = {peer: it for peer, it in self._promised.items() if it[1] > now and peer not in self.claims}
+        if asker not in self._promised:
+            claims = {
+                self.membership.me: stage_assignments.seat(0, self.stage, self.stages)
+            } | self.claims  # ours, also before it is claimed
+            stage = stage_assignments.lacking(claims, self.stages, [it[0] for it in self._promised.values()])
+            self._promised[asker] = (stage, now + PROMISED_S)
+        return self._promised[asker][0]
+
+    async def sit(self) -> None:
+        """Claim a seat, and another where that is better, until cancelled."""
+        until = trio.current_time() + SETTLED_S
+        while len(self.membership.members) < 2 and trio.current_time() < until:  # noqa: ASYNC110 — for a short time at the start
+            await trio.sleep(POLL_S)
+        while True:
+            self._note_left()
+            going = set(self.last) - self.avoided
+            wanted = stage_assignments.chosen(
+                self.claims, self.stages, self.membership.me, self.stage, self.avoided or self._left.keys(), going
+            )
+            if wanted != self.seat:
+                self._move(wanted)
+            await trio.sleep(POLL_S)
+
+    def _note_left(self) -> None:
+        """Note who of our crew has left us for another, to follow nobody who may have left over us."""
+        now = trio.current_time()
+        self._left = {peer: until for peer, until in self._left.items() if until > now}
+        for peer in self.elsewhere(self.last):
+            self._left.setdefault(peer, now + AVOIDED_S)
+
+    def _move(self, wanted: int) -> None:
+        """Claim a seat. In a crew in which one of our last one sits, or nobody, our states are as good."""
+        crew = stage_assignments.place(wanted, self.stages)[0]
+        there = {peer for peer, number in self.claims.items() if stage_assignments.place(number, self.stages)[0] == crew}
+        self.carried = bool(self.last) and (not there or not there.isdisjoint(self.last))
+        self.membership.sit(wanted)
+
+    # what services of this stage see of the swarm
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Peers that hold our stage of a whole crew, sorted."""
+        return tuple(sorted(peers[self.stage] for peers in self.whole.values()))
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """Whole crews, by name: all stages compute one schedule."""
+        return tuple(map(name_of, self.whole))
+
+    @property
+    def view(self) -> bytes:
+        """Digest of `roster`."""
+        return digest(self.roster)
+
+    def incarnation_of(self, peer: str) -> int | None:
+        """Of an alive peer."""
+        return self.membership.incarnation_of(peer)
+
+    def admits(self, peer: str) -> bool:
+        """As of any member."""
+        return self.membership.admits(peer)
+
+    def silent(self, peer: str) -> bool:
+        """As of any member."""
+        return self.membership.silent(peer)
+
+    def lately_gone(self, peer: str) -> bool:
+        """As of any member."""
+        return self.membership.lately_gone(peer)
+
+    def probe_now(self, peers: Collection[str], *, late: bool = False) -> None:
+        """As of any member."""
+        self.membership.probe_now(peers, late=late)
+
+
+def name_of(crew: int) -> str:
+    """Of a crew, as overlays rank it."""
+    return f"crew {crew}"
+
+
+@dataclass(frozen=True, slots=True)
+class CrewNeighbors:
+    """Neighbours of a crew, as the peers of them that hold this node's stage. `named`: the overlay over names of crews, of ours as `me`."""
+
+    stage_peers: StagePeers
+    named: OverlayNeighbors
+
+    def weights(self, round: int) -> Mapping[str, float]:
+        """Neighbour -> mixing weight."""
+        return self._met(self._ours.weights(round))
+
+    def directions(self, round: int) -> Mapping[str, tuple[float, float]]:
+        """As of `OverlayNeighbors`."""
+        return self._met(self._ours.directions(round))
+
+    def link_map(self, round: int) -> LinkMap:
+        """Links of this stage alone."""
+        return own_links(self.stage_peers.members, self.stage_peers.membership.me, self.weights(round))
+
+    @property
+    def _ours(self) -> OverlayNeighbors:
+        named = self.named
+        return OverlayNeighbors(named.overlay, lambda: self.stage_peers.roster, name_of(self.stage_peers.crew), named.salt)
+
+    def _met(self, by_name: Mapping[str, T]) -> dict[str, T]:
+        peers = {name_of(crew): peers[self.stage_peers.stage] for crew, peers in self.stage_peers.whole.items()}
+        return {peers[name]: it for name, it in by_name.items() if name in peers and self.named.may_meet(peers[name])}
