@@ -22,7 +22,7 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Attestation:
-    """What a peer signed of its vector of a round: `digest` of the encoded vector, Ed25519 over `body`; incarnation of its record."""
+    """A peer's signature of its vector of a round: Ed25519 over `body`, which holds `digest`, that of the encoded vector."""
 
     swarm: str
     peer: str
@@ -33,7 +33,7 @@ class Attestation:
 
 
 def digest(payload: bytes | memoryview) -> bytes:
-    """BLAKE2b-256 of an encoded vector."""
+    """Return the BLAKE2b-256 digest of an encoded vector."""
     return blake2b(payload, digest_size=DIGEST_BYTES).digest()
 
 

@@ -126,7 +126,7 @@ class VerifyEarlier(Call, frozen=True, tag="verify_earlier"):
 
 
 class Far(msgspec.Struct, frozen=True, array_like=True):
-    """What counts against a peer (`starling.robust.distances`)."""
+    """The reason why a peer's model counts against it (`starling.robust.distances`)."""
 
     distance: float  # of its model from ours
     reference: float  # that it is far by
@@ -135,7 +135,7 @@ class Far(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Done(Call, frozen=True, tag="done"):
-    """It is done."""
+    """The call is done."""
 
     clipped: bool = False  # of Apply and Commit, whether the difference was as long as the clip allows
     clipped_or_excluded: tuple[str, ...] | None = None

@@ -103,7 +103,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Exchange now."""
+    """Decision: exchange with the peer now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Defer:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Answer Busy."""
+    """Decision: answer Busy."""
 
     reason: Refusal
 

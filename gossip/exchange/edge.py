@@ -56,7 +56,9 @@ MAX_COPIES = 4  # of one vector: a small Check may ask for no more of what is la
 
 @dataclass(slots=True)
 class Edge:
-    """One end of one edge, `me`. Who makes it starts with a Revoke of what the engine may hold."""
+    """State machine of one end, `me`, of one edge. Whoever makes it first sends Revoke to the engine, which may still have state of the
+    peer.
+    """
 
     me: str
     peer: str
@@ -86,7 +88,7 @@ class Edge:
 
     @property
     def state(self) -> str:
-        """State of the transaction, as in the table of docs/protocol.md."""
+        """Return the state of the transaction, as in the table of docs/protocol.md."""
         it = self.outstanding or self.pending
         return "idle" if it is None else it.phase
 
@@ -97,12 +99,12 @@ class Edge:
 
     @property
     def unresolved(self) -> bool:
-        """A transaction is under way at this end."""
+        """Return whether a transaction is under way at this end."""
         return self.outstanding is not None or self.pending is not None
 
     @property
     def begun(self) -> bool:
-        """`unresolved`, and more than a greeting: the peer has this incarnation."""
+        """Return whether a transaction is under way that is more than a greeting: the peer knows this incarnation."""
         return self.pending is not None or (self.outstanding is not None and self.outstanding.phase != "greeting")
 
     @property
@@ -120,21 +122,21 @@ class Edge:
         take: float | None = None,
         members: int = 1,
     ) -> list[EdgeCommand]:
-        """Initiator: start a transaction if `ready`, else LocalProtocolError; arguments as in `calls.Offer` and the wire's `Request`."""
+        """Initiator: start a transaction; arguments as in `calls.Offer` and in `Request`. Raises LocalProtocolError: not `ready`."""
         if not self.ready:
             raise LocalProtocolError(f"edge to {self.peer}: cannot begin now")
         self.outstanding = Outstanding(0, round, view, theta, "greeting", None, budget_bytes, give, take, members)
         return self._offer() if self.agreed else self.greet()
 
     def solicit(self, round: int, view: bytes) -> list[EdgeCommand]:
-        """Responder: ask the peer to begin. Raises LocalProtocolError: we are the initiator."""
+        """Responder: ask the peer to begin. Raises LocalProtocolError: this end is the initiator."""
         if self.initiator:
             raise LocalProtocolError(f"edge to {self.peer}: the initiator begins, it does not solicit")
         self.solicited = round
         return self._close() if self.closing else [SendMessage(self.peer, Solicit(self.inc, round, view))]
 
     def accept(self, inc: int, seq: int, give: float | None = None, take: float | None = None, members: int = 1) -> list[EdgeCommand]:
-        """Responder: have the request answered, with the weights of `calls.Answer`."""
+        """Responder: have the engine answer the request, with the weights of `calls.Answer`."""
         pending = self._pending(inc, seq, "asked")
         if pending is None:
             return []
@@ -144,7 +146,7 @@ class Edge:
         return [Answer(self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take, it.borne, members, it.reference)]
 
     def refuse(self, inc: int, seq: int, reason: Refusal, round: int) -> list[EdgeCommand]:
-        """Responder: reject the request. `round` is ours."""
+        """Responder: reject the request. `round` is this end's."""
         pending = self._pending(inc, seq, "asked")
         if pending is None:
             return []
@@ -156,12 +158,12 @@ class Edge:
         return [SendMessage(self.peer, Busy(self.inc, 0, reason, round))]
 
     def gave_up(self, inc: int, seq: int) -> bool:
-        """Initiator: whether this end gave a transaction up for whose proof the other waits in vain."""
+        """Initiator: return whether this end gave up a transaction that the other end still waits for."""
         waited_for = self.outstanding is not None and self.outstanding.seq == seq
         return inc == self.inc and self.committed < seq < self.next_seq and not waited_for
 
     def abort(self, outcome: Outcome, reason: str) -> list[EdgeCommand]:
-        """Initiator: give the outstanding transaction up. Nothing happens while it is being applied: that ends by itself."""
+        """Initiator: give up the outstanding transaction, unless it is being applied, which ends by itself."""
         out = self.outstanding
         if out is None or out.phase == "applying":
             return []
@@ -307,7 +309,7 @@ class Edge:
         return self._checked_request(check) if self.initiator else self._checked_response(check)
 
     def _checked_request(self, check: Check) -> list[EdgeCommand]:
-        """Initiator: the responder lacks our request, or has answered it and lacks the proof."""
+        """Initiator: handle that the responder lacks our request, or has answered it and lacks the proof of commit."""
         out = self._outstanding(self.inc, check.seq, "asking")
         if out is None:
             return [SendMessage(self.peer, Ack(self.inc, check.seq))] if check.seq == self.committed and not check.lost else []
@@ -320,7 +322,7 @@ class Edge:
         return [SendMessage(self.peer, out.request)]
 
     def _checked_response(self, check: Check) -> list[EdgeCommand]:
-        """Responder: the initiator waits for our response, or lacks it."""
+        """Responder: handle that the initiator waits for our response, or lacks it."""
         pending = self._pending(self.inc, check.seq)
         if pending is None:
             unseen = check.seq > max(self.last_seen, self.pending.seq if self.pending is not None else 0)

@@ -16,7 +16,7 @@ MAX_INC = 2**61  # half of what the wire carries: there is always a larger one t
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of an edge, as far as the rules ask for it."""
+    """The attributes of one end of an edge that the rules read."""
 
     initiator: bool
     inc: int

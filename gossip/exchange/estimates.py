@@ -121,13 +121,13 @@ class AnswerTimes:
             self.quickest_s[each] = min(took_s, self.quickest_s.get(each, inf))
 
     def missed(self, peer: str) -> None:
-        """Halve the quickest answer of a peer that did not answer: that one may have answered an earlier try, so retry sooner."""
+        """Halve the quickest answer time of a peer that did not answer: it may have answered an earlier try, so retry sooner."""
         if peer in self._quickest:
             self._quickest[peer] /= 2.0
 
     @property
     def peers(self) -> KeysView[str]:
-        """Peers that ever answered."""
+        """Return all peers that ever answered."""
         return self._quickest.keys()
 
     def retry_s(self, peer: str) -> float:

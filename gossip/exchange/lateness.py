@@ -93,7 +93,9 @@ class Withdrawals:
         self._delays_s[peer] = self._delays_s.get(peer, 0.0) + seconds
 
     def overtaken(self, least_s: Callable[[str], float]) -> None:
-        """Others did a round meanwhile: withdraw it from the peer waited for the longest lately, if by at least `least_s` of that peer."""
+        """Withdraw the extended deadline of the peer with the longest recent delay, if that is at least `least_s` of this peer: others did
+        a round meanwhile.
+        """
         peer = max(self._delays_s, key=lambda it: (self._delays_s[it], it), default="")
         if self._delays_s.get(peer, 0.0) < least_s(peer):
             return

@@ -56,23 +56,25 @@ class LinkDeadlines:
 
     @property
     def stretch(self) -> float:
-        """Factor of the deadline's upper bound because of payloads and engines, in [1, MAX_STRETCH]."""
+        """Return the factor by which payloads and engine calls lengthen the deadline's upper bound, in [1, MAX_STRETCH]."""
         takes_s = self._payload_s + 2.0 * ENGINE_CALLS * self.calls.usual_s()
         return min(max(1.0, takes_s / self.deadline.max_wait_s), MAX_STRETCH)
 
     @property
     def longest_s(self) -> float:
-        """The longest that an exchange may take."""
+        """Return the longest time that an exchange may take, in seconds."""
         return self.stretch * self.deadline.max_wait_s
 
     @property
     def exchange_s(self) -> float:
-        """Seconds of an exchange if both ends are ready; 0 before any answer."""
+        """Return the seconds that an exchange takes if both ends are ready; 0 before any answer."""
         return self._answers.exchange_s()
 
     @property
     def out_of_phase(self) -> bool:
-        """Two peers more than may lie let their last link expire: this node is not where they are, and to hurry would keep it there."""
+        """Return whether at least f + 2 peers let their last link expire: then this node is at another point of its round than they are,
+        and shorter waits would keep it there.
+        """
         return self._lateness.more_than_may_lie(self._answers.peers)
 
     def begin(self, now: float, steps_s: float = 0.0, exchange_s: float = 0.0, unlinked: int = 0) -> None:
@@ -160,7 +162,7 @@ class LinkDeadlines:
 
     @property
     def _in_time_s(self) -> float:
-        """Deadline of a peer that was in time the last time."""
+        """Return the deadline of a peer that answered the last time, in seconds from the opening."""
         return self._learned_s + 2.0 * self._lag_s + self._unlinked_s
 
     def _facts(self, peer: str) -> PeerFacts:

@@ -53,21 +53,21 @@ class Pace:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Peers whose links, or visit, are not resolved, sorted."""
+        """Return the peers whose links, or visit, are not resolved, sorted."""
         raise NotImplementedError
 
     @property
     def done(self) -> bool:
-        """Every link of the open round, or the visit, is resolved."""
+        """Return whether every link of the open round, or the visit, is resolved."""
         return not self.waiting
 
     def resolved(self, peer: str, round: int, outcome: Outcome, now: float) -> None:
-        """An exchange with `peer` ended."""
+        """Record the outcome of an exchange with `peer`."""
         raise NotImplementedError
 
     @property
     def position(self) -> Position:
-        """This node's round against those that peers report."""
+        """Return how this node's round compares with those that peers report."""
         return "level"
 
     def until(self) -> dict[str, float]:
@@ -76,7 +76,7 @@ class Pace:
         return self.link_deadlines.deadlines(waiting, self.position) if waiting else {}
 
     def tick(self, now: float) -> tuple[str, ...]:
-        """Past its deadline a link or visit is a timeout. -> those peers, sorted"""
+        """Resolve links or visits past their deadline as timeouts -> those peers, sorted."""
         late = tuple(peer for peer, expires in self.until().items() if now >= expires)
         for peer in late:
             self.resolved(peer, self.round, "timeout", now)
@@ -87,17 +87,17 @@ class Pace:
         return False
 
     def said_late(self, peer: str, round: int) -> None:
-        """A peer in `round` says that we are late."""
+        """Note that a peer, in `round`, called this node late."""
 
     def forget(self, peer: str) -> None:
-        """A peer is gone: discard what it reported and requested."""
+        """Delete what a peer that is gone reported and requested."""
         self.progress.forget(peer)
         self.link_deadlines.forget(peer)
 
 
 @dataclass(slots=True)
 class Rounds(Pace):
-    """One node's rounds."""
+    """The pace "steps": one node's rounds."""
 
     max_lead: int = 1  # rounds a peer may be ahead of us and be deferred
     phase: Literal["computing", "exchanging"] = "computing"
@@ -111,7 +111,7 @@ class Rounds(Pace):
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Peers whose links are not resolved, sorted."""
+        """Return the peers whose links are not resolved, sorted."""
         return tuple(sorted(self.links.keys() - self.outcomes.keys())) if self.phase == "exchanging" else ()
 
     @property
@@ -124,7 +124,7 @@ class Rounds(Pace):
         return "behind" if self.progress.lead > self.round else "ahead"
 
     def contradicted(self, peer: str, round: int) -> bool:
-        """As `PeerProgress.contradicts`: rounds need to agree here."""
+        """Return whether a report contradicts this node's round (`PeerProgress.contradicts`), as rounds must agree in this pace."""
         return self.progress.contradicts(peer, round)
 
     def said_late(self, peer: str, round: int) -> None:
@@ -135,17 +135,17 @@ class Rounds(Pace):
         return self.progress.of(peer) > self.round
 
     def theta(self, peer: str) -> float:
-        """Mixing weight of a link of this round."""
+        """Return the mixing weight of a link of this round."""
         return self.links[peer]
 
     def compute(self, round: int, links: Mapping[str, float], view: bytes) -> list[DeferredDecision]:
-        """Local steps of `round` begin; its links and view as far as they are known. -> decisions on what was deferred"""
+        """Begin the local steps of `round`, with its links and view as far as they are known -> decisions on deferred requests."""
         self.phase = "computing"
         self.link_deadlines.end()
         return self._enter(round, links, view, 0.0)
 
     def open(self, round: int, links: Mapping[str, float], view: bytes, now: float, steps_s: float = 0.0) -> list[DeferredDecision]:
-        """Local steps are done, which took `steps_s`; exchanges begin. -> decisions on what was deferred"""
+        """Begin the exchanges of a round, whose local steps took `steps_s` -> decisions on deferred requests."""
         self.phase = "exchanging"
         self.link_deadlines.begin(now, steps_s, self.link_deadlines.exchange_s, self._unlinked)
         self.outcomes, self._served = {}, {}
@@ -159,12 +159,11 @@ class Rounds(Pace):
         self.round, self.links, self.view = self.round + 1, {}, b""
 
     def forget(self, peer: str) -> None:
-        """Forget a lost peer."""
         Pace.forget(self, peer)
         self._deferred.pop(peer, None)
 
     def decide(self, peer: str, request: ExchangeRequest, now: float) -> Decision:
-        """Decide on a request; one that is deferred comes back as a DeferredDecision."""
+        """Decide on a request; a deferred one gets a DeferredDecision later."""
         self.progress.record(peer, request.round)
         if request.round < self.round:
             self.link_deadlines.came(peer, now)
@@ -197,7 +196,7 @@ class Rounds(Pace):
         return Defer()
 
     def resolved(self, peer: str, round: int, outcome: Outcome, now: float) -> None:
-        """The exchange on a link of `round` ended; of another round than the open one, or a second time, it is ignored."""
+        """Record the outcome of an exchange on a link of `round`; ignored for another round than the open one, or the second time."""
         if round == self.round and peer in self.waiting:
             self.outcomes[peer] = outcome
             self.link_deadlines.resolve(peer, outcome, now)
@@ -213,7 +212,7 @@ class Rounds(Pace):
 
 @dataclass(slots=True)
 class Slots(Pace):
-    """One node's visits."""
+    """The pace "clock": one node's visits."""
 
     weight: float  # mixing weight of every exchange, agreed in the manifest
     view: bytes  # digest that all members agree on
@@ -226,16 +225,16 @@ class Slots(Pace):
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The peer being visited, if any."""
+        """Return the peer being visited, if any."""
         return () if self.visiting is None else (self.visiting,)
 
     def theta(self, peer: str) -> float:
-        """Mixing weight of an exchange."""
+        """Return the mixing weight of an exchange."""
         return self.weight
 
     @property
     def longest_s(self) -> float:
-        """The longest that a visit may take."""
+        """Return the longest time that a visit may take, in seconds."""
         return self.link_deadlines.longest_s + self.link_deadlines.deadline.max_wait_s
 
     def until(self) -> dict[str, float]:
@@ -265,18 +264,17 @@ class Slots(Pace):
         return self._entered[-1 - before] if before < len(self._entered) else 0
 
     def visit(self, peer: str, now: float) -> None:
-        """Begin a visit."""
+        """Begin to visit a peer."""
         self.visiting, self.outcomes = peer, {}
         self.link_deadlines.begin(now)
         self._visited[peer] = self.round
 
     def forget(self, peer: str) -> None:
-        """Forget a lost peer."""
         Pace.forget(self, peer)
         self._visited.pop(peer, None)
 
     def decide(self, peer: str, request: ExchangeRequest, now: float) -> Decision:
-        """Decide on a request."""
+        """Decide on a peer's request."""
         self.progress.record(peer, request.round)
         if request.view != self.view or (isinstance(request, Request) and request.theta != self.weight):
             return Reject("view")
@@ -290,7 +288,7 @@ class Slots(Pace):
         return Accept()
 
     def resolved(self, peer: str, round: int, outcome: Outcome, now: float) -> None:
-        """An exchange with `peer` ended; if we visit it, the visit is over, no matter which end began."""
+        """Record the outcome of an exchange with `peer`, whichever end began it; it ends our visit to that peer."""
         if peer == self.visiting:
             self.visiting = None
             self.link_deadlines.end()

@@ -93,7 +93,7 @@ class Pairwise:
             self.pace.under_way = self._exchanges
 
     def refuses(self, peer: str, round: int) -> bool:
-        """Whether there are to be no exchanges with a peer in a round (slot), as its model was too far from ours."""
+        """Return whether exchanges with a peer are refused in a round (slot), because its model was too far from ours."""
         return round < self._refused.get(peer, 0)
 
     def _allowed(self, links: Mapping[str, float], round: int) -> dict[str, float]:
@@ -101,17 +101,17 @@ class Pairwise:
 
     @property
     def done(self) -> bool:
-        """Every link of the round, or the visit, is resolved."""
+        """Return whether every link of the round, or the visit, is resolved."""
         return self.pace.done
 
     @property
     def deadline(self) -> float:
-        """Time of the next `tick` without an event; infinite if there is none."""
+        """Return the time of the next `tick` without an event; infinite if there is none."""
         until = self.pace.until()
         return min((min(expires, self._retry_at[peer]) for peer, expires in until.items()), default=math.inf)
 
     def compute(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[Command]:
-        """Steps pace: local steps of `round` begin; requests for it are deferred until they are done.
+        """Pace "steps": begin the local steps of `round`; requests for it are deferred until they are done.
 
         `links` are the mixing weights by peer, as far as known yet, `view` is the digest of the member list.
         """
@@ -122,7 +122,7 @@ class Pairwise:
     def begin_round(
         self, round: int, links: Mapping[str, float], view: bytes, now: float, directions: Mapping[str, tuple[float, float]] | None = None
     ) -> list[Command]:
-        """Steps pace: local steps of `round` are done, its exchanges begin. Then `tick` until `done`, and `end`. Arguments as in `compute`.
+        """Pace "steps": begin the exchanges of `round`. Then call `tick` until `done`, and `end`. Arguments as in `compute`.
 
         `directions`: peer -> (give, take) where weights are not the same both ways, as in `calls.Offer`.
         """
@@ -135,12 +135,12 @@ class Pairwise:
         return self._flush()
 
     def next_visit(self, peers: Iterable[str]) -> str | None:
-        """Clock pace: which of our neighbors to visit next; None if all have a transaction under way."""
+        """Pace "clock": return the neighbor to visit next; None if all have a transaction under way."""
         allowed = [peer for peer in peers if not self.refuses(peer, self.pace.round)]
         return self._slots.next(allowed, {peer for peer, edge in self.edges.items() if edge.unresolved})
 
     def enter_slot(self, slot: int, now: float) -> list[Command]:
-        """Clock pace: a slot begins. Exchanges begun because a peer solicited them have until the end of the next slot.
+        """Pace "clock": begin a slot. Exchanges that a peer solicited may last until the end of the next slot.
 
         Where payloads take longer than a slot, they have as many slots as a visit.
         """
@@ -152,7 +152,7 @@ class Pairwise:
         return self._flush()
 
     def visit(self, peer: str, now: float) -> list[Command]:
-        """Clock pace: begin an exchange with `peer`, or solicit one. Then `tick` until `done`."""
+        """Pace "clock": begin an exchange with `peer`, or solicit one. Then call `tick` until `done`."""
         edge = self._edge(peer)
         self._slots.visit(peer, now)
         if not edge.initiator:
@@ -190,7 +190,8 @@ class Pairwise:
         return self._flush()
 
     def chase(self) -> list[Command]:
-        """Retransmit answers whose proof of commit was lost, at growing intervals; call it once per `pace.patience.deadline.wait_s()`.
+        """Retransmit answers whose proof of commit was lost, at growing intervals; call it once per
+        `pace.link_deadlines.deadline.wait_s()`.
 
         An initiator that gave up is silent, and there may be no link to it any more; half a transaction would bias the swarm's mean.
         """
@@ -220,7 +221,7 @@ class Pairwise:
         return max(round, min(progress.passed_to(round, MAX_LEAD), round + MAX_JUMP))
 
     def receive(self, peer: str, message: PairwiseMessage, now: float) -> list[Command]:
-        """Process a message of a peer. Raises RemoteProtocolError: an honest peer never sends this; nothing has changed."""
+        """Process a message of a peer. Raises RemoteProtocolError: no honest peer sends it; nothing has changed."""
         edge = self.edges.get(peer) or Edge(self.me, peer, self.fresh_inc())
         commands = edge.receive(message)
         if peer not in self.edges:
@@ -267,7 +268,7 @@ class Pairwise:
         return self._flush()
 
     def retry_close(self, peer: str) -> list[Command]:
-        """Repeat what the peer has not answered."""
+        """Repeat the messages that the peer has not answered."""
         self._retry(peer)
         return self._flush()
 
@@ -325,12 +326,12 @@ class Pairwise:
         self._retry_at = {peer: now + self._retry_s(peer) for peer in self.pace.waiting}
 
     def _retry_s(self, peer: str) -> float:
-        """Seconds until a peer is tried again; a Solicit, which carries no payload, need not wait as long as its answers took."""
+        """Return the seconds until a peer is tried again; less for a Solicit, which carries no payload."""
         edge, link_deadlines = self.edges.get(peer), self.pace.link_deadlines
         return link_deadlines.solicit_s if edge is not None and edge.solicits else link_deadlines.retry_s(peer)
 
     def _nudge(self, peer: str, now: float) -> None:
-        """Repeat what is not answered; where nothing is under way and the peer is the initiator, solicit an exchange."""
+        """Repeat unanswered messages; with nothing under way, solicit an exchange if the peer is the initiator."""
         edge = self._edge(peer)
         if edge.solicits:
             self._do(peer, edge.solicit(self.pace.round, self.pace.view), now)
@@ -338,14 +339,14 @@ class Pairwise:
             self._retry(peer)
 
     def _give_up(self, peer: str, now: float) -> None:
-        """A link was resolved as a timeout."""
+        """Give up the transaction of a link that was resolved as a timeout."""
         edge = self._edge(peer)
         if not edge.unresolved:
             self._missed(edge, "timeout")
         self._do(peer, edge.abort("timeout", "deadline"), now)
 
     def _give_up_passed(self, now: float) -> None:
-        """Steps pace: a peer that has gone on to a later round does not come back for a link of ours."""
+        """Pace "steps": give up links of peers that have gone on to a later round and do not come back."""
         pace = self.pace
         if not isinstance(pace, Rounds):
             return
@@ -369,14 +370,16 @@ class Pairwise:
         return (edge is not None and edge.begun) or self.receives(peer)
 
     def _met(self, peer: str, *, passed: bool) -> None:
-        """A link of this round ended, with a peer that is there or has gone on; one alone that says so withdraws nobody's patience."""
+        """Note that a link of this round ended because the peer answered or has gone on; extended deadlines are withdrawn only if two peers
+        have gone on.
+        """
         progress, ours = self.pace.progress, self.pace.round
         progress.met(peer, ours, passed=passed)
         if passed and progress.lead > ours:
             self.pace.link_deadlines.overtaken()
 
     def _missed(self, edge: Edge, outcome: Outcome) -> None:
-        """An exchange that was due did not begin, so no transaction reports its end."""
+        """Count an exchange that was due and did not begin: no transaction reports its end."""
         self.totals[outcome] += 1
         role: Role = "initiator" if edge.initiator else "responder"
         self._out.append(Ended(edge.peer, self.pace.round, 0, outcome, "", role))
@@ -395,7 +398,7 @@ class Pairwise:
         return self.edges[peer]
 
     def _do(self, peer: str, commands: Iterable[EdgeCommand], now: float) -> None:
-        """Emit what is for the network and the engine first, then handle what is for the pace."""
+        """Emit commands for the network and the engine first, then handle those for the pace."""
         for_pace: list[Request | Solicit | Ended] = []
         for command in commands:
             match command:
@@ -465,7 +468,7 @@ class Pairwise:
             self.pace.resolved(peer, ended.round, ended.outcome, now)
 
     def _failed(self, edge: Edge, call: calls.ExchangeCall, reply: calls.Call | None, now: float) -> None:
-        """A call was refused or lost, unless it was a Commit or Settle that is done, or a Drop, which makes no difference."""
+        """Handle a call that was refused or lost, except a Commit or Settle that is done, or a Drop, whose loss changes nothing."""
         match call, reply:
             case (calls.Offer(inc=inc, seq=seq) | calls.Answer(inc=inc, seq=seq), _) | (calls.Apply(inc=inc, seq=seq), calls.Refused()):
                 self._do(edge.peer, edge.failed(inc, seq, self._why(edge.peer, reply)), now)
@@ -476,7 +479,7 @@ class Pairwise:
                 self._start_anew(edge, now)
 
     def _struck(self, peer: str, far: calls.Far, now: float) -> None:
-        """The engine found a peer's model too far from ours; where it says so, there are no exchanges with the peer for some rounds."""
+        """Report that the engine found a peer's model too far from ours, and refuse its exchanges for some rounds if the engine says so."""
         self._out.append(Fault(peer, "model_far"))
         if not far.refused:
             return
@@ -490,7 +493,7 @@ class Pairwise:
         self._do(peer, self.edges[peer].greet(), now)
 
     def _start_anew(self, edge: Edge, now: float) -> None:
-        """The engine may not have done what the edge counts on: only a flow of zero is certain."""
+        """Reset an edge whose state in the engine is unknown: both ends begin again with a flow of zero."""
         text = f"the edge to {edge.peer} starts anew: the engine lost its flow"
         self._out.append(Event("edge_reset", text, fields={"peer": edge.peer}))
         self._reset(edge.peer, now)

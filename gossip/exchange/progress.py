@@ -23,7 +23,7 @@ class PeerProgress:
     _electorate: Electorate = field(default_factory=Electorate)
 
     def record(self, peer: str, round: int) -> None:
-        """A message of `peer` carries `round`; only an increase counts."""
+        """Record `round`, which a message of `peer` carries; only an increase counts."""
         self.rounds[peer] = max(round, self.rounds.get(peer, 0))
 
     def of(self, peer: str) -> int:
@@ -35,12 +35,12 @@ class PeerProgress:
         self._electorate.exchanged(peer)
 
     def forget(self, peer: str) -> None:
-        """Discard the reports of a peer that is gone; its exchanges count if it comes back."""
+        """Delete the reports of a peer that is gone; its exchanges count again if it comes back."""
         for reports in (self.rounds, self._late, self._met):
             reports.pop(peer, None)
 
     def said_late(self, peer: str, round: int) -> None:
-        """The peer says that it is in `round`, and we are late."""
+        """Record that a peer in `round` called this node late."""
         self._late[peer] = round
 
     def contradicts(self, peer: str, round: int) -> bool:
@@ -56,7 +56,7 @@ class PeerProgress:
         return True
 
     def met(self, peer: str, round: int, *, passed: bool) -> None:
-        """The link of our `round` with `peer` ended: it had gone on to a later one, or was there."""
+        """Record how the link of our `round` with `peer` ended: `passed` if it had gone on to a later round, else it was in this one."""
         self._met[peer] = round, passed
 
     def passed_to(self, round: int, missed_rounds: int) -> int:
@@ -77,7 +77,7 @@ class PeerProgress:
 
     @property
     def lead(self) -> int:
-        """The largest credible round; 0 of one report."""
+        """Return the largest credible round; 0 with a single report."""
         return credible(self._reports())
 
     def _reports(self) -> list[int]:
@@ -86,7 +86,7 @@ class PeerProgress:
 
     @property
     def _voters(self) -> Collection[str] | None:
-        """Peers whose reports count; None: all."""
+        """Return the peers whose reports count; None: all do."""
         heard = self.rounds.keys()
         electors, partners = self._electorate.electors & heard, self._electorate.partners & heard
         return electors if len(electors) >= 2 else partners or None

@@ -64,7 +64,7 @@ LONGER = 2.0
 
 @dataclass(slots=True)
 class Pulls:
-    """One node's pulls and answers."""
+    """State machine of one node's pulls, and of its answers to those of others."""
 
     swarm: str  # swarm id
     link_deadlines: LinkDeadlines  # deadline and retries
@@ -95,40 +95,40 @@ class Pulls:
 
     @property
     def requested(self) -> tuple[str, ...]:
-        """Peers pulled from in this round, or the last, sorted."""
+        """Return the peers pulled from in this round, or the last, sorted."""
         return tuple(sorted(self.questions))
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Peers whose questions are not resolved, sorted."""
+        """Return the peers whose requests are not resolved, sorted."""
         return tuple(sorted(self.questions.keys() - self.outcomes.keys())) if self.phase == "asking" else ()
 
     @property
     def done(self) -> bool:
-        """Every question of the round is resolved."""
+        """Return whether every request of the round is resolved."""
         return not self.waiting and not (self.phase == "asking" and self.relays.waiting)
 
     @property
     def deadline(self) -> float:
-        """Time of the next `tick`; infinite if there is none."""
+        """Return the time of the next `tick`; infinite if there is none."""
         open_until = min((min(self._until(peer), self._again[peer]) for peer in self._open), default=inf)
         return min(open_until, self.relays.waits_until) if self.phase == "asking" else inf
 
     @property
     def behind(self) -> int:
-        """A round that most of those asked, two at least, have reached if they have left us behind, else ours."""
+        """Return a later round that most of the requested peers, two at least, have reached; our own if there is none."""
         reports = self._sorted_reports
         middle = reports[(len(reports) - 1) // 2] if len(reports) > 1 else 0
         return middle if middle > self.round + SLACK else self.round
 
     @property
     def ahead(self) -> int:
-        """Rounds that most of those asked still lack to ours, at most `max_lead`."""
+        """Return by how many rounds most of the requested peers are behind ours, at most `max_lead`."""
         reports = self._sorted_reports
         return min(max(0, self.round - reports[len(reports) // 2]), self.max_lead) if reports else 0
 
     def compute(self, round: int) -> None:
-        """Local steps of `round` begin."""
+        """Begin the local steps of `round`."""
         self.phase, self.round = "computing", round
         self.link_deadlines.end()
 
@@ -137,7 +137,7 @@ class Pulls:
         return round > self._newest
 
     def publish(self, published: Pulled, now: float) -> list[SendMessage]:
-        """Local steps of a round are done and this is its vector, all but the nonce. -> answers to deferred questions
+        """Publish the vector of a round, complete but for the nonce -> answers to deferred requests.
 
         The round is `publishable`: two vectors for one are equivocation.
         """
@@ -169,7 +169,7 @@ class Pulls:
         return [self._question(peer) for peer in self.questions]
 
     def tick(self, now: float) -> list[SendMessage]:
-        """Questions past their deadline are timeouts. -> questions to repeat"""
+        """Resolve requests past their deadline as timeouts -> requests to repeat."""
         repeated = []
         self.relays.tick(now)
         for peer in self._open:
@@ -202,7 +202,7 @@ class Pulls:
         return []
 
     def close(self) -> None:
-        """Answers from now on come too late."""
+        """Accept no answers of this round any more."""
         if self.behind > self.round:
             self.link_deadlines.overtaken()
         self.phase = "computing"
@@ -211,7 +211,7 @@ class Pulls:
         self._verifying = {}
 
     def forget(self, peer: str) -> None:
-        """A peer is gone: discard all it sent."""
+        """Delete all that a peer that is gone has sent."""
         self._verifying.pop(peer, None)
         self.relays.unreachable(peer)
         if self.phase == "asking":
@@ -279,7 +279,7 @@ class Pulls:
         return questions
 
     def _relayed(self, peer: str, relayed: Relayed) -> list[Command]:
-        """Another member's message that we asked for."""
+        """Process another member's message, which we had requested from this peer."""
         if self.relays.is_open(peer, relayed.nonce):
             return [*self.relays.receive(peer, relayed)]
         if self._remembered.get(relayed.nonce) != peer:
@@ -287,7 +287,7 @@ class Pulls:
         return []
 
     def _passed_on(self, peer: str, relay: Relay, now: float) -> Relayed | NotNow:
-        """The answer to a question for another member's message."""
+        """Return the answer to a request for another member's message."""
         self.relays.count(peer)
         message = self.relays.wanted(peer, relay)
         if message is not None and self.afford(len(message.payload), now):
@@ -295,7 +295,7 @@ class Pulls:
         return NotNow(relay.nonce, self.round, "late" if message is None else "busy")
 
     def _number(self, peer: str) -> int:
-        """The number of a new question to a peer."""
+        """Return the number of a new request to a peer."""
         self.nonce += 1
         self._remembered[self.nonce] = peer
         while len(self._remembered) > MAX_REMEMBERED:
@@ -345,12 +345,12 @@ class Pulls:
 
     @property
     def published(self) -> tuple[int, ...]:
-        """Rounds of which the vector is kept, in order."""
+        """Return the rounds whose vector is stored, in order."""
         return tuple(self._published)
 
     @property
     def deferred(self) -> int:
-        """Number of peers whose question is deferred, at most MAX_DEFERRED."""
+        """Return the number of peers whose request is deferred, at most MAX_DEFERRED."""
         return len(self._deferred)
 
     @property
@@ -360,17 +360,17 @@ class Pulls:
 
     @property
     def _newest(self) -> int:
-        """The last round published, −1 before the first."""
+        """Return the last published round, −1 before the first."""
         return max(self._published, default=-1)
 
     @property
     def _open(self) -> tuple[str, ...]:
-        """Peers that have not answered yet, sorted."""
+        """Return the peers that have not answered yet, sorted."""
         return tuple(peer for peer in self.waiting if peer not in self._verifying)
 
     @property
     def _sorted_reports(self) -> list[int]:
-        """Reports of the peers pulled from, in order, if half of them have reported."""
+        """Return the rounds reported by the requested peers, sorted; empty until half of them have reported."""
         return sorted(self._reports.values()) if 2 * len(self._reports) >= len(self.questions) else []
 
     def _until(self, peer: str) -> float:

@@ -39,7 +39,7 @@ HEARD_BYTES = 8
 
 @dataclass(slots=True)
 class Round:
-    """What is known of a round: its messages by author, ours among them, and whose there should be."""
+    """The messages of a round by author, ours included, and the authors whose messages are expected."""
 
     messages: dict[str, Relayed] = field(default_factory=dict)
     requested: frozenset[str] = frozenset()
@@ -83,7 +83,7 @@ class Relays:
 
     @property
     def waiting(self) -> bool:
-        """Whether the round waits for an answer or for the engine's verdict on one."""
+        """Return whether the round waits for an answer, or for the engine to verify one."""
         return self.waits_until < inf and bool(self.open or self._verifying)
 
     def published(self, message: Pulled) -> None:
@@ -93,7 +93,7 @@ class Relays:
             self.rounds[message.round] = Round({self.me: self._relayed(self.me, message)})
 
     def begin(self, round: int, requested: Iterable[str]) -> None:
-        """The members of `asked` are asked for their messages of `round`; rounds more than `depth` before it are closed."""
+        """Begin a round with the `requested` members; rounds more than `depth` before it are closed."""
         self.stop()
         self._sources, self._tried, self._pending, self._current = [], set(), {}, round
         if not self.depth:
@@ -108,17 +108,17 @@ class Relays:
         self.waits_until = inf
 
     def arrived(self, peer: str, message: Pulled) -> None:
-        """The engine verifies the message of a peer for the present round."""
+        """Note that the engine is verifying a peer's message of the current round."""
         if self.depth:
             self._pending[peer] = self._relayed(peer, message)
 
     def committed(self, peer: str) -> None:
-        """The engine took the message of a peer for the present round."""
+        """Store a peer's message of the current round: the engine accepted it."""
         if (message := self._pending.pop(peer, None)) is not None:
             self.rounds[self._current].messages[peer] = message
 
     def revoked(self, peer: str) -> None:
-        """The engine deletes the message of a peer for the present round, which is not mixed yet."""
+        """Delete a peer's message of the current round, which is not mixed yet."""
         self._pending.pop(peer, None)
         if self._current in self.rounds:
             self.rounds[self._current].messages.pop(peer, None)
@@ -176,11 +176,11 @@ class Relays:
         return (it := self.open.get(nonce)) is not None and it.peer == peer
 
     def close(self, nonce: int) -> None:
-        """The question is answered, or in vain."""
+        """Close a request that is answered, or has failed."""
         self.open.pop(nonce, None)
 
     def unreachable(self, peer: str) -> None:
-        """Nothing more comes of that peer."""
+        """Close all requests to a peer that can no longer be reached."""
         self.open = {nonce: it for nonce, it in self.open.items() if it.peer != peer}
 
     def receive(self, peer: str, message: Relayed) -> list[VerifyEarlier]:

@@ -79,12 +79,12 @@ class Sampling:
 
     @property
     def stride(self) -> int:
-        """Number of steps (local steps or averagings) of a round."""
+        """Return the number of steps (local steps or averagings) of a round."""
         return 2 if self.aggregators else 1
 
     @property
     def turns(self) -> float:
-        """Turns of the run; the one after the last is everybody's."""
+        """Return the number of steps of the run; all members take part in the one after the last."""
         return self.stride * self.rounds or math.inf
 
     def trains(self, turn: int) -> bool:
@@ -100,7 +100,7 @@ class Sampling:
         return self.sample if self.trains(turn) else self.aggregators
 
     def needed(self, turn: int) -> int:
-        """Vectors of it that the next turn may begin with."""
+        """Return how many vectors of step `turn` the next step needs to begin."""
         return math.ceil(self.success * self.sample - 1e-9) if self.trains(turn) else self.aggregates // 2 + 1
 
     def taken(self, turn: int) -> int:
@@ -108,7 +108,7 @@ class Sampling:
         return self.sample if self.trains(turn) else self.aggregates
 
     def accepted(self, turn: int) -> int:
-        """Members that have done it with which a hand-over to it has succeeded: what the next turn needs, most of the aggregators."""
+        """Return how many members that did step `turn` must have handed over before it counts as handed over."""
         return self.needed(turn) if self.trains(turn) else self.aggregators // 2 + 1
 
 
@@ -134,7 +134,7 @@ class _Handover:
 
 @dataclass(slots=True)
 class Sampled:
-    """One node's part in sampled rounds."""
+    """State machine of one node in sampled rounds."""
 
     me: str
     swarm: str  # swarm id
@@ -169,14 +169,14 @@ class Sampled:
 
     @property
     def tick_at(self) -> float:
-        """Time of the next `tick`; infinite if there is none."""
+        """Return the time of the next `tick`; infinite if there is none."""
         asks = math.inf if self._done else self._heard_s + GUARD * self.max_wait_s
         over = self._over
         return asks if over is None or self._content(over) else min(asks, over.at)
 
     @property
     def due_at(self) -> float:
-        """Time of the next `due` without a message; infinite if there is none."""
+        """Return the time of the next `due` without a message; infinite if there is none."""
         if self._done:
             return math.inf
         moments = [self._last_s, self._stuck_at]
@@ -216,19 +216,23 @@ class Sampled:
         return None
 
     def take_on(self, due: Due, now: float) -> None:
-        """This node does that turn, from `now` on."""
+        """Start step `due` at this node, at time `now`."""
         self._grown_s = now
         self.ours = max(self.ours, due.turn)
 
     def give_up(self, due: Due, useless: Iterable[str], now: float) -> None:
-        """The turn cannot be done with the vectors of these peers, which could not be had; it is due again when there are others."""
+        """Put off a step that cannot be done because the vectors of the `useless` peers are unavailable; it is due again when others have
+        one.
+        """
         self._useless |= {(due.turn - 1, peer) for peer in useless}
         if not due.last:
             self.ours = due.turn - 1
         self._poll(now)
 
     def publish(self, claim: Claim, used: Sequence[str], now: float) -> list[SendMessage]:
-        """This node has published the vector of `claim`, made of those of the members `used`. -> whom that concerns"""
+        """Announce that this node published the vector of `claim`, made from those of the members `used` -> messages to the members
+        concerned.
+        """
         turn, sampling = claim.round, self.sampling
         assert turn >= self.ours, "turns are done in order"
         before = {it.peer: it for wake in self._told.values() for it in wake.claims if it.round == turn - 1}
@@ -243,12 +247,12 @@ class Sampled:
         return [*(SendMessage(peer, wake) for peer in sorted(told - {self.me})), *self._wake(over, now)]
 
     def finish(self, used: Iterable[str]) -> list[SendMessage]:
-        """This node has the last model, from these members -> what they need to know."""
+        """Note that this node has the final model, from the members `used` -> messages to others."""
         self._done = True
         return [SendMessage(peer, self._evidence) for peer in used if peer != self.me and self._evidence is not None]
 
     def tick(self, now: float) -> list[SendMessage]:
-        """Wake more where too few have answered."""
+        """Wake more members if too few have answered."""
         requested = self._ask(now) if now >= self._heard_s + GUARD * self.max_wait_s and not self._done else []
         over = self._over
         if over is None:
@@ -280,11 +284,11 @@ class Sampled:
         return answer if wake.yours and (self.known > wake.turn + 1 or self._done) else []
 
     def lost(self) -> None:
-        """This node no longer has the vector that it published last."""
+        """Note that this node no longer has the vector that it published last."""
         self._useless.add((self.ours, self.me))
 
     def forget(self, peer: str) -> None:
-        """A peer is gone. What it signed stays true."""
+        """Delete a peer that is gone from those woken; its signed claims remain."""
         if self._over is not None:
             self._over.answered.discard(peer)
             self._over.woken.pop(peer, None)
@@ -322,13 +326,13 @@ class Sampled:
         over.succeeded |= self._content(over)
 
     def _content(self, over: _Handover) -> bool:
-        """Nobody has to be woken any more, for the time being."""
+        """Return whether nobody has to be woken for now."""
         if over.turn == self.sampling.turns - 1:
             return not set(self.order(over.turn + 1)) - over.answered - {self.me}
         return len(over.answered) >= self.sampling.accepted(over.turn + 1)
 
     def _wake(self, over: _Handover, now: float) -> list[SendMessage]:
-        """Wake the first of the next turn's order, or as many more as have not answered."""
+        """Wake the first members of the next step's order, or as many more as have not answered."""
         sampling, following, mine = self.sampling, over.turn + 1, self._told[self.me]
         order = list(self.order(following))
         count = max(1, sampling.size(following) - len(over.answered))
@@ -373,7 +377,7 @@ class Sampled:
         self._poll(now)
 
     def _poll(self, now: float) -> None:
-        """See after which turn we were woken, and since when enough have published it."""
+        """Update after which step this node was woken, and since when enough members have published it."""
         turns = {wake.turn for wake in self._told.values() if wake.yours and wake.turn >= self.ours}
         turn = max((turn for turn in turns if self._believed(turn)), default=-1)
         if turn != self._first[0]:
@@ -384,12 +388,12 @@ class Sampled:
 
     @property
     def _grace_s(self) -> float:
-        """Seconds to wait for the rest of a sample: as long again as enough of it took."""
+        """Return the seconds to wait for the rest of a sample: as long as the part that suffices took."""
         return min(max(self._ready_s - self._first[1], self.min_wait_s), self.max_wait_s)
 
     @property
     def _stuck_at(self) -> float:
-        """Time at which the chain counts as broken without news; earlier if the own model is newer."""
+        """Return the time at which the run counts as stuck if no message comes; earlier if our own model is newer."""
         if self.resting or self.known < 0 or self.known >= self.sampling.turns - 1:
             return math.inf
         after_s = max(STUCK * GUARD * self.max_wait_s, SLOWER * self._turn_s)
@@ -397,7 +401,7 @@ class Sampled:
 
     @property
     def _alone_at(self) -> float:
-        """Time at which the first step begins without a request."""
+        """Return the time at which this node begins the first step without a request."""
         order = list(self.order(0))
         place = order.index(self.me) // self.sampling.sample if self.me in order else math.inf
         return self._began + self.min_wait_s + place * self.max_wait_s
@@ -407,7 +411,7 @@ class Sampled:
         return {it.peer: it for wake in self._told.values() for it in wake.claims if it.round == turn}
 
     def _believed(self, turn: int) -> bool:
-        """We have published it, or enough members have signed for it."""
+        """Return whether we have published this step, or enough members have signed that they did."""
         claims = self._claims(turn)
         return self.me in claims or len(claims.keys() | self._claims(turn - 1).keys()) >= VOICES
 

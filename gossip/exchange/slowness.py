@@ -53,7 +53,7 @@ class _Past:
     rise: float = 0.0
 
     def add(self, value: float, seconds: float) -> bool:
-        """-> whether a window is complete, so that another thing may be named"""
+        """Add a sample -> whether a window is complete, so that a change may be reported again."""
         self.new.append(value)
         self.felt.append(seconds)
         if len(self.new) < NEW:
@@ -85,7 +85,7 @@ class Slowness:
 
     @property
     def size(self) -> int:
-        """Number of edges measured, for each kind."""
+        """Return the number of measured edges, for each kind."""
         return len(self._pasts)
 
     def sent(self, peer: str, count: int, seconds: float) -> bool:
@@ -112,12 +112,12 @@ class Slowness:
         return tuple(found)
 
     def forget(self, peer: str) -> None:
-        """A peer is gone, or reborn."""
+        """Delete the samples of a peer that is gone or restarted."""
         for kind in KINDS:
             self._pasts.pop((kind, peer), None)
 
     def capped(self) -> None:
-        """The owner changed the cap of this node's line: what was usual before says nothing."""
+        """Delete the samples of sending: the owner changed the cap of this node's line."""
         self._pasts = {key: past for key, past in self._pasts.items() if key[0] != "send"}
 
     def _of(self, kind: Kind, peer: str) -> _Past:

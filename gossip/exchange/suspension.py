@@ -17,7 +17,7 @@ ROUNDS = 16  # of ours afterwards, in which enough peers are met
 
 @dataclass(slots=True)
 class Suspension:
-    """Rounds that this node may have missed through no fault of a peer."""
+    """Estimates the rounds that this node may have missed while it was suspended."""
 
     missed_rounds: int = 0
     """Rounds that the swarm may be ahead of us; 0 if this node was not held up lately."""
@@ -25,7 +25,7 @@ class Suspension:
     _left: int = 0
 
     def ended(self, elapsed_s: float, waited_s: float) -> None:
-        """A round of ours took `elapsed_s`, of which `waited_s` for peers beyond what is usual."""
+        """Record that a round took `elapsed_s`, of which `waited_s` for peers beyond the usual."""
         usual_s = median(self._seconds) if len(self._seconds) >= LEAST else 0.0
         own_s = elapsed_s - waited_s
         if usual_s > 0.0 and own_s > TIMES * usual_s:
@@ -37,5 +37,5 @@ class Suspension:
             self.missed_rounds = 0
 
     def caught_up(self) -> None:
-        """This node has gone to where its peers are."""
+        """Note that this node has reached its peers' round."""
         self.missed_rounds = self._left = 0

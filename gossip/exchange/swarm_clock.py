@@ -39,7 +39,7 @@ class SwarmClock:
     _anchor: tuple[float, float] = (0.0, 0.0)  # the offset at a jump or the beginning, and when that was
 
     def observe(self, peer: str, their_swarm_time: float, rtt_s: float, now: float) -> None:
-        """A peer answered a probe with its swarm time, `rtt_s` >= 0 after it was sent; ignored outside [0, LONGEST_S], as UNKNOWN is."""
+        """Take a peer's swarm time, received `rtt_s` >= 0 after the probe was sent; ignored outside [0, LONGEST_S], as UNKNOWN is."""
         if not 0.0 <= their_swarm_time <= LONGEST_S:
             return
         keep(self._offsets, peer, their_swarm_time + rtt_s / 2.0 - now, MAX_PEERS)
@@ -67,14 +67,14 @@ class SwarmClock:
             self._place(self._offset + for_s, now)
 
     def time(self, now: float) -> float:
-        """Swarm time in seconds, >= 0, or UNKNOWN.
+        """Return the swarm time in seconds, >= 0, or UNKNOWN.
 
         It may step back by at most GAIN · JUMP_S while slewing, and by any amount at a jump.
         """
         return UNKNOWN if self._offset is None else max(0.0, now + self._offset)
 
     def slot(self, now: float, slot_s: float) -> int:
-        """Number of the current slot of `slot_s` seconds, from 0; −1 while the time is UNKNOWN."""
+        """Return the number of the current slot of `slot_s` seconds, from 0; −1 while the time is UNKNOWN."""
         time = self.time(now)
         return -1 if time < 0.0 else int(time // slot_s)
 

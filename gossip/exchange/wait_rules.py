@@ -92,7 +92,7 @@ def lately_gone(peer: PeerFacts, context: Context) -> float | None:
 
 
 def others_ahead(peer: PeerFacts, context: Context) -> float | None:
-    """While others are in later rounds, give nobody more than the shortest deadline and the time of a round. Decision 0096.
+    """Limit the wait to the shortest deadline and the time of a round while other peers are in later rounds. Decision 0096.
 
     A peer one round behind answers within that time, and peers that already wait for this node do so for as long. Deadlines differ between
     nodes: without this bound a node with a longer one would stay out of phase for many rounds.
@@ -104,7 +104,7 @@ def others_ahead(peer: PeerFacts, context: Context) -> float | None:
 
 
 def others_behind(peer: PeerFacts, context: Context) -> float | None:
-    """Out of phase and ahead of all, wait as long as any exchange may take, until others come. Decision 0100."""
+    """Wait as long as any exchange may take while this node is out of phase and ahead of all others. Decision 0100."""
     if not context.out_of_phase or context.position != "ahead":
         return None
     return max(context.longest_s, _extended_s(peer, context))

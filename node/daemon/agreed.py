@@ -30,5 +30,5 @@ def check_agreed(manifest: Manifest, config: NodeConfig, *, ours: bool) -> None:
 
 
 def code_of(config: NodeConfig) -> str:
-    """The folder in which code of the manifest and of the owner's attack is looked for; "" without consent to either."""
+    """Return the folder in which code of the manifest and of the owner's attack is searched; "" without consent to either."""
     return str(Path.cwd()) if config.trust or config.attack_agreed else ""

@@ -65,7 +65,7 @@ Phase = Starting | Joining | Fetching | OpeningTask | RunningNode
 
 
 class Node:
-    """One node, running once."""
+    """A node's life from its start to its end, as one sequence of phases."""
 
     def __init__(self, setup: NodeSetup, events: Events) -> None:
         self.setup = setup
@@ -84,13 +84,13 @@ class Node:
 
     @property
     def running(self) -> RunningNode:
-        """The node with all of its services. Raises GossipError: it is still starting."""
+        """Return the node with all of its services. Raises GossipError: it is still starting."""
         if not isinstance(self.phase, RunningNode):
             raise GossipError("the node is still starting")
         return self.phase
 
     async def run(self) -> None:
-        """Live until the run is finished and its linger over, or until `stop`.
+        """Run until the rounds are finished and the linger is over, or until `stop`.
 
         Raises ConfigError: the person's input is wrong; GossipError: the node cannot go on, or its model could not be saved at the end.
         """
@@ -116,7 +116,7 @@ class Node:
 
     @property
     def is_listening(self) -> bool:
-        """Peers can reach us."""
+        """Return whether peers can reach this node."""
         return self._listening.is_set()
 
     async def listening(self) -> None:
@@ -172,7 +172,7 @@ class Node:
         await running.train(store.model)
 
     async def _stage(self, network: Network, transfer: Transfer, bootstrap: Bootstrap, manifest: Manifest) -> int:
-        """The part of the model that is for this node, in a swarm of crews; -1: there are none."""
+        """Return the stage of the model that this node computes, in a swarm of crews; -1 where there are none."""
         stages, given = manifest.crew.stages, self.setup.config.stage
         if stages == 1 or given >= 0:
             return given
@@ -181,7 +181,7 @@ class Node:
         return stage
 
     async def _start(self, network: Network, transfer: Transfer, bootstrap: Bootstrap, manifest: Manifest) -> str:
-        """Where the file is that the swarm begins with; in a swarm of scripts it is fetched if it is missing, and lent from then on."""
+        """Return the path of the initial model's file; a swarm of scripts fetches it if it is missing, and serves it from then on."""
         setup, wanted, place = self.setup, initial_model.sent(manifest), self.setup.store.start
         if wanted is None or place is None:
             return setup.config.start
@@ -196,7 +196,7 @@ class Node:
         return str(place)
 
     async def _agree(self, network: Network, transfer: Transfer, bootstrap: Bootstrap) -> Manifest:
-        """The swarm's manifest, fetched if we do not have it."""
+        """Return the swarm's manifest, which is fetched if this node lacks it."""
         self.progress.enter("joining")
         manifest = self.manifest
         if manifest is None:
@@ -227,7 +227,7 @@ class Node:
 
 
 def _silence_s(setup: NodeSetup, manifest: Manifest) -> float:
-    """After how long an engine that answers nothing is given up; one that waits for a script waits for as long as that computes."""
+    """Return the seconds after which an engine that answers nothing is restarted; infinite where it waits for a script."""
     return math.inf if script.does_steps(setup.config, manifest) else setup.config.engine_timeout_s
 
 

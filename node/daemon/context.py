@@ -24,7 +24,7 @@ class Offload(Protocol):
     """Runs a slow function without blocking the event loop."""
 
     def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
-        """The function's result."""
+        """Run a function elsewhere and return its result."""
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -34,7 +34,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 @dataclass(slots=True)
 class Limits:
-    """What of the machine the node may use at present: as its settings say until its owner changes it."""
+    """Current limits on bandwidth and threads: the node's settings until its owner changes them."""
 
     up_bytes_per_s: int  # 0: no cap
     down_bytes_per_s: int
@@ -42,7 +42,7 @@ class Limits:
 
     @classmethod
     def of(cls, config: NodeConfig) -> "Limits":
-        """Those of a node's settings."""
+        """Return the limits in a node's settings."""
         return cls(config.up_bytes_per_s, config.down_bytes_per_s, config.threads)
 
 
@@ -50,7 +50,7 @@ class SecondNodes(Protocol):
     """Further nodes on this machine."""
 
     def prepare(self) -> None:
-        """One may be needed soon."""
+        """Prepare for a second node that may soon be needed."""
 
     def start(self, stage: int, bootstrap: tuple[str, ...]) -> bool:
         """Start a node for a stage of the same swarm, given addresses to begin with -> whether it can be a member.
@@ -60,7 +60,7 @@ class SecondNodes(Protocol):
 
 
 class Sensors(Protocol):
-    """What can be measured of a machine."""
+    """Measurements of the machine."""
 
     def on_battery(self) -> bool:
         """Return whether the machine has no mains."""
@@ -72,20 +72,18 @@ class Sensors(Protocol):
 
 
 class NoSensors:
-    """Of a machine that is simulated: nothing. Satisfies `Sensors`."""
+    """Sensors of a simulated machine, which measure nothing. Satisfies `Sensors`."""
 
     def on_battery(self) -> bool:
-        """Return False."""
         return False
 
     def usage(self, engine_pid: int | None) -> Resources:
-        """Return no figures."""
         return Resources()
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a node runs: on this machine, or in virtual time."""
+    """The machine that a node runs on, real or in virtual time."""
 
     open_network: Callable[[Reporter], AbstractAsyncContextManager[Network]]  # given where it reports peers' faults
     start_engine: StartEngine
@@ -113,7 +111,7 @@ class NodeSetup:
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What every service of one running node may use."""
+    """Facts and helpers that every service of a running node may use."""
 
     setup: NodeSetup
     manifest: Manifest
@@ -124,27 +122,27 @@ class NodeContext:
 
     @property
     def identity(self) -> Identity:
-        """This node's key."""
+        """Return the this node's key."""
         return self.setup.identity
 
     @property
     def me(self) -> str:
-        """Own peer id."""
+        """Return this node's peer id."""
         return self.setup.identity.peer_id
 
     @property
     def config(self) -> NodeConfig:
-        """The settings of its owner."""
+        """Return the owner's settings."""
         return self.setup.config
 
     @property
     def limits(self) -> Limits:
-        """What it may use at present."""
+        """Return the current limits."""
         return self.setup.limits
 
     @property
     def swarm(self) -> str:
-        """The swarm's id."""
+        """Return the swarm's id."""
         return self.setup.swarm
 
     def unix_time(self) -> float:
@@ -152,5 +150,5 @@ class NodeContext:
         return self.setup.machine.unix_time()
 
     def secret_seed(self, use: str) -> int:
-        """A seed that peers cannot know, another one for each use and each start."""
+        """Return a seed that peers cannot know, different for each use and each start."""
         return derive(int.from_bytes(self.identity.seed[:7], "little"), use, self.incarnation)

@@ -29,7 +29,7 @@ class Changes:
         """Set at the next change, and then replaced: take it before reading the status, so that no change is missed."""
 
     def notify(self) -> None:
-        """The status has changed."""
+        """Tell all who wait that the status has changed."""
         self.event.set()
         self.event = trio.Event()
 
@@ -46,16 +46,16 @@ class Events:
 
     @property
     def recent(self) -> tuple[Event, ...]:
-        """The last 50, oldest first."""
+        """Return the last 50 events, oldest first."""
         return tuple(self._recent)
 
     @property
     def faults(self) -> Mapping[str, Mapping[str, int]]:
-        """Counts by peer and reason."""
+        """Return counts of faults by peer and reason."""
         return self._faults
 
     def faults_of(self, peer: str) -> int:
-        """All faults of one peer."""
+        """Return the number of faults of one peer."""
         return sum(self._faults.get(peer, {}).values())
 
     def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
@@ -88,6 +88,6 @@ class Events:
 
 
 def _one_line(text: str) -> str:
-    """Text that is safe on a terminal: one line, no control characters, bounded."""
+    """Return text that is safe on a terminal: one line, no control characters, bounded length."""
     safe = clean(text)
     return safe if len(safe) <= MAX_TEXT else safe[: MAX_TEXT - 1] + "…"

@@ -18,7 +18,7 @@ State = Literal["starting", "joining", "training", "waiting", "finished", "leavi
 
 
 class Rate:
-    """How fast a count rises: over all time, and over the time spent on it alone, both over the same last `window` >= 1 samples."""
+    """Rate of a count over the last `window` >= 1 samples: per second of all time, and per second spent on the work itself."""
 
     def __init__(self, window: int = RATE_OVER) -> None:
         self._samples: deque[tuple[float, int, float]] = deque(maxlen=window + 1)
@@ -30,7 +30,7 @@ class Rate:
         self._samples.append((now, count, busy_s))
 
     def per_s(self, now: float = -math.inf) -> float | None:
-        """The rate at the last sample; with a time, it falls while the next sample is overdue. None before the second sample."""
+        """Return the rate at the last sample; with a time, it falls while the next sample is overdue. None before the second sample."""
         if len(self._samples) < 2:
             return None
         (began, first, _), (ended, last, _) = self._samples[0], self._samples[-1]
@@ -39,7 +39,7 @@ class Rate:
         return (last - first) / elapsed if elapsed > 0.0 else None
 
     def per_busy_s(self) -> float | None:
-        """The rate over the time spent alone; None before the second sample. Never below `per_s`: no more than all time was spent."""
+        """Return the rate over the time spent on the work itself, at least `per_s`; None before the second sample."""
         if len(self._samples) < 2:
             return None
         (began, first, busy_before), (ended, last, busy) = self._samples[0], self._samples[-1]
@@ -63,7 +63,7 @@ class Computed:
 
 
 class Evaluated:
-    """What evaluations gave: the last, and the best."""
+    """Results of evaluations: the last and the best."""
 
     def __init__(self) -> None:
         self.value: float | None = None

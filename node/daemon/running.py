@@ -43,7 +43,7 @@ PAYLOAD_BYTES = 64 << 10  # … with their headers
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What exists before the engine has opened the task: how a node met the swarm, and what it tells of itself."""
+    """The services that exist before the engine has opened the task."""
 
     admission: Admission
     bootstrap: Bootstrap
@@ -54,7 +54,7 @@ class Begun:
 
 
 class RunningNode:
-    """One node's services, beside those that have begun; `opened` is the engine's reply when it opened the task."""
+    """All services of one node, once the engine has replied `opened`."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class RunningNode:
 
     @property
     def exchange(self) -> PairwiseExchange | PulledExchange:
-        """The exchanges of this pace."""
+        """Return the exchanges of this pace."""
         return self.pace.exchange
 
     def _route(self, peer: str, message: OtherControl) -> None:

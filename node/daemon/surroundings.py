@@ -22,7 +22,7 @@ SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
 
 
 class Surroundings:
-    """Of one node. `members`: those whom exchanges and rounds see, who may be fewer than those of `membership`."""
+    """The network, members and policies around one node. `members`: as exchanges see them, perhaps fewer than those of `membership`."""
 
     def __init__(self, context: NodeContext, membership: Membership, members: Members, clock: SwarmClock, policy: PeerPolicy) -> None:
         self._context = context
@@ -48,7 +48,7 @@ class Surroundings:
 
     @property
     def is_cut_off(self) -> bool:
-        """No member can be dialled, as far as this node knows, and it is not connected to all of them."""
+        """Return whether no member can be dialled, as far as this node knows, and it is not connected to all of them."""
         others = [peer for peer in self.membership.members if peer != self._context.me]
         hidden = self.reachability.state == "hidden" and not any(map(self.membership.origins.announced, others))
         return hidden and not all(map(self.may_meet, others))

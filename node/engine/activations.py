@@ -41,12 +41,12 @@ class Checkpointed:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks, 0 for a model that checkpoints itself."""
+        """Return the number of blocks, 0 for a model that checkpoints itself."""
         return len(self._wrappers)
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Forward passes in this block keep what enters and leaves blocks, and nothing within them."""
+        """Let forward passes in this block store the inputs and outputs of blocks, and nothing within them."""
         for module, wrapper in self._wrappers:
             module.forward = wrapper  # an attribute of the instance, before that of its class
         try:
@@ -68,7 +68,7 @@ def _enabled(model: nn.Module) -> bool:
 
 
 def _wrappers(module: nn.Module) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
-    """Outermost blocks, each with the forward that replaces its own."""
+    """Yield the outermost blocks, each with the forward that replaces its own."""
     children = list(module.children())
     nested = [child for child in children if any(True for _ in child.children())]
     listed = isinstance(module, nn.ModuleList | nn.Sequential) and len(children) > 1
@@ -103,7 +103,7 @@ def _in_pieces(layers: Sequence[nn.Module]) -> Callable[[Any], Any]:
 
 
 def _same_buffers(parts: Sequence[nn.Module]) -> AbstractContextManager[None]:
-    """Changes of buffers are made to copies, which are then forgotten."""
+    """Return a context in which changes of buffers are made to copies, which are then discarded."""
 
     @contextmanager
     def context() -> Iterator[None]:

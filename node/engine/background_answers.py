@@ -41,7 +41,9 @@ class BackgroundAnswers:
 
     @contextmanager
     def around_gradient(self) -> Iterator[None]:
-        """While a gradient is computed. At its end waits for the call being answered; raises what that raised."""
+        """Answer calls in the second thread while a gradient is computed. The end waits for the call being answered; raises what that
+        raised.
+        """
         with self._turn:
             self._open = True
             self._turn.notify()
@@ -55,7 +57,7 @@ class BackgroundAnswers:
             raise self._failure
 
     def ready(self) -> bool:
-        """`receive` would not wait."""
+        """Return whether `receive` would return at once."""
         return self._left is not None or self._pipe.ready()
 
     def receive(self) -> tuple[int, Request]:

@@ -35,7 +35,7 @@ class Checkpoint:
 
 
 def swarm_of(manifest: Manifest) -> str:
-    """Digest of the whole manifest; it stays where a later version has more keys."""
+    """Return the digest of the whole manifest; it stays the same where a later version has more keys."""
     return hashlib.sha256(manifests.to_bytes(manifest)).hexdigest()
 
 

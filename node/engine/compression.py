@@ -32,7 +32,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def parts(layout: Layout, dim: int) -> Mapping[str, Any]:
-    """Facts for selectors about a shared vector (dim,) that consists of whole models of `layout`, side by side; else none."""
+    """Return facts for selectors about a shared vector (dim,) that consists of whole models of `layout`, side by side; else none."""
     copies, rest = divmod(dim, layout.dim)
     if rest:
         return _NOTHING

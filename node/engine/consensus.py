@@ -37,7 +37,7 @@ class ConsensusDistance:
 
     @property
     def size(self) -> int:
-        """Number of peers met since the last figure, at most MOST."""
+        """Return the number of peers met since the last figure, at most MOST."""
         return len(self._fresh)
 
     def record(self, peer: str, apart: float | None) -> None:
@@ -72,12 +72,12 @@ class ConsensusDistance:
         self._older.pop(peer, None)
 
     def forget_all(self) -> None:
-        """Our model was replaced."""
+        """Delete all distances: this node's model was replaced."""
         self._fresh, self._older = {}, {}
 
 
 def rms(difference: Tensor) -> float | None:
-    """Root mean square of numbers (k,), infinite where squares overflow; None of no numbers."""
+    """Return the root mean square of numbers (k,), infinite where squares overflow; None of no numbers."""
     if not difference.numel():
         return None
     return float(torch.linalg.vector_norm(difference)) / math.sqrt(difference.numel())

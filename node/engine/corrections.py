@@ -15,7 +15,7 @@ Correct = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Corrections:
-    """How a swarm corrects local steps.
+    """How the mixing algorithm's correction enters local steps.
 
     Args:
         clip_norm: longest gradient, > 0; None: any.
@@ -48,7 +48,7 @@ def shift(like: Tensor, correct: Correct) -> Tensor | None:
 
 
 def clipped(gradient: Tensor, norm: float) -> Tensor:
-    """Gradients (…, d), each shortened to `norm` > 0 if it is longer. One that is not finite stays so.
+    """Return gradients (…, d), each shortened to `norm` > 0 if it is longer. One that is not finite is returned as it is.
 
     Source: Pascanu, Mikolov and Bengio 2013 (arXiv:1211.5063), as `torch.nn.utils.clip_grad_norm_` without its epsilon.
     """

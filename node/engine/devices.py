@@ -35,7 +35,9 @@ class Gpu:
     _at: float = -math.inf
 
     def poll(self) -> tuple[float | None, int | None]:
-        """GPU utilisation of all processes, 0 to 1 (None without nvidia-ml-py), and bytes reserved by torch; None, None without a GPU."""
+        """Return the GPU utilisation of all processes, 0 to 1 (None without nvidia-ml-py), and bytes reserved by torch; None, None without
+        a GPU.
+        """
         if self.device == "cuda" and not 0.0 <= self.clock() - self._at < 1.0:
             self._at = self.clock()
             self._seen = _busy(), torch.cuda.memory_reserved()

@@ -11,23 +11,23 @@ from starling.gossip.vector import sampled
 
 
 class Drift:
-    """From where exchanges left the shared vector to where local steps take it. It costs nothing until somebody is told of it."""
+    """Measures how far local steps move the shared vector between exchanges; does nothing until `measured_by` is called."""
 
     def __init__(self) -> None:
         self._began: Tensor | None = None
         self._told: Callable[[float], None] | None = None
 
     def measured_by(self, told: Callable[[float], None]) -> None:
-        """Tell the length of each way from now on."""
+        """Report the length of each drift to `told` from now on."""
         self._told = told
 
     def begin(self, shared: Callable[[], Tensor]) -> None:
-        """Local steps begin at the vector (D,) that `shared` returns: exchanges are over, or the model is new."""
+        """Note the vector (D,) that `shared` returns as the start of local steps: exchanges are over, or the model is new."""
         if self._told is not None:
             self._began = sampled(shared())[0].clone()
 
     def end(self, shared: Callable[[], Tensor]) -> None:
-        """The vector (D,) that `shared` returns is shown to a peer, for the first time since `begin`."""
+        """Report the drift to the vector (D,) that `shared` returns, which is shown to a peer for the first time since `begin`."""
         began, self._began = self._began, None
         if self._told is not None and began is not None:
             now, scale = sampled(shared())

@@ -156,7 +156,7 @@ def _difference(ours: Sequence[str], swarm: Sequence[str]) -> str:
 
 
 def _parsed(lines: Sequence[str]) -> tuple[Mapping[str, str], tuple[int, int, str], list[_Tensor]]:
-    """-> facts by name; numbers, tensors and digest; the tensors that are listed. Raises ConfigError: no fingerprint."""
+    """Parse the lines -> facts by name; numbers, tensors and digest; the tensors that are listed. Raises ConfigError: no fingerprint."""
     facts: dict[str, str] = {}
     count: tuple[int, int, str] | None = None
     tensors: list[_Tensor] = []
@@ -200,7 +200,7 @@ def _shape(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Printable ASCII, whatever a module calls its parts."""
+    """Return printable ASCII, whatever a module calls its parts."""
     return "".join(each if " " <= each <= "~" else ascii(each)[1:-1] for each in text)
 
 
@@ -209,7 +209,7 @@ def _said(text: str | None) -> str:
 
 
 def main() -> None:
-    """Entry point of the child process of creation."""
+    """Run the child process that computes a fingerprint at a swarm's creation."""
     answer = os.dup(1)
     os.dup2(2, 1)  # what the task prints
     consent_to, plain = sys.argv[1], msgspec.json.decode(sys.stdin.buffer.read())

@@ -93,7 +93,7 @@ class Optimizer:
         return {name: _Form(shape, tensor.dtype, tensor.device)}
 
     def _cut(self, x: Tensor) -> list[Tensor]:
-        """Views of x (d,), one per piece, in its shape; x itself, of any shape, where there are none."""
+        """Return views of x (d,), one per piece, in its shape; x itself, of any shape, where there are none."""
         return [x[piece.start : piece.end].view(piece.shape) for piece in self._pieces] or [x]
 
     def step(

@@ -28,7 +28,7 @@ class Compiled:
         return self._loss(model, batch)
 
     def mends(self, error: Exception) -> bool:
-        """Go on without the compiler after this error -> whether it may have been the compiler's."""
+        """Continue without the compiler after this error -> whether it may have been the compiler's."""
         if self._loss is self._plain:
             return False
         self._loss = self._plain

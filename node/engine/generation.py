@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 def generate(
     logits: Callable[[Tensor], Tensor], prompt: Sequence[int], *, context: int, count: int, temperature: float, chance: Generator
 ) -> Iterator[int]:
-    """`count` tokens that follow a prompt, one after the other; the model sees the last `context` of all so far.
+    """Yield `count` tokens that follow a prompt, one after the other; the model sees the last `context` of all so far.
 
     Args:
         logits: tokens (1, t) int64, 1 ≤ t ≤ context -> (1, t, v), of the token that follows each.

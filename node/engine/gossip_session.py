@@ -24,7 +24,7 @@ BACKGROUND_CALLS = calls.Offer | calls.Answer | calls.Apply | calls.Commit | cal
 
 
 class GossipSession:
-    """One node's replica between Open and Stop: exchanges, rounds, late joining, files.
+    """Serves the calls about one node's replica between Open and Stop: exchanges, rounds, late joining, files.
 
     Attributes:
         answers: by the type of a call, what answers it.
@@ -38,12 +38,12 @@ class GossipSession:
 
     @property
     def granted(self) -> float:
-        """Local steps left to do; 0: serve calls; inf: until further notice."""
+        """Return the local steps left to do; 0: serve calls; inf: until further notice."""
         return self.rounds.granted
 
     @property
     def round(self) -> int:
-        """The round that is done, or is next."""
+        """Return the round that is done, or is next."""
         return self.rounds.round
 
     def handle(self, request: calls.Request) -> calls.Reply | None:

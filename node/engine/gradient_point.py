@@ -34,7 +34,7 @@ def point(section: OptimizerSection, x: Tensor, gradient: Tensor, correct: Calla
 
 
 def optimistic(gradient: Tensor, before: Tensor | None) -> Tensor:
-    """2g − (g before), Popov 1980; g where there is none before. Of rows whose `before` is NaN there is none."""
+    """Return 2g − (g before), Popov 1980; g where there is none before: None, or NaN in a row."""
     if before is None:
         return gradient
     return torch.where(before.isnan(), gradient, 2.0 * gradient - before)

@@ -89,7 +89,7 @@ class Fetched:
         return {calls.Consider: self.consider, calls.Agree: self.agree}
 
     def consider(self, call: calls.Consider) -> calls.Done:
-        """Hold a fetched model; RemoteProtocolError if it does not fit."""
+        """Store a fetched model until Agree. Raises RemoteProtocolError: it does not fit."""
         try:
             tensors, facts = tensor_file.load(Path(call.file)) if call.file else tensor_file.unpack(call.state)
         except ValueError as error:

@@ -22,14 +22,14 @@ _NAME = "numerics.scale"  # in a checkpoint
 
 
 class Scale(Protocol):
-    """What losses are multiplied by."""
+    """The factor by which losses are multiplied."""
 
     @property
     def scale(self) -> float:
-        """The present scale, in [1, MOST]."""
+        """Return the present scale, in [1, MOST]."""
 
     def unscaled(self, gradient: Tensor) -> bool:
-        """Divide a gradient (d,) by the scale in place -> False: it is not finite, and shall be computed again at the scale that is now."""
+        """Divide a gradient (d,) by the scale in place -> False: it is not finite, and must be computed again at the new scale."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state by name, for a checkpoint."""
@@ -44,11 +44,9 @@ class Unscaled:
     scale = 1.0
 
     def unscaled(self, gradient: Tensor) -> bool:
-        """Return True."""
         return True
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return nothing."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -63,7 +61,7 @@ class LossScale:
     good: int = 0
 
     def unscaled(self, gradient: Tensor) -> bool:
-        """Divide it, and count it."""
+        """Divide the gradient and count it; if it is not finite, lower the scale."""
         if finite(gradient):
             gradient.mul_(1.0 / self.scale)
             self.good += 1
@@ -77,11 +75,11 @@ class LossScale:
         return False
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return (2,) float64."""
+        """Return scale and count, (2,) float64."""
         return {_NAME: torch.tensor([self.scale, float(self.good)], dtype=torch.float64)}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on with the scale; the first one stays where none was stored."""
+        """Restore the scale; the first one stays where none was stored."""
         state = tensors.get(_NAME)
         if state is None:
             return

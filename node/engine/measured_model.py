@@ -46,7 +46,7 @@ class _Values:
         return _Values(parameters, buffers, self.attributes)
 
     def lend(self) -> None:
-        """Have the modules compute with these."""
+        """Let the modules compute with these values."""
         for parameter, value in self.parameters:
             parameter.data = value
         for module, attributes in self.attributes:
@@ -60,7 +60,7 @@ class _Values:
 
 
 def followers(model: nn.Module) -> list[nn.Parameter]:
-    """Frozen parameters that may be a teacher's which follows the model: plain floats, no more of them than are trained."""
+    """Return frozen parameters that may belong to a teacher that follows the model: plain floats, no more of them than are trained."""
     frozen = [each for each in model.parameters() if not each.requires_grad and each.is_floating_point() and not packed(each)]
     trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
     return frozen if sum(each.numel() for each in frozen) <= trained else []
@@ -81,7 +81,7 @@ class MeasuredModel:
 
     @contextmanager
     def lent(self) -> Iterator[nn.Module]:
-        """The model with the values of that moment, with which changes of them stay; afterwards it is as it was."""
+        """Yield the model with its values of that moment, whose changes are stored; afterwards it is as it was."""
         own = _Values.of(self._model, self._parameters)
         self._values.lend()
         try:

@@ -41,7 +41,7 @@ class Keeper(Protocol):
 
     @property
     def stepped(self) -> int:
-        """Steps done."""
+        """Return the number of steps done."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state by torch's names, not copied; empty before the first step."""
@@ -69,7 +69,7 @@ class OptimizerMemory:
 
     @property
     def life(self) -> Keeper:
-        """Return the optimiser."""
+        """Return the optimiser that holds the memory."""
         return self._followed()
 
     def _followed(self) -> Keeper:
@@ -82,7 +82,7 @@ class OptimizerMemory:
 
     @property
     def met(self) -> int:
-        """Exchanges since the memory was empty."""
+        """Return the number of exchanges since the memory was empty."""
         self._followed()
         return self._met
 

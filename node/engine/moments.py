@@ -32,17 +32,17 @@ class MomentFormat(Protocol):
     """A form in which moments are stored."""
 
     def forms(self, name: str, count: int) -> Mapping[str, tuple[int, torch.dtype]]:
-        """Lengths and dtypes of the tensors that hold a moment of `count` numbers."""
+        """Return lengths and dtypes of the tensors that hold a moment of `count` numbers."""
 
     def write(self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None) -> None:
-        """Keep values (n,), float32, as the numbers from `start` on, a multiple of `BLOCK`, in the tensors of `forms`."""
+        """Store values (n,), float32, as the numbers from `start` on, a multiple of `BLOCK`, in the tensors of `forms`."""
 
     def read(self, of: Mapping[str, Tensor], name: str, start: int, end: int) -> Tensor:
-        """Numbers [start, end), float32; a copy unless that is how they are stored."""
+        """Return the numbers [start, end), float32; a copy unless that is how they are stored."""
 
 
 class Unchanged:
-    """As a step leaves them."""
+    """Moments in the form in which a step leaves them."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -57,7 +57,7 @@ class Unchanged:
             place.copy_(values)
 
     def read(self, of: Mapping[str, Tensor], name: str, start: int, end: int) -> Tensor:
-        """Return a view."""
+        """Return a view of the numbers."""
         return of[name][start:end]
 
 
@@ -84,7 +84,7 @@ class Int8:
         return {name: (count, levels), name + SCALES: (-(-count // BLOCK), torch.float32)}
 
     def write(self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None) -> None:
-        """Round to the nearest level."""
+        """Store each value as its nearest level."""
         count, squared = values.numel(), name.endswith(_SQUARED)
         blocks = torch.nn.functional.pad(values, (0, -count % BLOCK)).view(-1, BLOCK)
         scales = blocks.abs().amax(1).clamp_min_(_TINIEST)
@@ -95,7 +95,7 @@ class Int8:
         into[name + SCALES][first : first + scales.numel()] = scales
 
     def read(self, of: Mapping[str, Tensor], name: str, start: int, end: int) -> Tensor:
-        """Squares of the levels' shares, times the scales."""
+        """Return the squares of the levels' shares, times the scales."""
         levels = torch.nn.functional.pad(of[name][start:end].float(), (0, -(end - start) % BLOCK)).view(-1, BLOCK)
         first = start // BLOCK
         shares = levels / (255 if name.endswith(_SQUARED) else 127)

@@ -73,5 +73,5 @@ class NoiseScale:
 
     @property
     def figure(self) -> float | None:
-        """B in samples; None before LEAST measurements, and where noise hides the gradient so that its square is not known."""
+        """Return the noise scale in samples; None before LEAST measurements, and where noise hides the gradient."""
         return self.trace / self.square if self.count >= LEAST and self.square > 0.0 else None

@@ -154,7 +154,7 @@ class Gradients:
 
 @contextmanager
 def seeded(seed: int, device: str) -> Iterator[None]:
-    """Torch's own generators begin at `seed`, and are as before afterwards: layers such as dropout take no other."""
+    """Seed torch's generators within this block and restore them afterwards: layers such as dropout take no other."""
     others = [torch.cuda.current_device()] if device == "cuda" else []
     with torch.random.fork_rng(others, device_type="cuda"):
         for each in (torch.default_generator, *(torch.cuda.default_generators[number] for number in others)):

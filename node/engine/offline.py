@@ -162,14 +162,14 @@ class _Whole:
         self._data = data
 
     def held_out(self, size: int) -> Iterator[Any]:
-        """Training samples in order, then the test split."""
+        """Yield training samples in order, then the test split."""
         for index in torch.arange(self._data.units).split(size):  # type: ignore[no-untyped-call]
             yield self._data.take(index)
         yield from self._data.held_out(size)
 
 
 def _settings(run_dir: Path) -> tuple[RunDir, Manifest, NodeConfig, str, int]:
-    """-> also the node's peer id and shard."""
+    """Return the run directory, manifest and settings, the node's peer id, and its shard."""
     place = RunDir.existing(run_dir)
     manifest, config, me = place.read_manifest(), place.read_config(), Identity.load_or_create(place.key).peer_id
     if manifest is None:

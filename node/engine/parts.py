@@ -48,7 +48,7 @@ class Parts:
             raise ConfigError(f"{key}: {error}, or leave it out") from error
 
     def shares(self, batch: Any, parts: Sequence[Any], sizes: Sequence[int]) -> list[float]:
-        """Weights of the losses of parts of a batch, of so many samples, in its own. Raises NoMean: there are none."""
+        """Return the weights of the losses of parts of a batch, of so many samples, in the batch's loss. Raises NoMean: there are none."""
         if len(parts) == 1:
             return [1.0]
         try:
@@ -77,7 +77,7 @@ class Parts:
 
 
 def _tolerance(model: nn.Module, device: str) -> float:
-    """Relative error of a loss that is computed in parts."""
+    """Return the relative error allowed for a loss that is computed in parts."""
     if any(each.dtype in {torch.bfloat16, torch.float16} for each in model.parameters()):
         return 2e-2
     return 1e-5 if device == "cpu" else 1e-3

@@ -23,7 +23,7 @@ class Piece:
 
 
 def hidden_matrices(model: nn.Module) -> frozenset[str]:
-    """Names of the parameters that Muon is for: weights of layers, of two or more dimensions.
+    """Return the names of the parameters that Muon is for: weights of layers, of two or more dimensions.
 
     Neither embeddings, nor what is tied to them, nor the output layer: the last layer with a weight, unless it is part of an
     nn.ModuleList, as blocks are; nor what does not end in "weight".

@@ -79,7 +79,7 @@ def _background(worker: Worker, pipe: Pipe) -> BackgroundAnswers:
 
 
 def main() -> None:
-    """Entry point of the child."""
+    """Run the engine's process."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a creator's stdout is for the invite alone
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     signal.signal(signal.SIGINT, signal.SIG_IGN)

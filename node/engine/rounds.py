@@ -40,7 +40,7 @@ class Tally:
 
     @property
     def mean(self) -> float | None:
-        """Mean loss; None without a step, nan if none has a loss."""
+        """Return the mean loss; None without a step, nan if none has a loss."""
         if self.counted:
             return self.losses / self.counted
         return math.nan if self.steps else None
@@ -57,11 +57,11 @@ class Rounds(Protocol):
 
     @property
     def round(self) -> int:
-        """The round that is done, or is next."""
+        """Return the round that is done, or is next."""
 
     @property
     def granted(self) -> float:
-        """Local steps left to do; inf: until further notice."""
+        """Return the local steps left to do; inf: until further notice."""
 
     def handlers(self) -> Handlers:
         """Return what answers the calls of this pace."""
@@ -74,13 +74,13 @@ class Rounds(Protocol):
         """Count a finished local step -> the reply to Train, if it was the last one."""
 
     def noted(self, round: int, loss: float | None) -> None:
-        """A call did a local step of `round`."""
+        """Count a local step of `round` that a call did."""
 
     def cut_short(self) -> calls.Trained | None:
         """End the granted round without further local steps -> the reply to Train; None: there is none to give."""
 
     def begin(self, round: int) -> None:
-        """`round` is next: the model is a checkpoint's, or another node's. Every exchange is void."""
+        """Make `round` the next one: the model is a checkpoint's, or another node's. Every exchange is void."""
 
     def book(self, peer: str) -> None:
         """Add a peer's effects to its edge before the edge is closed or deleted."""
@@ -107,17 +107,15 @@ class StepsRounds:
 
     @property
     def round(self) -> int:
-        """The round that is done, or is next."""
         return self.vectors.round
 
     @property
     def granted(self) -> float:
-        """Local steps left of the granted round."""
         return self._left
 
     @property
     def waiting(self) -> bool:
-        """None: they wait for Mix."""
+        """Return False: calls wait for Mix, not for steps."""
         return False
 
     def noted(self, round: int, loss: float | None) -> None:
@@ -134,7 +132,7 @@ class StepsRounds:
         raise LocalProtocolError("training runs free in clock pace")
 
     def train(self, call: calls.Train) -> calls.Trained | None:
-        """Grant a round's steps; the reply comes out of `stepped`, unless there is none to do."""
+        """Grant a round's steps; `stepped` returns the reply, unless there is no step to do."""
         if self._left:
             raise LocalProtocolError("a round is granted where there are rounds, one at a time")
         if call.ahead:
@@ -149,13 +147,13 @@ class StepsRounds:
         return None if call.steps > 0 else self._finished()
 
     def stepped(self, loss: float | None) -> calls.Trained | None:
-        """Count a step."""
+        """Count a step -> the reply to Train, if it was the last."""
         self.tally.note(loss)
         self._left -= 1
         return self._finished() if self._left == 0 else None
 
     def cut_short(self) -> calls.Trained | None:
-        """Freeze after the steps that were done."""
+        """End the round after the steps done so far."""
         self._left = 0
         return self._finished()
 
@@ -172,7 +170,7 @@ class StepsRounds:
         return calls.Done(clipped_or_excluded=mixed.excluded, distance=self._distance(), diverged=mixed.diverged)
 
     def begin(self, round: int) -> None:
-        """Void what is frozen."""
+        """Delete the frozen vector."""
         self.vectors.forget_all()
         self.vectors.round, self._unfrozen = round, False
         self.vectors.drift.begin(self._trainer.replica.shared)

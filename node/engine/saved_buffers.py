@@ -24,7 +24,7 @@ class SavedBuffers:
         return bool(self._places)
 
     def keep(self) -> None:
-        """A step counts: copy what may have changed."""
+        """Save the buffers that may have changed: the step counts."""
         with torch.no_grad():
             for name in self._places.keys() - self._steady:
                 now, saved = self._now(name), self._saved[name]
@@ -34,13 +34,13 @@ class SavedBuffers:
                     saved.copy_(now)
 
     def reset(self) -> None:
-        """A step does not count: give buffers back what they had."""
+        """Restore the saved buffers: the step does not count."""
         with torch.no_grad():
             for name, saved in self._saved.items():
                 put(self._now(name), saved)
 
     def mark(self) -> list[str]:
-        """Compare the buffers after a round -> watched ones whose first change this is."""
+        """Compare the buffers after a round -> watched ones that changed for the first time."""
         changed = {name for name in self._places if not same(self._now(name), self._at_mark[name])}
         self._steady = (self._steady | self._places.keys()) - changed
         for name in changed:

@@ -52,7 +52,7 @@ def schedule(section: OptimizerSection, rounds: int) -> Schedule:
 
 
 def ramp(rounds_since_join: int, ramp_rounds: int) -> float:
-    """Factor in (0, 1] on a late joiner's rate, 1 after `ramp_rounds` >= 0: its optimiser's memory is empty."""
+    """Return the factor in (0, 1] on a late joiner's rate, 1 after `ramp_rounds` >= 0: its optimiser's state is empty."""
     return min(1.0, (rounds_since_join + 1) / max(1, ramp_rounds))
 
 

@@ -140,7 +140,7 @@ class SideState:
             )
 
     def reset_buffers(self) -> None:
-        """Undo the changes of a forward pass."""
+        """Undo a forward pass's changes of buffers."""
         self._kept.reset()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -152,7 +152,7 @@ class SideState:
         return {FROZEN + name: each.detach() for name, each in self._changing.items()}
 
     def keep_home(self) -> None:
-        """From now on give late joiners no state: it reveals samples, without the noise of differential privacy."""
+        """Give late joiners no state from now on: it reveals samples, without the noise of differential privacy."""
         self._gives = False
 
     def given(self) -> dict[str, Tensor]:

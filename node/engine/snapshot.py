@@ -18,7 +18,7 @@ from starling.node.engine import tensor_file
 
 
 class Snapshot:
-    """One model, of at most one round, in chunks (`starling.gossip.chunks`).
+    """A model at the end of one round, in chunks (`starling.gossip.chunks`).
 
     Attributes:
         size: bytes.
@@ -44,10 +44,10 @@ class Snapshot:
         self.number = int.from_bytes(self.root[:7], "big")
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most so many bytes from there on."""
+        """Return at most `length` bytes from `offset` on."""
         self._file.seek(offset)
         return self._file.read(length)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the snapshot's file."""
         self._file.close()

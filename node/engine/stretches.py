@@ -65,7 +65,7 @@ class Stretches:
         return self._kept.get(name, self._plain)
 
     def _storage(self, after: dict[str, Any], before: Mapping[str, Any], name: str, value: Tensor) -> MomentFormat:
-        """Have tensors for a state of the whole parameter `value` (n,) in `after` -> how they are written."""
+        """Make tensors in `after` for a state of the whole parameter `value` (n,) -> how they are written."""
         kept = self._form(name)
         for tensor, (count, dtype) in kept.forms(name, value.numel()).items():
             if tensor not in after:

@@ -142,7 +142,7 @@ def _scored(engine: Worker, task: Task) -> str:
 
 
 def _same_figures(one: calls.Reply, other: calls.Reply) -> bool:
-    """Also where one is not a number: a metric may be none."""
+    """Return whether figures are equal, also where one is nan: a metric may be none."""
     return structs.astuple(one) == structs.astuple(other) or repr(one) == repr(other)
 
 
@@ -198,7 +198,7 @@ def _same_values(one: Tensor, other: Tensor) -> bool:
 
 
 def main() -> None:
-    """Entry point of the child process of the command."""
+    """Run the child process of `starling task check`."""
     findings_to = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     folder, kind, *data = sys.argv[1:]

@@ -86,12 +86,12 @@ class TaskDriver:
 
     @property
     def busy(self) -> bool:
-        """Local steps are granted, or an evaluation is under way."""
+        """Return whether local steps are granted, or an evaluation is under way."""
         return self.session.granted > 0 or self._evaluation is not None
 
     @property
     def undone(self) -> int:
-        """Local steps undone so far."""
+        """Return the number of local steps undone so far."""
         return self.trainer.local_step.undone
 
     @property

@@ -80,14 +80,14 @@ def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> bytes
 
 
 def _packed(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors in the order of the file, and its metadata."""
+    """Return the tensors in the order of the file, and its metadata."""
     packed = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"format": FORMAT, "facts": dict(facts), "sha256": _checksum(packed, facts)}
     return packed, {_KEY: json.dumps(header, sort_keys=True)}
 
 
 def tensors(data: bytes) -> dict[str, Tensor]:
-    """Tensors of any safetensors file, on the CPU. Raises ValueError if it is none, as a short message says."""
+    """Return the tensors of any safetensors file, on the CPU. Raises ValueError with a short message: it is none."""
     try:
         return safetensors.torch.load(data)
     except _NO_TENSORS as error:
@@ -95,7 +95,7 @@ def tensors(data: bytes) -> dict[str, Tensor]:
 
 
 def unpack(data: bytes | bytearray) -> tuple[dict[str, Tensor], dict[str, str | int]]:
-    """Tensors on the CPU, and facts. Raises ValueError if it is no such file, of another format, or damaged, as a short message says."""
+    """Return tensors on the CPU, and facts. Raises ValueError with a short message: no such file, of another format, or damaged."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     return _verified(lambda: data[_LENGTH_BYTES : _LENGTH_BYTES + length], lambda: safetensors.torch.load(bytes(data)))
 

@@ -25,7 +25,7 @@ Step = Callable[[Callable[[int], Any], int], Any]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch computes on the calling thread alone. Also a decorator."""
+    """Let torch compute on the calling thread alone. Also a decorator."""
     threads = torch.get_num_threads()
     if threads == 1:  # also in a second thread, which must not change what the first one has
         yield

@@ -15,7 +15,7 @@ def _gpu(index: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print the line."""
+    """Print the facts as one JSON line."""
     gpus = [_gpu(index) for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     rocm = torch.version.hip
     built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {rocm}" if rocm else ""

@@ -27,7 +27,7 @@ _LONGEST = 300  # characters of an error's own text
 
 
 def describe(error: BaseException) -> str:
-    """One line: the error, and the last line of the owner's own code in its traceback."""
+    """Return one line: the error, and the last line of the owner's own code in its traceback."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST].rstrip(": ")
@@ -36,7 +36,7 @@ def describe(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """File and line of that code; "" if there is none."""
+    """Return file and line of the owner's code that raised; "" if there is none."""
     frame = _raised(error)
     return "" if frame is None else f"{frame.filename}, line {frame.lineno}"
 

@@ -38,7 +38,6 @@ class Plain:
         return vector if live else vector.clone()
 
     def now(self, vector: Tensor) -> Tensor:
-        """Return the vector."""
         return vector
 
 
@@ -49,11 +48,11 @@ class Noised:
         self._csprng, self._deviation = csprng, deviation
 
     def frozen(self, vector: Tensor, *, live: bool) -> Tensor:
-        """Return a noised copy."""
+        """Return a noised copy of the frozen vector."""
         return self._csprng.noised(vector, self._deviation)
 
     def now(self, vector: Tensor) -> Tensor:
-        """Return a noised copy."""
+        """Return a noised copy of the vector."""
         return self._csprng.noised(vector, self._deviation)
 
 
@@ -72,7 +71,7 @@ class FrozenVectors:
 
     @property
     def ready(self) -> bool:
-        """Between the end of Train and Mix."""
+        """Return whether there is a frozen vector: between the end of Train and Mix."""
         return self.frozen is not None
 
     def freeze(self, phase: Phase) -> None:
@@ -107,7 +106,7 @@ class FrozenVectors:
         self.committed = [self._replica.edge_only(done) if done.peer == peer else done for done in self.committed]
 
     def forget_all(self) -> None:
-        """The model was replaced."""
+        """Delete the frozen vector: the model was replaced."""
         self.frozen, self.committed = None, []
 
 
@@ -165,7 +164,7 @@ class LiveVectors:
 
     @property
     def local_steps(self) -> float:
-        """Local steps between two exchanges that we initiate, about every second one.
+        """Return the local steps between two exchanges that this node initiates, about every second one.
 
         A gap that is longer than usual counts in full, as the models had that long to part; so the gain errs to the small side.
         """
@@ -192,8 +191,7 @@ class LiveVectors:
     def book(self, peer: str) -> None:
         """Do nothing: effects are added in time."""
 
-    def forget_all(self) -> None:
-        """Do nothing."""
+    def forget_all(self) -> None: ...
 
     def _add(self, done: Committed) -> None:
         steps = self._steps()

@@ -41,8 +41,7 @@ class Unopened:
     undone = 0
     during = ""
 
-    def step(self) -> None:
-        """Do nothing."""
+    def step(self) -> None: ...
 
     def handle(self, request: calls.Request) -> calls.Reply | None:
         """Raises LocalProtocolError."""
@@ -74,12 +73,12 @@ class Worker:
 
     @property
     def sources(self) -> Sequence[int]:
-        """Descriptors of files that make it `busy` when there is something to read."""
+        """Return descriptors of files that make it `busy` when there is something to read."""
         return self._driver.sources
 
     @property
     def due_s(self) -> float | None:
-        """Seconds until it will be `busy` by itself; None: not until it is called."""
+        """Return the seconds until it will be `busy` by itself; None: not until it is called."""
         return self._driver.due_s
 
     @property
@@ -100,7 +99,7 @@ class Worker:
 
     @property
     def opened(self) -> TaskDriver:
-        """The driver, of a task."""
+        """Return the driver of a task."""
         return cast("TaskDriver", self.driver)
 
     @property
@@ -110,7 +109,7 @@ class Worker:
 
     @property
     def replica(self) -> Replica:
-        """The node's copy of the model."""
+        """Return the node's copy of the model."""
         return self.driver.session.replica
 
     @property
@@ -120,12 +119,12 @@ class Worker:
 
     @property
     def vector(self) -> Tensor:
-        """A copy (d,) of the model; between rounds of broadcasts, the outer parameters."""
+        """Return a copy (d,) of the model; between rounds of broadcasts, of the outer parameters."""
         return self.replica.settled.clone()
 
     @property
     def undone(self) -> int:
-        """Local steps undone so far."""
+        """Return the number of local steps undone so far."""
         return self._driver.undone
 
     @property
@@ -135,7 +134,7 @@ class Worker:
 
     @property
     def step(self) -> Callable[[], calls.Trained | calls.Evaluated | calls.Refused | None]:
-        """Does one slice while `busy` -> the reply to Train or Evaluate if that was its last."""
+        """Return what does one slice while `busy` -> the reply to Train or Evaluate if that was its last."""
         self._in_slice = True
         return self._driver.step
 
@@ -149,7 +148,7 @@ class Worker:
         return reply
 
     def handle_in_background(self, request: calls.Request) -> calls.Reply | None:
-        """`handle` while another thread computes a gradient in `step`; None: the call must wait for the end of the step."""
+        """Handle a call while another thread computes a gradient in `step`; None: the call must wait for the end of the step."""
         return self.handle(request) if self.opened.answers_in_background(request) else None
 
     def _open(self, request: calls.Open) -> calls.Opened:

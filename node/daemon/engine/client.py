@@ -40,16 +40,15 @@ class ProcessEngine:
 
     @property
     def pid(self) -> int:
-        """Process id of the child."""
         return self._process.pid
 
     @property
     def ended(self) -> str | None:
-        """Why the engine is gone, in one line; None while it runs."""
+        """Return why the engine ended, in one line; None while it runs."""
         return None if self._end is None else str(self._end)
 
     async def call(self, request: Request) -> Reply:
-        """One call, one reply. Raises EngineError: the engine has ended, or ended before it replied."""
+        """Send one call and return its reply. Raises EngineError: the engine has ended, or ended before it replied."""
         if self._end is not None:
             raise self._gone()
         self._calls += 1
@@ -72,7 +71,7 @@ class ProcessEngine:
         self._process.kill()
 
     async def run(self) -> None:
-        """Carry frames until the child's end of the pipe closes."""
+        """Transfer frames until the child closes its end of the pipe."""
         try:
             async with concurrent(self._write):
                 await self._read()
@@ -112,7 +111,7 @@ class ProcessEngine:
         self._end = EngineError(f"the engine process ended with {_status(self._process.returncode)}")
 
     async def _receive(self, count: int) -> bytearray | None:
-        """Exactly `count` bytes, or None at the end of the stream."""
+        """Return exactly `count` bytes, or None at the end of the stream."""
         buffer = bytearray(count)
         view = memoryview(buffer)
         while view:

@@ -44,13 +44,13 @@ class EngineSupervisor:
 
     @property
     def activity(self) -> str:
-        """Shown while no engine is up; "" while one is."""
+        """Return what is shown while no engine runs; "" while one does."""
         if self._engine is not None:
             return ""
         return "starting the engine (importing torch)" if self.opened is None else "restarting the engine"
 
     async def call(self, request: calls.Request) -> calls.Reply:
-        """One call to the engine that is up now. Raises EngineError: none is up, or it died or fell silent on this call."""
+        """Send one call to the current engine. Raises EngineError: there is none, or it died or stopped answering during this call."""
         engine = self._engine
         if engine is None:
             raise EngineError("the engine is starting")
@@ -67,7 +67,7 @@ class EngineSupervisor:
 
     @property
     def engine(self) -> EngineHandle | None:
-        """The engine that is up, if one is."""
+        """Return the current engine, if one runs."""
         return self._engine
 
     async def ready(self) -> calls.Opened:

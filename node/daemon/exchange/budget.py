@@ -36,7 +36,7 @@ class Budget(Protocol):
 
 
 class FixedBudget:
-    """As many bytes as the manifest says, whatever the line."""
+    """Budget of the manifest's number of bytes, whatever the link's rate."""
 
     def __init__(self, fixed: int) -> None:
         self.concurrent_s = math.inf
@@ -46,15 +46,13 @@ class FixedBudget:
         """Return the manifest's number."""
         return self._fixed
 
-    def observe(self, fact: Fact) -> None:
-        """Do nothing."""
+    def observe(self, fact: Fact) -> None: ...
 
-    def forget(self, peer: str) -> None:
-        """Do nothing."""
+    def forget(self, peer: str) -> None: ...
 
 
 class MeasuredBudget:
-    """As many bytes as an edge was measured to carry in a slot, under the volunteer's caps; `first` while no rate is known."""
+    """Budget of the bytes that an edge was measured to carry in a slot, within the owner's caps; `first` while no rate is known."""
 
     def __init__(self, first: int, slot_s: float, limits: Limits) -> None:
         self.concurrent_s = math.inf

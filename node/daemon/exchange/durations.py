@@ -9,7 +9,7 @@ from starling.node.interfaces import Reporter
 
 @dataclass(slots=True)
 class Durations:
-    """Of one node's pairwise exchanges."""
+    """Observes how long the parts of one node's pairwise exchanges take."""
 
     report: Reporter
     link_deadlines: LinkDeadlines

@@ -43,12 +43,12 @@ class Transactions:
 
     @property
     def ended(self) -> tuple[Transaction, ...]:
-        """The last 50, oldest first."""
+        """Return the last 50 ended exchanges, oldest first."""
         return tuple(self._ended)
 
     @property
     def under_way(self) -> tuple[Transfer, ...]:
-        """Exchanges begun at least `SHOWN_AFTER_S` ago, without those of a peer that we do not answer."""
+        """Return the exchanges begun at least `SHOWN_AFTER_S` ago, without those of a peer that we do not answer."""
         now = trio.current_time()
         return tuple(
             Transfer(peer, "exchange", it.sent + it.received, None, now - it.began)
@@ -58,7 +58,7 @@ class Transactions:
 
     @property
     def size(self) -> int:
-        """Number of exchanges under way, shown or not, at most MAX_UNDER_WAY."""
+        """Return the number of exchanges under way, shown or not, at most MAX_UNDER_WAY."""
         return len(self._under_way)
 
     def observe(self, fact: Fact) -> None:

@@ -33,7 +33,7 @@ Noted = Callable[[Mapping[str, Outcome], Collection[str]], None]
 
 
 class PairwiseExchange(ExchangeService[Pairwise]):
-    """What pairwise exchanges of a node have in common in both paces.
+    """Common part of pairwise exchanges in both paces.
 
     `fresh_inc` gives a number in [0, 2**60] for a new incarnation of an edge.
     """
@@ -66,22 +66,22 @@ class PairwiseExchange(ExchangeService[Pairwise]):
 
     @property
     def edges(self) -> Mapping[str, Edge]:
-        """By peer."""
+        """Return the edges by peer."""
         return self._core.edges
 
     @property
     def stats(self) -> Exchanges:
-        """How exchanges ended, those of both roles."""
+        """Return counts of how exchanges ended, in both roles."""
         return Exchanges(**self._core.totals)
 
     @property
     def payload_bytes(self) -> int:
-        """Payload bytes sent in committed exchanges."""
+        """Return the payload bytes sent in committed exchanges."""
         return self._core.payload_bytes
 
     @property
     def slow(self) -> str:
-        """What became slow, in words; "" if nothing did."""
+        """Return a description of what became slow; "" if nothing did."""
         return "; ".join(self._watch.words)
 
     def committed(self, peer: str) -> int:

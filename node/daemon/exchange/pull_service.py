@@ -45,7 +45,7 @@ FRAME_BYTES = 512  # A frame without its payload is shorter
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """How signed vectors are asked for and checked."""
+    """How this node signs its vectors and verifies those of others."""
 
     first: int
     """The number of this node's first request: those of an earlier incarnation must not be used again."""
@@ -55,7 +55,7 @@ class Signing:
 
 
 class PulledExchange(ExchangeService[Pulls]):
-    """One node's requests to others, and its responses.
+    """One node's pulls, and its answers to those of others.
 
     `noted` is called with how a round's requests ended, by peer, and whom the rule clipped or excluded; None where unknown.
     """
@@ -101,20 +101,20 @@ class PulledExchange(ExchangeService[Pulls]):
 
     @property
     def edges(self) -> tuple[str, ...]:
-        """Peers of the last round's requests."""
+        """Return the peers of the last round's requests."""
         return self._core.requested
 
     @property
     def stats(self) -> Exchanges:
-        """How our requests ended: committed is received and used."""
+        """Return counts of how our requests ended; committed means received and used."""
         return Exchanges(**self._outcomes)
 
     def committed(self, peer: str) -> int:
-        """Vectors of `peer` that we used."""
+        """Return the number of vectors of `peer` that were used."""
         return self._committed[peer]
 
     def round_of(self, peer: str) -> int | None:
-        """Highest round reported by `peer`."""
+        """Return the highest round reported by `peer`."""
         return self._core.progress.rounds.get(peer)
 
     def _observe(self, fact: Fact) -> None:
@@ -144,11 +144,11 @@ class PulledExchange(ExchangeService[Pulls]):
         self.carry_out(commands)
 
     def _wake(self, peer: str, wake: Wake) -> None:
-        """Nobody is woken where all take part in every round."""
+        """Refuse a Wake: all members take part in every round. Raises RemoteProtocolError."""
         raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
 
     def _afford(self, count: int, now: float) -> bool:
-        """Whether a payload may go out now, under the volunteer's cap and within what is queued for peers that read slowly."""
+        """Return whether a payload may go out now, within the owner's cap and the bytes queued for slow readers."""
         if self.queued_bytes and self.queued_bytes + count > MAX_UNDER_WAY_BYTES:
             return False
         if not (cap := self._context.limits.up_bytes_per_s):
@@ -158,7 +158,7 @@ class PulledExchange(ExchangeService[Pulls]):
         return self._bucket.take(count, now)
 
     async def _publish(self, round: int) -> bool:
-        """Have our vector encoded and sign it, once for each round. -> whether there is one"""
+        """Have our vector encoded and sign it, once for each round -> whether there is one."""
         if not self._core.publishable(round):
             return True  # the engine was restarted and did the round again: what was sent stays
         reply = await self._engine.call(calls.Publish(round))
@@ -177,7 +177,7 @@ class PulledExchange(ExchangeService[Pulls]):
         return True
 
     def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
-        """Local steps of `round` begin; `view` is not needed."""
+        """Begin the local steps of `round`; `view` is not needed."""
         self._since = trio.current_time()
         self._probe_now(links)
         self._core.compute(round)
@@ -217,7 +217,7 @@ class PulledExchange(ExchangeService[Pulls]):
         return tell
 
     async def revoke(self, peer: str) -> None:
-        """The peer is gone, banned or reborn: its vector is not used any more; no flow has to be deleted."""
+        """Stop using the vector of a peer that is gone, banned or restarted; there is no flow to delete."""
         self._core.forget(peer)
         self._move()
         if peer not in self._given:
@@ -229,5 +229,5 @@ class PulledExchange(ExchangeService[Pulls]):
             return  # and with it everything stored of the peer
 
     async def reset_all(self) -> None:
-        """No state of a peer lasts beyond a round."""
+        """Do nothing: no state of a peer lasts beyond a round."""
         await trio.lowlevel.checkpoint()

@@ -38,7 +38,7 @@ Core = TypeVar("Core", bound=Pairwise | Pulls)
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
-    """How a round's exchanges ended."""
+    """Result of a round's exchanges."""
 
     round: int
     outcomes: Mapping[str, Outcome]  # by peer
@@ -105,7 +105,7 @@ class ExchangeService(Generic[Core]):
         return ()
 
     def _receive(self, peer: str, frame: bytes | memoryview) -> None:
-        """Have the core process a frame of a peer. Raises RemoteProtocolError."""
+        """Have the core process a frame of a peer. Raises RemoteProtocolError: no honest peer sends it."""
         raise NotImplementedError
 
     def _tell(self, fact: Fact) -> None:
@@ -167,7 +167,7 @@ class ExchangeService(Generic[Core]):
             await it.idle.wait()
 
     def _move(self) -> None:
-        """Wake what waits for something to happen."""
+        """Wake the tasks that wait for a change."""
         self._happened.set()
         self._happened = trio.Event()
 
@@ -214,7 +214,7 @@ class ExchangeService(Generic[Core]):
 
     @asynccontextmanager
     async def _turn(self, long: bool) -> AsyncIterator[None]:
-        """Long requests one at a time; one whose turn has not come within `usual_s` goes out beside the others."""
+        """Let long requests out one at a time; one that has waited for `usual_s` goes out concurrently."""
         if not long:
             yield
             return

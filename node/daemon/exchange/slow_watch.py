@@ -27,7 +27,7 @@ WORDS: Mapping[tuple[Kind, bool], str] = {
 
 @dataclass(slots=True)
 class SlowWatch:
-    """Of one node's pairwise exchanges."""
+    """Watches for exchanges of one node that have become slow."""
 
     report: Reporter
     limits: Limits
@@ -38,12 +38,12 @@ class SlowWatch:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """A line for each thing that became slow."""
+        """Return a line for each thing that became slow."""
         return tuple(map(_words, self._core.named()))
 
     @property
     def measured(self) -> int:
-        """Number of edges measured, for each kind."""
+        """Return the number of measured edges, for each kind."""
         return self._core.size
 
     def observe(self, fact: Fact) -> None:
@@ -70,7 +70,7 @@ class SlowWatch:
             self._tell()
 
     def forget(self, peer: str) -> None:
-        """A peer is gone."""
+        """Delete the measurements of a peer that is gone."""
         self._core.forget(peer)
         self._requested.pop(peer, None)
 

@@ -42,7 +42,7 @@ class VisitExchange(PairwiseExchange):
 
     @property
     def longest_s(self) -> float:
-        """The longest that a visit may take; two slots, or more where payloads take so long to be sent."""
+        """Return the longest time of a visit: two slots, or more where payloads take so long to be sent."""
         return self._slots.longest_s
 
     def _observe(self, fact: Fact) -> None:
@@ -59,13 +59,13 @@ class VisitExchange(PairwiseExchange):
             self.sticky.measured(peer, moved / seconds if outcome == "committed" and seconds > 0.0 else 0.0)
 
     async def contact_next(self, edges: Iterable[str], slot: int) -> Outcome | None:
-        """Visit the next of our edges in this slot. -> how it ended, None if there is none to visit"""
+        """Visit the next of our edges in this slot -> the outcome, None if there is none to visit."""
         peer = self._core.next_visit(edges)
         self.carry_out(self._core.enter_slot(slot, trio.current_time()))
         return None if peer is None else await self.contact(peer, slot)
 
     async def contact(self, peer: str, slot: int) -> Outcome:
-        """Visit one peer: begin an exchange, or ask it to begin. -> how it ended"""
+        """Visit one peer: begin an exchange, or ask it to begin -> the outcome."""
         core, began = self._core, trio.current_time()
         self._moved_bytes.pop(peer, None)
         self.carry_out(core.enter_slot(slot, trio.current_time()))

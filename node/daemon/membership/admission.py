@@ -76,7 +76,7 @@ class Admission:
 
     @property
     def credential(self) -> bytes:
-        """Our credential as our record carries it."""
+        """Return our credential in the form that our record carries."""
         return credentials.encode(self._shown)
 
     def check(self, own: Record) -> str:
@@ -132,7 +132,7 @@ class Admission:
         self.gate.prove(self._record(), good=True)
 
     def _record(self) -> Record:
-        """Our record, with the fields that the gate reads."""
+        """Return our record, with the fields that the gate reads."""
         return Record(self._identity.peer_id, self._swarm, 0, 0, "alive", (), b"", self.credential)
 
     async def _work(self, epoch: int) -> Ticket:
@@ -206,7 +206,7 @@ class Admission:
         return self._puzzle is not None and ticket is not None and self._puzzle.is_solved(record.peer, ticket)
 
     def revocation(self, chain: Chain) -> Revocation:
-        """A revocation of the last invitation of a chain, signed by us. Raises GossipError: it is not ours to revoke."""
+        """Return a signed revocation of the last invitation of a chain. Raises GossipError: this node may not revoke it."""
         try:
             return revocations.revoke(self._identity, chain, self.gate.revocations.terms)
         except ValueError as error:
@@ -224,7 +224,7 @@ class Admission:
         return self._own_invitation(int(holder[:12]))
 
     def _own_invitation(self, number: int) -> Chain:
-        """A chain that ends with our invitation of that number and a placeholder invitee: enough to revoke it, whichever node uses it.
+        """Return a chain that ends with our invitation of that number and a placeholder invitee, which is enough to revoke it.
 
         Raises GossipError: we have no such invitation to give.
         """

@@ -53,7 +53,7 @@ class BeaconService:
         self._best_effort = BestEffort(context.network)
 
     def salt(self, round: int) -> bytes:
-        """The salt of the ranks in a round that is, or is about to be, under way here."""
+        """Return the salt of the ranks in a round that is under way or about to begin."""
         if not self._every:
             return self._context.swarm.encode()
         epoch = epoch_of(round, self._every)
@@ -62,12 +62,12 @@ class BeaconService:
         return self._beacons.salt(self._context.swarm.encode(), epoch)
 
     def digest(self, round: int) -> bytes:
-        """Digest of the members and, where that changes, their order in a round, which Requests carry."""
+        """Return the digest that Requests carry: of the members and, where it changes, of their order in a round."""
         view = self._members.view
         return order_digest(view, self.salt(round)) if self._every else view
 
     def receive(self, sender: str, message: Beacon | BeaconQuery) -> None:
-        """A member sent a beacon or a query. Raises RemoteProtocolError: beacon_forged."""
+        """Process a beacon or a query of a member. Raises RemoteProtocolError: beacon_forged."""
         if not self._every:
             return
         if isinstance(message, Beacon) and not self._beacons.wants(message, self._epoch):
@@ -110,7 +110,7 @@ class BeaconService:
             self._context.report.event("beacon_back", "the creator publishes beacons again", epoch=self._epoch)
 
     def _publish(self) -> None:
-        """As the creator: sign the beacon of the next epoch, and of this one if that was not done an epoch ago."""
+        """At the creator: sign the beacon of the next epoch, and this epoch's if that was not done an epoch ago."""
         for epoch in range(max(1, self._epoch), self._epoch + 2):
             if epoch not in self._beacons:
                 beacon = signed(self._context.swarm, epoch, self._context.identity.sign)

@@ -34,7 +34,7 @@ class BestEffort:
         self._queued = trio.Event()
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Send until cancelled."""
+        """Send queued messages until cancelled."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:

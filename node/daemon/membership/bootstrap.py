@@ -81,7 +81,7 @@ class Bootstrap:
                 await self._added.wait()
 
     async def fetch_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest:
-        """Fetch the manifest of a swarm from the first peer that has it; tries until one does."""
+        """Fetch the manifest of a swarm from the first peer that has it; try until one does."""
         pause, warned = FIRST_PAUSE_S, False
         while True:
             asked = self.addresses
@@ -140,7 +140,9 @@ class Bootstrap:
         return found[0] if found else None
 
     async def stage(self, transfer: Transfer, network: Network, stages: int) -> int:
-        """The stage of a crew that is wanted most, as the first says that can be asked; tries until one can. The first node takes 0."""
+        """Return the stage of a crew that is wanted most, according to the first peer that answers; try until one does. The first node
+        takes 0.
+        """
         warned = not self.addresses
         while self.addresses:
             for address in self.addresses:
@@ -174,7 +176,7 @@ class Bootstrap:
 def to_share(
     own: Sequence[str], members: Sequence[str], answered: Callable[[str], str | None], met: Callable[[str], tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Addresses for an invite, MAX_ADDRESSES at most: this node's, and one of each of some other members.
+    """Return at most MAX_ADDRESSES addresses for an invite: this node's, and one each of some other members.
 
     First those where a dial of this node was `answered`, then those that were `met` at a host which they announce. `members`: the others
     alive, in the order in which they are taken.

@@ -35,7 +35,7 @@ class Greeting(Protocol):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Peers believed alive, this node included."""
+        """Return the peers believed alive, this node included."""
 
     def greet(self, peer: str, *, given: bool) -> None:
         """Tell a peer that has been dialled that this node is here; `given`: its owner named the peer."""

@@ -24,27 +24,27 @@ class Members(Protocol):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Peers believed alive, this node included, sorted."""
+        """Return the peers believed alive, this node included, sorted."""
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """Those members from which the links of a round are computed, sorted, this node included."""
+        """Return the members from which the links of a round are computed, sorted, this node included."""
 
     @property
     def view(self) -> bytes:
-        """Digest of `roster`."""
+        """Return the digest of `roster`."""
 
     def incarnation_of(self, peer: str) -> int | None:
-        """Incarnation of an alive peer, None for others."""
+        """Return the incarnation of an alive peer, None for others."""
 
     def admits(self, peer: str) -> bool:
-        """Whether a peer's frame is to be read. Raises RemoteProtocolError: not_a_member."""
+        """Return whether a peer's frame may be read. Raises RemoteProtocolError: not_a_member."""
 
     def silent(self, peer: str) -> bool:
-        """Whether a probe of this node went unanswered, and the peer has not been heard since."""
+        """Return whether a probe of this node went unanswered, and the peer has not been heard since."""
 
     def lately_gone(self, peer: str) -> bool:
-        """Whether the peer was silent, and has not been back for long."""
+        """Return whether the peer was silent and has only been back for a short time."""
 
     def probe_now(self, peers: Collection[str], *, late: bool = False) -> None:
         """Find out whether these peers are there, about to be waited for or `late` with an answer."""
@@ -59,7 +59,7 @@ class LinkMap:
 
 
 def own_links(ranks: Sequence[str], me: str, peers: Iterable[str]) -> LinkMap:
-    """This node's own links; of more than MAX_DRAWN members only this node and its neighbors are kept."""
+    """Return this node's own links; with more than MAX_DRAWN members only this node and its neighbors are listed."""
     met = {me, *peers}
     if len(ranks) > MAX_DRAWN:
         some = {me, *sorted(met - {me})[: MAX_DRAWN - 1]}
@@ -97,20 +97,20 @@ class OverlayNeighbors:
     _last: _Last = field(default_factory=_Last, compare=False, repr=False)
 
     def weights(self, round: int) -> Mapping[str, float]:
-        """Neighbor -> mixing weight."""
+        """Return neighbor -> mixing weight."""
         named = self.row(round) if self.rows else self.links(round)
         return {peer: weight for peer, weight in named.items() if self.may_meet(peer)}
 
     def links(self, round: int) -> Mapping[str, float]:
-        """Neighbor -> weight, equal at both ends."""
+        """Return neighbor -> weight, equal at both ends."""
         return dict(links(self.overlay, self._order(round), self.me, round))
 
     def directions(self, round: int) -> Mapping[str, tuple[float, float]]:
-        """Neighbor -> (weight it gives, weight we give); empty where the overlay is symmetric."""
+        """Return neighbor -> (weight it gives, weight we give); empty where the overlay is symmetric."""
         return {} if self.overlay.symmetric else directions(self.overlay, self._order(round), self.me, round)
 
     def row(self, round: int) -> Mapping[str, float]:
-        """Neighbor -> weight we give to its model."""
+        """Return neighbor -> weight we give to its model."""
         order = self._order(round)
         if self.me not in order:
             return {}
@@ -118,7 +118,7 @@ class OverlayNeighbors:
         return {order[rank]: weight for rank, weight in row.items()}
 
     def link_map(self, round: int) -> LinkMap:
-        """All links of the round, from every member's row; cached for the round and member list."""
+        """Return all links of the round, from every member's row; cached for the round and member list."""
         return self._last.get_or((self.members(), self.salt(round), round), lambda: self._link_map(round))
 
     def _link_map(self, round: int) -> LinkMap:
@@ -138,7 +138,7 @@ class OverlayNeighbors:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """How many peers drawn may have one label."""
+    """Limits how many drawn peers may share one label."""
 
     per_label: int = 0  # 0: no limit
     labels: Callable[[str], Collection[str]] = lambda _peer: ()  # of a peer, see `starling.robust.sampling.labels`
@@ -166,13 +166,13 @@ class RandomNeighbors:
     _last: _Last = field(default_factory=_Last, compare=False, repr=False)
 
     def weights(self, round: int) -> Mapping[str, float]:
-        """Neighbor -> mixing weight, the same for all."""
+        """Return neighbor -> mixing weight, the same for all."""
         others = [peer for peer in sorted(self.members()) if peer != self.me and self.allowed(peer)]
         chosen = draw(others, self.k, self.caps.known(others), self.caps.per_label, self.seed(round))
         return dict.fromkeys(chosen, 1.0 / (len(chosen) + 1))
 
     def link_map(self, round: int) -> LinkMap:
-        """Links of this node alone, since those of others are unknown; there are no ranks, so members are sorted by peer id."""
+        """Return the links of this node alone, since those of others are unknown; there are no ranks, so members are sorted by peer id."""
         members = self.members()
         return self._last.get_or((members, round), lambda: own_links(sorted(members), self.me, self.weights(round)))
 
@@ -187,26 +187,26 @@ class LastingNeighbors:
     weight: float  # of each exchange
 
     def weights(self, round: int) -> Mapping[str, float]:
-        """Neighbor -> mixing weight, the same for all."""
+        """Return neighbor -> mixing weight, the same for all."""
         return dict.fromkeys(self.edges.peers, self.weight)
 
     def link_map(self, round: int) -> LinkMap:
-        """Links of this node alone, since those of others are unknown."""
+        """Return the links of this node alone, since those of others are unknown."""
         return own_links(self.members(), self.me, self.edges.peers)
 
 
 class Neighbors(Protocol):
-    """Whom a node meets in a round."""
+    """The peers that a node exchanges with in a round."""
 
     def weights(self, round: int) -> Mapping[str, float]:
-        """Neighbor -> mixing weight."""
+        """Return neighbor -> mixing weight."""
 
     def link_map(self, round: int) -> LinkMap:
-        """Links of the round, as far as they are known here."""
+        """Return the links of the round, as far as they are known here."""
 
 
 class NamedNeighbors(Neighbors, Protocol):
     """Neighbors that an overlay names."""
 
     def directions(self, round: int) -> Mapping[str, tuple[float, float]]:
-        """Neighbor -> (weight it gives, weight we give); empty where the overlay is symmetric."""
+        """Return neighbor -> (weight it gives, weight we give); empty where the overlay is symmetric."""

@@ -27,7 +27,7 @@ class Origins:
     """Gives all members known."""
 
     def prefixes(self, peer: str) -> frozenset[str]:
-        """Labels under which peers of one network or operator are limited.
+        """Return the labels by which peers of one network or operator are limited.
 
         The public address prefix of its connection, none if that is private, and without a connection those of its record, where all
         host names are one; and the operator that its credential names.
@@ -40,12 +40,12 @@ class Origins:
         return named | {origin} if origin else named
 
     def operator_of(self, peer: str) -> str:
-        """The operator that a member's credential names, unverified; "" for none."""
+        """Return the operator that a member's credential names, unverified; "" for none."""
         member = self.table().get(peer)
         return "" if member is None else self.gate.credential(member.record).operator
 
     def inviter_of(self, peer: str) -> str | None:
-        """The inviter of a peer; None for the creator, an unknown peer, and in swarms without invitations."""
+        """Return the inviter of a peer; None for the creator, an unknown peer, and in swarms without invitations."""
         member = self.table().get(peer)
         chain = () if member is None else self.gate.inviters(member.record)
         return chain[-1] if chain else None
@@ -57,23 +57,23 @@ class Origins:
         return chain[1:]
 
     def met(self, peer: str) -> tuple[str, ...]:
-        """Addresses of a member, but not of this node, at which this node met it; first where a dial of ours was answered."""
+        """Return addresses of a member, but not of this node, at which this node met it; first the one where our dial was answered."""
         if peer == self.network.peer_id:
             return ()
         answered, met = self.network.answered(peer), self.network.met(peer, self.table()[peer].record.addresses)
         return met if answered is None else tuple(dict.fromkeys((answered, *met)))
 
     def announced(self, peer: str) -> tuple[str, ...]:
-        """Addresses in the record of a member, none of others."""
+        """Return the addresses in the record of a member; empty for others."""
         member = self.table().get(peer)
         return () if member is None else member.record.addresses
 
     def source(self, peer: str) -> str:
-        """The public address prefix of a peer's connection; its id where that is unknown or private."""
+        """Return the public address prefix of a peer's connection; its id where that is unknown or private."""
         return self.network.origin(peer) or peer
 
     def quota(self, record: Record) -> AddressQuota:
-        """The network that a record counts for, and how many members of it there may be."""
+        """Return the network that a record counts for, and how many of its members are allowed."""
         origin = self.network.origin(record.peer)
         claimed = (prefix_of(address) for address in record.addresses)
         place = origin or next((prefix for prefix in claimed if prefix not in NOWHERE), None) or ""

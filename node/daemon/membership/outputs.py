@@ -30,7 +30,7 @@ class Outputs:
         self._best_effort, self._changed = best_effort, changed
 
     def carry_out(self, outputs: Sequence[Output]) -> None:
-        """Carry out outputs, in order. Never waits: a slow peer must not hold up the others."""
+        """Carry out outputs in order, without waiting: a slow peer must not delay the others."""
         for output in outputs:
             match output:
                 case Send(peer=peer, message=message):

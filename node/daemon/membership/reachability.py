@@ -34,7 +34,7 @@ TEXTS = {
 
 
 def is_direct(address: str) -> bool:
-    """Whether it leads to its peer through no relay."""
+    """Return whether an address leads to its peer without a relay."""
     return CIRCUIT not in address
 
 
@@ -56,11 +56,11 @@ class ReachabilityService:
 
     @property
     def state(self) -> State:
-        """As others saw it."""
+        """Return how reachable others found this node."""
         return self._core.state
 
     def receive(self, peer: str, message: DialMe | Dialed) -> None:
-        """A member asks to be dialled, or says what came of dialling us."""
+        """Process a member's request to be dialled, or its result of dialling us."""
         if isinstance(message, DialMe):
             if self._rations.take(peer, trio.current_time()):
                 try:
@@ -82,8 +82,8 @@ class ReachabilityService:
             task_status.started()
 
     def may_meet(self, peer: str, addresses: Callable[[str], tuple[str, ...]]) -> bool:
-        """Whether this node and a peer, which announces `addresses`, can exchange: they are connected, other than through a relay for
-        control messages alone, or one of them can be dialled.
+        """Return whether this node and a peer, which announces `addresses`, can exchange: they are connected, other than through a relay
+        for control messages only, or one of them can be dialled.
         """
         network, theirs = self._network, addresses(peer)
         if (way := network.way(peer)) is not None:
@@ -126,6 +126,8 @@ class ReachabilityService:
             self._best_effort.send_soon(peer, DialMe(self._nonce, port))
 
     def _source(self, peer: str) -> str | None:
-        """Whose vote a peer's is; None: without a direct connection, or it is within our own network and most are not."""
+        """Return the network that a peer's vote counts for; None: it has no direct connection, or is within our own network while most are
+        not.
+        """
         origin = self._network.origin(peer)
         return None if origin is None or (not origin and self._network.met_public) else origin or peer

@@ -78,12 +78,12 @@ class RecordVerifier:
     _arrived: trio.Event = field(default_factory=trio.Event)
 
     def is_signed(self, record: Record) -> bool:
-        """`signed`, by what was found before if it was."""
+        """Return whether a record is `signed`, from the cache if it was verified before."""
         found = self._found.get(_digest(record))
         return self._note(record, self.signed(record)) if found is None else found
 
     def receive(self, source: str, peer: str, message: wire.Control, now: float) -> wire.Control | None:
-        """What may be read now of a message of `peer`, which comes from `source`; None: nothing, and perhaps later."""
+        """Return the part of a message that may be processed now, of `peer` at network `source`; None: nothing now, perhaps later."""
         if (teller := self._unmet.pop(peer, None)) is not None:
             teller.give_back(1.0)
         records = records_of(message)
@@ -163,7 +163,7 @@ class RecordVerifier:
 
 
 def records_of(message: wire.Control) -> tuple[Record, ...]:
-    """The records in a message that are stored if they are new."""
+    """Return the records in a message that are stored if they are new."""
     match message:
         case wire.Hello(record) | wire.Farewell(record):
             return (record,)
@@ -174,7 +174,7 @@ def records_of(message: wire.Control) -> tuple[Record, ...]:
 
 
 def _cost(record: Record) -> int:
-    """Signatures to verify, at most."""
+    """Return the largest number of signatures to verify."""
     return 1 + len(record.credential) // CREDENTIAL_BYTES
 
 

@@ -78,44 +78,44 @@ class Membership:
 
     @property
     def me(self) -> str:
-        """Own peer id."""
+        """Return this node's peer id."""
         return self._network.peer_id
 
     @property
     def is_twice(self) -> bool:
-        """Another node runs with this node's key."""
+        """Return whether another node runs with this node's key."""
         return self._own_key.is_twice
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Peers believed alive, sorted, this node included."""
+        """Return the peers believed alive, sorted, this node included."""
         return self._view.alive
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """Those members from which the links of a round are computed, sorted, this node included."""
+        """Return the members from which the links of a round are computed, sorted, this node included."""
         return self._outputs.roster.members(trio.current_time())
 
     @property
     def view(self) -> bytes:
-        """Digest of `roster`."""
+        """Return the digest of `roster`."""
         return self._outputs.roster.view(trio.current_time())
 
     def settle(self) -> None:
-        """Training begins: from now on who comes and goes is no longer on the roster at once."""
+        """Note that training begins: from now on members that come or go change the roster only after a while."""
         self._outputs.roster.training = True
 
     @property
     def table(self) -> Mapping[str, Member]:
-        """All members known, the dead and those that left included."""
+        """Return all members known, including dead ones and those that left."""
         return self._view.members
 
     def incarnation_of(self, peer: str) -> int | None:
-        """Incarnation of an alive peer, None for others."""
+        """Return the incarnation of an alive peer, None for others."""
         return self._view.members[peer].record.incarnation if peer in self._view.alive else None
 
     def admits(self, peer: str) -> bool:
-        """Whether a frame of another lane is to be read, because its sender is a member. Raises RemoteProtocolError: not_a_member.
+        """Return whether a frame of another lane may be read, because its sender is a member. Raises RemoteProtocolError: not_a_member.
 
         The frame proves that the sender is alive. A sender believed dead is sent that claim and is a member again once it refutes it; our
         mistake is no fault of the sender.
@@ -127,7 +127,7 @@ class Membership:
         return member.present
 
     def silent(self, peer: str) -> bool:
-        """Whether a probe of this node went unanswered, and the peer has not been heard since."""
+        """Return whether a probe of this node went unanswered, and the peer has not been heard since."""
         return self._core.silent(peer)
 
     def lately_gone(self, peer: str) -> bool:
@@ -141,7 +141,7 @@ class Membership:
             self._do(outputs)
 
     def may_read(self, peer: str) -> bool:
-        """Whether a peer may read what members share: every peer where admission asks for nothing.
+        """Return whether a peer may read what members share; every peer may where admission is open.
 
         Raises RemoteProtocolError: not_a_member.
         """
@@ -159,11 +159,11 @@ class Membership:
         return tuple(peer for peer in before if peer not in self.members)
 
     def last_frame(self, peer: str) -> float | None:
-        """When its last control frame was received, on trio's clock."""
+        """Return when the last control frame of a peer was received, on trio's clock."""
         return self._core.last_frame.get(peer)
 
     def rtt(self, peer: str) -> float | None:
-        """Round-trip time of its last answered probe, in seconds; of a repeated one since its first frame."""
+        """Return the round-trip time of a peer's last answered probe, in seconds; of a repeated probe since its first frame."""
         return self._core.rtt_s.get(peer)
 
     async def serve(self, other: Callable[[str, OtherControl], object], task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
@@ -199,7 +199,7 @@ class Membership:
         self._do(self._core.update(trio.current_time(), incarnation=later, version=0))
 
     async def leave(self) -> None:
-        """Notify all members that we leave for good. The caller sets the deadline."""
+        """Notify all members that this node leaves for good. The caller sets the deadline."""
         await self._outputs.send_all(self._core.leave(trio.current_time()))
 
     def read(self, peer: str, message: Control) -> None:

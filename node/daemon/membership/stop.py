@@ -20,7 +20,7 @@ from starling.node.rpc.calls import Opened
 
 
 class StopService:
-    """One node's part in the decision."""
+    """Exchanges votes to end the training, and decides on them."""
 
     def __init__(self, context: NodeContext, members: Members, opened: Opened, electors: Callable[[], Collection[str]]) -> None:
         pace = context.manifest.pace
@@ -68,5 +68,5 @@ class StopService:
         return self.votes is not None and self.votes.agreed(self._electors())
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Send until cancelled."""
+        """Send votes until cancelled."""
         await self._best_effort.serve(task_status)

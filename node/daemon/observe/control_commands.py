@@ -16,7 +16,7 @@ from starling.node.rpc import calls
 
 
 async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[str, object]:
-    """Execute leave, stop, pause, resume, limits, evaluate, export, revoke, ban, unban or trust. -> the fields of the answer
+    """Execute leave, stop, pause, resume, limits, evaluate, export, revoke, ban, unban or trust -> the fields of the answer.
 
     `fields`: `path` for export, and `best` for the best model so far; `peer` for the last four; for ban optionally `for_s` and `why`; for
     limits those to change, as in NodeConfig. Raises GossipError: not possible now.
@@ -76,7 +76,7 @@ async def _limit(node: Node, fields: Mapping[str, object]) -> dict[str, object]:
 
 
 def _decide(policy: PeerPolicy, op: str, fields: Mapping[str, object]) -> dict[str, object]:
-    """The owner's decision about a peer."""
+    """Apply the owner's decision about a peer."""
     given = str(fields.get("peer", ""))
     match op:
         case "ban":

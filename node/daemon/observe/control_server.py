@@ -62,7 +62,7 @@ class ControlServer:
                     path.unlink()
 
     def _listen(self) -> tuple[socket.socket, int]:
-        """A listening socket in the run directory, and its inode."""
+        """Return a listening socket in the run directory, and its inode."""
         try:
             control.connect(self.run_dir).close()
         except control.NotRunning:

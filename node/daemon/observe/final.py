@@ -52,7 +52,7 @@ class FinalWriter:
 
 
 def first_error(group: BaseExceptionGroup) -> BaseException:
-    """The error to show: a ConfigError, else a GossipError, else the first."""
+    """Return the error to show: a ConfigError, else a GossipError, else the first."""
     kinds = (ConfigError, GossipError, KeyboardInterrupt)
     error: BaseException = next(filter(None, map(group.subgroup, kinds)), group)
     while isinstance(error, BaseExceptionGroup):

@@ -44,7 +44,7 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 def parse_address(text: str) -> tuple[str | None, int]:
-    """(host, port) of "HOST:PORT", "[IPV6]:PORT" or ":PORT"; the host is None for every address of the machine.
+    """Return (host, port) of "HOST:PORT", "[IPV6]:PORT" or ":PORT"; the host is None for every address of the machine.
 
     Raises ValueError: in one line, what is allowed.
     """
@@ -70,7 +70,7 @@ class MetricsService:
 
     @property
     def connections(self) -> int:
-        """Number of open connections."""
+        """Return the number of open connections."""
         return len(self._open)
 
     async def serve(self) -> None:

@@ -64,7 +64,7 @@ class Recorder:
         return max(MIN_PAUSE_S, self.section.every_s) * stretched
 
     def _write(self) -> int:
-        """One line. -> its length, 0 if it could not be written"""
+        """Write one line -> its length, 0 if it could not be written."""
         now = self.snapshot()
         try:
             if self._file is None:
@@ -94,7 +94,7 @@ class Recorder:
         return len(text)
 
     def _open(self) -> None:
-        """Go on after the last whole line of the file; a file that is new begins with a whole snapshot."""
+        """Open the file and continue after its last whole line; a new file begins with a whole snapshot."""
         self._file = private.keep(self.path, os.O_RDWR)
         self._bytes = _end_of_lines(self._file)
         os.ftruncate(self._file, self._bytes)
@@ -110,7 +110,7 @@ class Recorder:
 
 
 def _end_of_lines(file: int) -> int:
-    """Bytes up to and with the last newline."""
+    """Return the number of bytes up to and including the last newline."""
     end = os.lseek(file, 0, os.SEEK_END)
     while end:
         start = max(0, end - _BLOCK)
@@ -134,7 +134,7 @@ class Totals:
 
 
 def round_fields(before: Totals, now: Totals) -> dict[str, object]:
-    """The fields of the event `round`: figures since the previous line. docs/observing.md explains each."""
+    """Return the fields of the event `round`: figures since the previous line. docs/observing.md explains each."""
     computing_s = now.computed.seconds - before.computed.seconds
     return {
         "round": now.round,
@@ -152,7 +152,7 @@ def round_fields(before: Totals, now: Totals) -> dict[str, object]:
 
 
 def totals(node: Node) -> Totals:
-    """Figures of a node since its start."""
+    """Return a node's figures since its start."""
     progress, network = node.progress, node.network
     traffic = network.total_traffic if network is not None else Traffic()
     exchanges = node.phase.exchange.stats if isinstance(node.phase, RunningNode) else Exchanges()
@@ -161,7 +161,7 @@ def totals(node: Node) -> Totals:
 
 @dataclass(frozen=True, slots=True)
 class RoundLog:
-    """One line a round in the log, or one a second for several rounds; `write` takes its fields."""
+    """Logs one line a round, or one a second for several rounds; `write` takes its fields."""
 
     totals: Callable[[], Totals]
     write: Callable[[dict[str, object]], object]

@@ -42,7 +42,7 @@ class ResourceMonitor:
         return structs.replace(self.sample(engine_pid), tasks=trio.lowlevel.current_statistics().tasks_living)
 
     def sample(self, engine: int | None) -> Resources:
-        """Resources used now, at most a second old. `engine`: its process id; None while there is none."""
+        """Return the resources used now, at most a second old. `engine`: its process id; None while there is none."""
         now = self._clock()
         elapsed = now - self._sampled_at
         if elapsed < SAMPLE_S:
@@ -56,7 +56,7 @@ class ResourceMonitor:
         return self._seen
 
     def _processes_now(self, engine: int | None) -> tuple[float, int]:
-        """Processor seconds since the last sample, and resident bytes. All seconds of a process started since then count."""
+        """Return processor seconds since the last sample, and resident bytes. All seconds of a process started since then count."""
         pids = [os.getpid()] if engine is None else [os.getpid(), engine]
         spent, busy, memory = {}, 0.0, 0
         for pid in pids:
@@ -76,7 +76,7 @@ class ResourceMonitor:
 
 
 def _bytes_of(folder: Path) -> int | None:
-    """Bytes of all files in a folder and below, links not followed; None where there are too many, or it cannot be read."""
+    """Return the bytes of all files in a folder and below, links not followed; None where there are too many, or it cannot be read."""
 
     def fail(error: OSError) -> None:
         raise error

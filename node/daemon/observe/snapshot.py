@@ -23,7 +23,7 @@ FORWARD = "forward port {port} of the router to this machine, or invite a member
 
 
 def take_snapshot(node: Node) -> StatusSnapshot:
-    """The status of this moment; takes under a millisecond for 64 members, so that it can be asked for several times a second."""
+    """Return the current status; takes under a millisecond for 64 members, so it can be called several times a second."""
     match node.phase:
         case Starting():
             fields = _own(node, None)
@@ -42,7 +42,7 @@ def take_snapshot(node: Node) -> StatusSnapshot:
 
 
 def _own(node: Node, engine_pid: int | None) -> Fields:
-    """The fields that exist in every phase."""
+    """Return the fields that exist in every phase."""
     setup, progress, now = node.setup, node.progress, trio.current_time()
     figures = structs.asdict(progress.figures)
     gpu = {name: figures.pop(name) for name in Resources.__struct_fields__ if name in figures}
@@ -114,19 +114,19 @@ def _running(node: Node, running: RunningNode) -> Fields:
 
 
 def _transfers(node: Node, running: RunningNode) -> tuple[Transfer, ...]:
-    """Models being fetched, and exchanges under way."""
+    """Return models being fetched, and exchanges under way."""
     under_way = (*running.begun.transfer.downloads.incoming, *node.transactions.under_way)
     return tuple(sorted(under_way, key=lambda each: -each.seconds)[:MAX_TRANSFERS])
 
 
 def _link_map(node: Node, running: RunningNode) -> LinkMap:
-    """The overlay of the current round."""
+    """Return the overlay of the current round."""
     current = node.progress.current
     return running.pace.neighbors.link_map(node.progress.round if current is None else current)
 
 
 def _problem(node: Node) -> str | None:
-    """The most important problem, with the next command to try."""
+    """Return the most important problem, with the next command to try."""
     match node.phase:
         case Joining() if node.manifest is None:
             return "no bootstrap peer answers; ask a member for a fresh invite: `starling join INVITE`"
@@ -195,7 +195,7 @@ def _peers(node: Node, running: RunningNode) -> tuple[PeerStatus, ...]:
 
 
 def _same(source: object, *names: str) -> Fields:
-    """Attributes that a status has under the same names."""
+    """Return the attributes that a status has under the same names."""
     return {name: getattr(source, name) for name in names}
 
 

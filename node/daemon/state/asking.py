@@ -26,17 +26,17 @@ class Asking:
 
     @property
     def under_way(self) -> int:
-        """Questions that wait for an answer."""
+        """Return the number of requests that wait for an answer."""
         return len(self._waiting)
 
     def route(self, peer: str, message: Message) -> None:
-        """Hand a message to whoever waits for it; what nobody asked for is dropped."""
+        """Give a message to the task that waits for it; drop it if nobody requested it."""
         if (waiting := self._waiting.get((peer, type(message), _key(message)))) is not None:
             with suppress(trio.WouldBlock):  # asked twice, answered twice
                 waiting.send_nowait(message)
 
     async def ask(self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0, *, timeout_s: float = REPLY_S) -> Reply:
-        """The peer's reply of that kind to a query, which is repeated until then. Raises TransportError, trio.TooSlowError: no answer.
+        """Return the peer's reply of a kind to a query, which is repeated until then. Raises TransportError, trio.TooSlowError: no answer.
 
         A reply that is under way for less than `late_s` is not asked for again; `patience_s` is what the peer may take to make it.
         """
@@ -59,6 +59,6 @@ class Asking:
 
 
 def _key(message: Message) -> int:
-    """Equal for a query and its reply."""
+    """Return a number that is equal for a query and its reply."""
     number: int = getattr(message, "nonce", getattr(message, "offset", 0))
     return number

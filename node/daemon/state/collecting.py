@@ -44,7 +44,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Collecting:
-    """One collection of models; `left`: members that are not asked yet, best first, of which those asked are taken."""
+    """One collection of models; `left`: members that were not asked yet, best first; asked ones are removed."""
 
     transfer: Transfer
     engine: EngineHandle
@@ -62,7 +62,7 @@ class Collecting:
     _considering: trio.Lock = field(default_factory=trio.Lock)
 
     async def run(self, live: bool) -> tuple[list[str], tuple[str, ...]]:
-        """Have the engine hold up to three models. -> their members, and all members with the same model
+        """Have the engine hold up to three models -> their members, and all members with the same model.
 
         Nobody if more members contradict them. Raises EngineError: the engine was lost.
         """
@@ -99,7 +99,7 @@ class Collecting:
             await self._consider(same[0], state)
 
     async def _hold(self, offers: Sequence[Offered]) -> None:
-        """Download models beside each other and pass them to the engine. Raises EngineError: the engine was lost."""
+        """Download models concurrently and pass them to the engine. Raises EngineError: the engine was lost."""
         lost: list[EngineError] = []
 
         async def take(offered: Offered) -> None:
@@ -185,7 +185,7 @@ class Collecting:
 
 
 def _same(offers: Sequence[Offered]) -> list[Offered]:
-    """Two or more offers, and more than half of all, that are bitwise equal."""
+    """Return two or more bitwise equal offers that are more than half of all; else nothing."""
     if not offers:
         return []
     what, count = Counter((offered.offer.digest, offered.offer.round) for offered in offers).most_common(1)[0]

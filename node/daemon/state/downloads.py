@@ -34,7 +34,7 @@ class Incoming:
 
     @property
     def received(self) -> int:
-        """Bytes that are here."""
+        """Return the number of bytes received."""
         return 0 if self.chunks is None else self.chunks.received
 
     def at_pace_s(self, now: float) -> float | None:
@@ -73,7 +73,7 @@ class Downloads:
 
     @property
     def incoming(self) -> tuple[TransferStatus, ...]:
-        """Downloads under way, for the status."""
+        """Return the downloads under way, for the status."""
         now = trio.current_time()
         return tuple(TransferStatus(peer, "model", it.received, it.size, now - it.began) for peer, it in self._incoming.items())
 

@@ -47,7 +47,7 @@ class Fetching:
     _reported_at: float = field(default_factory=trio.current_time)
 
     async def run(self) -> bool:
-        """-> whether the sources gave all of it"""
+        """Fetch the missing chunks -> whether the sources gave all of them."""
         async with trio.open_nursery() as nursery:
             for peer in self.sources:
                 nursery.start_soon(self._keep_asking, peer, nursery)

@@ -26,12 +26,12 @@ class Partial:
         os.ftruncate(self._file, size)  # as long as the state: what an earlier one was longer is of no use
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
-        """Index and bytes of every chunk as the file has it."""
+        """Yield index and bytes of every chunk in the file."""
         for at in range(0, self._size, MAX_CHUNK_BYTES):
             yield at // MAX_CHUNK_BYTES, platform.read_at(self._file, min(MAX_CHUNK_BYTES, self._size - at), at)
 
     def write(self, index: int, data: bytes) -> None:
-        """Store a chunk."""
+        """Write a chunk to the file."""
         platform.write_at(self._file, data, index * MAX_CHUNK_BYTES)
 
     def close(self, *, finished: bool) -> None:
@@ -71,5 +71,5 @@ class ModelFile:
         platform.drop_pages(self.pages)
 
     def delete(self) -> None:
-        """The file is needed no more."""
+        """Delete the file, which is no longer needed."""
         self.path.unlink(missing_ok=True)

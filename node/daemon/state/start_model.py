@@ -59,7 +59,7 @@ def number(swarm: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How bootstrap peers are reached."""
+    """The means of reaching bootstrap peers."""
 
     addresses: Callable[[], Sequence[str]]  # those known at present
     dial: Callable[[str], Awaitable[str]]  # address -> peer; raises TransportError
@@ -128,7 +128,7 @@ class StartModel:
     _replies: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MOST_REPLIES))
 
     async def obtain(self, given: str, ways: Ways) -> None:
-        """Have the file in its place, and lend it from then on; returns once it is there and right.
+        """Put the file in its place, and serve it from then on; returns once it is complete and verified.
 
         `given`: a file of the owner's that is copied, "" for none: then it is fetched.
 
@@ -151,7 +151,7 @@ class StartModel:
             await self.network.send(peer, "state", frames.encode(reply))
 
     async def _fetched(self, ways: Ways) -> bytes:
-        """Fetch the file; tries until it is whole -> the digests of its chunks."""
+        """Fetch the file, trying until it is complete -> the digests of its chunks."""
         size, began, pause, warned = self.file.wanted.size, trio.current_time(), FIRST_PAUSE_S, False
         text = f"fetching the model that the swarm begins with, {size / 1e6:,.1f} MB"
         self.report.event("start_fetching", text, size=size)
@@ -205,14 +205,14 @@ class StartModel:
         return listed
 
     async def _laid(self, file: Received) -> bytes | None:
-        """The digests of the file, if its owner has put it in its place meanwhile."""
+        """Return the digests of the file, if its owner has put it in its place meanwhile."""
         listed = await self.file.listed()
         if listed is not None:
             file.discard()
         return listed
 
     async def _holders(self, ways: Ways) -> tuple[list[str], bytes]:
-        """Peers that have the file, SOURCES at most, and the digests that they give."""
+        """Return at most SOURCES peers that have the file, and the digests that they give."""
         found: dict[str, bytes] = {}
         asked: set[str] = set()  # several addresses may be of one peer
         looks, began = trio.Semaphore(MAX_PARALLEL_QUERIES), trio.current_time()
@@ -236,7 +236,7 @@ class StartModel:
         return holders, found[holders[0]] if holders else b""
 
     async def _digests_of(self, peer: str) -> bytes:
-        """The digests of all chunks, from this peer; b"": it has none, or gives others. Raises TransportError, trio.TooSlowError."""
+        """Return the digests of all chunks from this peer; b"": it has none, or gives others. Raises TransportError, trio.TooSlowError."""
         query, length = DigestsQuery(number(self.swarm), 0), DIGEST_BYTES * count(self.file.wanted.size)
         reply = await self.transfer.asking.ask(peer, Digests, query, length / SLOW_BYTES_PER_S)
         if reply.snapshot != query.snapshot or not reply.data:

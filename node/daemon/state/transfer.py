@@ -75,7 +75,7 @@ class Transfer:
         self._may = may
 
     def lend(self, snapshot: int, lent: Lent) -> None:
-        """From now on have `lent` answer whoever knows the number of this snapshot."""
+        """Serve `lent` from now on to peers that request this snapshot number."""
         self._lent[snapshot] = lent
 
     def _lent_by(self, query: Message) -> Lent | None:
@@ -131,7 +131,7 @@ class Transfer:
         return await self._snapshots.chunk(query)
 
     async def fetch_manifest(self, peer: str, swarm: str) -> bytes:
-        """Canonical manifest bytes from a peer, unchecked: the caller compares the hash.
+        """Return the canonical manifest bytes from a peer, unchecked: the caller compares the hash.
 
         Raises TransportError, trio.TooSlowError: no answer; RemoteProtocolError: the peer does not know this swarm.
         """
@@ -141,13 +141,13 @@ class Transfer:
         return reply.manifest
 
     async def ask_stage(self, peer: str) -> int:
-        """The stage of a crew that a member says is wanted most. Raises TransportError, trio.TooSlowError: no answer."""
+        """Return the stage of a crew that a member says is wanted most. Raises TransportError, trio.TooSlowError: no answer."""
         self._nonce += 1
         nonce = derive(self._nonce, "seat_query", self._network.peer_id) >> 1
         return (await self.asking.ask(peer, StageReply, StageQuery(nonce))).stage
 
     async def answers(self, peer: str, swarm: str) -> bool:
-        """Whether a peer answers as any node does that is on the network, also while its engine opens and it is no member."""
+        """Return whether a peer answers at all, also before its engine is open and it is a member."""
         try:
             await self.fetch_manifest(peer, swarm)
         except (TransportError, trio.TooSlowError):
@@ -157,7 +157,7 @@ class Transfer:
         return True
 
     async def offers(self, peers: Sequence[str]) -> list[Offered]:
-        """Offers of these peers, in order of peer id; without those that do not answer or offer another model.
+        """Return the offers of these peers, in order of peer id; without those that do not answer or offer another model.
 
         Once two have offered a model, the others have as long again as these took, and `OFFER_GRACE_S`: otherwise a silent peer would cost
         `REPLY_S`, and of a large model as long as a snapshot may take.

@@ -57,7 +57,7 @@ class CatchUp:
 
 @dataclass(slots=True)
 class Claims:
-    """When claims about far rounds are looked into: not soon after some for which nobody had a model to show."""
+    """Limits how often claims about far rounds are checked: with growing pauses after claims for which nobody had a model."""
 
     _not_before: float = -math.inf
     _pause_s: float = FETCH_PAUSE_S
@@ -67,7 +67,7 @@ class Claims:
         return now >= self._not_before
 
     def empty(self, now: float) -> None:
-        """Pause, twice as long each time: nobody had a model."""
+        """Pause, twice as long each time, because nobody had a model."""
         self._not_before = now + self._pause_s
         self._pause_s = min(2.0 * self._pause_s, LONGEST_FETCH_PAUSE_S)
 
@@ -133,7 +133,7 @@ class Jumps:
         return max(outcome.behind, self.left_behind(outcome.round, self.suspension.missed_rounds))
 
     async def _may_jump(self, following: int, ahead: int) -> bool:
-        """Fetch a model, if there is one -> whether this node goes to `ahead`.
+        """Fetch a model, if there is one -> whether this node goes on to round `ahead`.
 
         Unless this node was held up, and with it so many that too few have such a model: then it goes there with its own, which is no older
         than that of most.
@@ -150,7 +150,9 @@ class Jumps:
         return False
 
     async def _take_anchor(self, following: int) -> int:
-        """Fetch the anchor of most -> its round, or `following`. Snapshots age before the next try, or old ones might be offered again."""
+        """Fetch the outer parameters of the majority -> their round, or `following`. Snapshots age before the next try, or old ones might
+        be offered again.
+        """
         self._anchors.rounds = 0  # if too few have another anchor by now, the next rounds tell
         text = f"other members begin their rounds from one anchor and this node from another, for {DIVERGED_ROUNDS} rounds; it is fetched"
         self.report.event("anchor_parted", text, level="warning", round=following)

@@ -20,7 +20,7 @@ _LEVELS: Mapping[str, Level] = MappingProxyType({"config": "error", "unmeasured"
 
 @dataclass(slots=True)
 class Evaluation:
-    """One node's evaluations; `metric` is the task's, of the value that they give."""
+    """Runs one node's evaluations; `metric` is the task's."""
 
     pace: PaceSection
     work: LocalWork
@@ -36,7 +36,7 @@ class Evaluation:
 
     @property
     def stopped_early(self) -> bool:
-        """The swarm has agreed to stop, whatever rounds are left."""
+        """Return whether the swarm has agreed to stop before the last round."""
         return self.stop.agreed()
 
     async def evaluate(self) -> None:

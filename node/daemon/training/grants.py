@@ -44,7 +44,7 @@ class Grants:
 
     @property
     def usual_s(self) -> float:
-        """Seconds that the local steps of a round take; 0 until it is known."""
+        """Return the seconds that the local steps of a round take; 0 until it is known."""
         rate = self.progress.speed.per_busy_s()
         return self.pace.local_steps / rate if rate else 0.0
 
@@ -69,7 +69,7 @@ class Grants:
         return await self.work.train(grant)
 
     def passed(self, rounds: int, elapsed_s: float, waited_s: float) -> None:
-        """Grant more or fewer from now on: while this node did a round, the swarm did `rounds` >= 1; see `LocalSteps.passed`."""
+        """Adapt the number of steps: while this node did a round, the swarm did `rounds` >= 1; see `LocalSteps.passed`."""
         self._local_steps.passed(rounds, elapsed_s, waited_s)
 
     def skipped(self, rounds: int) -> None:

@@ -21,7 +21,7 @@ UNDONE_ROUNDS = 3  # without a single local step that was kept, one after the ot
 
 @dataclass(slots=True)
 class Housekeeping:
-    """One node's figures, events and checkpoints of training."""
+    """Reports one node's figures and events of training, and writes its checkpoints."""
 
     context: NodeContext
     engine: EngineSupervisor  # the context's, with its restarts

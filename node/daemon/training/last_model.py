@@ -14,7 +14,7 @@ from starling.node.rpc import calls
 
 @dataclass(slots=True)
 class LastModel:
-    """Of one node, written to `export` beside the checkpoint; None: nowhere."""
+    """Writes one node's final model to `export` beside the checkpoint; None: nowhere."""
 
     pace: PaceSection
     exchange: PairwiseExchange | PulledExchange

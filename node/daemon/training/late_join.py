@@ -20,7 +20,7 @@ LONGEST_CONTRADICTED_S = 60.0  # … up to this
 
 
 class Joining(Protocol):
-    """How a node joins rounds that go on."""
+    """How a node joins a swarm that has already begun."""
 
     async def start(self, opened: calls.Opened) -> int:
         """Return the round at which to start, with a model of that round."""

@@ -17,7 +17,7 @@ NO_CREW_BYTES = 1 << 10  # of a frame of a lane that nobody reads here
 
 
 class LocalWork(Protocol):
-    """What a node computes without exchanges. Its methods raise EngineError: the engine was lost."""
+    """Local steps and evaluations of a node. Its methods raise EngineError: the engine was lost."""
 
     async def train(self, grant: calls.Train) -> calls.Trained:
         """Do the local steps of a round, and freeze. -> what was done; its round is a later one if others are there already"""
@@ -35,18 +35,18 @@ class EngineWork:
     engine: EngineHandle
 
     async def train(self, grant: calls.Train) -> calls.Trained:
-        """Have the engine do the steps."""
+        """Have the engine do the granted steps."""
         trained = await self.engine.call(grant)
         assert isinstance(trained, calls.Trained), trained
         return trained
 
     async def evaluate(self, round: int) -> calls.Reply | None:
-        """Have the engine evaluate."""
+        """Have the engine evaluate the model."""
         return await self.engine.call(calls.Evaluate(round))
 
 
 class Service(Protocol):
-    """What a role does all the time."""
+    """A task that runs as long as the node does."""
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Do it until cancelled."""
@@ -54,7 +54,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoleRequest:
-    """What a role is made of. `stage`: of a crew; -1: there are none."""
+    """The arguments for making a role. `stage`: of a crew; -1: there are none."""
 
     context: NodeContext
     engine: EngineHandle
@@ -66,7 +66,7 @@ class RoleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a node is in its swarm: who does its local steps, and who is a member beside it.
+    """A node's role in its swarm: who does its local steps, and which members it exchanges with.
 
     Args:
         work: local steps and evaluations.

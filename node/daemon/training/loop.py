@@ -21,7 +21,7 @@ class RoundLoop(Protocol):
     """Local steps and exchanges of one node, in one of the paces."""
 
     async def begin(self, start: int) -> None:
-        """Agree on the time with the members that are here, where rounds are counted by a clock; this node is at round `start`."""
+        """Start at round `start`; where a clock counts rounds, first agree on the time with the members present."""
         ...
 
     async def run(self, start: int) -> None:
@@ -35,7 +35,7 @@ class RoundLoop(Protocol):
 
 @dataclass(slots=True)
 class Training:
-    """One node's training."""
+    """Runs one node's training from start to end."""
 
     pace: PaceSection
     members: Members
@@ -83,7 +83,7 @@ class Training:
 
 @dataclass(slots=True)
 class _Quorum:
-    """Whether `needed` members are here, and unchanged for `STABLE_S`."""
+    """Whether `needed` members are present, and unchanged for `STABLE_S`."""
 
     members: Members
     needed: int
@@ -91,7 +91,7 @@ class _Quorum:
     _since: float
 
     def here(self, now: float) -> bool:
-        """Look at the members."""
+        """Return whether enough members are present at this moment."""
         if self.members.view != self._view:
             self._view, self._since = self.members.view, now
         return len(self.members.members) >= self.needed and (self.needed == 1 or now - self._since >= STABLE_S)

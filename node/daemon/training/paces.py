@@ -46,7 +46,7 @@ from starling.node.daemon.trust.equivocation import EquivocationDetector
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What there is in any pace."""
+    """Services that every pace uses."""
 
     context: NodeContext
     role: Role
@@ -58,7 +58,7 @@ class Services:
 
     @property
     def overlay(self) -> Overlay:
-        """The manifest's."""
+        """Return the manifest's overlay."""
         return overlay_of(self.context.manifest)
 
     def grants(self) -> Grants:
@@ -84,7 +84,7 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a node does rounds."""
+    """The parts of a round that depend on the pace."""
 
     exchange: PairwiseExchange | PulledExchange
     neighbors: Neighbors

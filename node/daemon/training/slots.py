@@ -22,10 +22,10 @@ CLOCK_TIMEOUT_S = 10.0  # for members that tell the swarm's time
 
 
 class Contacts(Protocol):
-    """Whom this node exchanges with in a slot."""
+    """Chooses the peers that this node exchanges with in a slot."""
 
     async def meet(self, slot: int) -> None:
-        """Exchange. Raises EngineError: the engine was lost."""
+        """Exchange with the peers of a slot. Raises EngineError: the engine was lost."""
         ...
 
 
@@ -41,7 +41,7 @@ class LastingContacts:
     """Whether this node and a member can have a connection; edges are for those."""
 
     async def meet(self, slot: int) -> None:
-        """Change edges as members have changed, and visit one."""
+        """Update the edges to the present members, and visit one."""
         _opened, closed = self.edges.update(self.me, tuple(filter(self.may_meet, self.members.roster)))
         for peer in closed:
             await self.exchange.settle(peer)
@@ -56,7 +56,7 @@ class ScheduledContacts:
     neighbors: Neighbors
 
     async def meet(self, slot: int) -> None:
-        """Visit them, one after the other."""
+        """Visit the scheduled peers, one after the other."""
         for peer in self.neighbors.weights(slot):
             await self.exchange.contact(peer, slot)
 
@@ -77,7 +77,6 @@ class SlotsLoop:
 
     @property
     def pace(self) -> PaceSection:
-        """The manifest's."""
         return self.house.context.manifest.pace
 
     async def begin(self, start: int) -> None:

@@ -35,7 +35,7 @@ def evaluated(pace: PaceSection, done: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Whom this node exchanges with in a round, and what both ends of some exchanges must agree on."""
+    """Links of a round, and the facts that both ends of an exchange must agree on."""
 
     neighbors: Neighbors
     order: BeaconService
@@ -53,7 +53,7 @@ class Exchanging(Protocol):
         ...
 
     async def round(self, round: int, links: Mapping[str, float], view: bytes) -> RoundOutcome:
-        """Exchange, then Mix. Raises EngineError: the engine was lost."""
+        """Exchange, then call Mix. Raises EngineError: the engine was lost."""
         ...
 
 
@@ -75,7 +75,7 @@ class Rounds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sequential:
-    """One half after the other."""
+    """Local steps first, then the exchanges."""
 
     links: Links
     exchanges: Exchanging

@@ -10,7 +10,7 @@ RECONCILED_S = 5.0  # pause between comparisons of the edges with the members: w
 
 @dataclass(slots=True)
 class Contributions:
-    """Of one node's peers.
+    """Counts what one node's peers contribute.
 
     Args:
         revoke: deletes that of a peer.

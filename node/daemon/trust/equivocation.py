@@ -56,13 +56,15 @@ class EquivocationDetector:
         self._best_effort = BestEffort(context.network)
 
     def attested(self, statement: Attestation) -> None:
-        """A peer attested this to us; its signature is verified, and its incarnation that of its membership record."""
+        """Compare a peer's statement with earlier ones; its signature is verified, and its incarnation is that of its record."""
         self._compare(statement, self._statements.add(statement, self._progress.round))
         self._fresh.append(statement)
         self._added.set()
 
     def receive(self, sender: str, message: Attestations | Evidence) -> None:
-        """A member passed claims or a proof on. Raises RemoteProtocolError: claim_forged, evidence_proves_nothing, too_much_evidence."""
+        """Process claims or a proof that a member passed on. Raises RemoteProtocolError: claim_forged, evidence_proves_nothing,
+        too_much_evidence.
+        """
         now, me = trio.current_time(), self._me
         if isinstance(message, Evidence):
             known = message.peer != me and self._members.incarnation_of(message.peer) is not None
@@ -75,13 +77,13 @@ class EquivocationDetector:
                 self._compare(statement, self._statements.receive(sender, statement, self._progress.round, now))
 
     def welcome(self, peer: str) -> None:
-        """A member joined: send it the latest proofs, with a probability of WELCOMERS out of all members."""
+        """Send a member that joined the latest proofs, with probability WELCOMERS / number of members."""
         if self._store.held(trio.current_time()) and self._sampler.draw() * len(self._members.members) < WELCOMERS:
             with suppress(trio.WouldBlock):
                 self._newcomers.send_nowait(peer)
 
     def forget(self, peer: str) -> None:
-        """A member is gone."""
+        """Delete the statements of a member that is gone."""
         self._statements.forget(peer)
 
     def _compare(self, statement: Attestation, earlier: Attestation | None) -> None:

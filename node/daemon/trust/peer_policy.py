@@ -28,7 +28,7 @@ SHOWN = 7  # last characters of a peer id that lists show
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """What carries out verdicts, and what is known of members; the defaults hold until the network is open and members are known."""
+    """Carries out verdicts, and gives facts about members; the defaults hold until the network is open and members are known."""
 
     refuse: Callable[[str, float], object] = lambda _peer, _until: None
     """Closes connections of a peer and refuses it until a time on trio's clock; -inf admits it again."""
@@ -59,7 +59,7 @@ class PeerPolicy:
         self.reputation.resume((replace(it, until=it.until + since) for it in decisions), now)
 
     def enforce(self, node: Enforcement) -> None:
-        """From now on `node` carries out verdicts, first the bans already in force."""
+        """Let `node` carry out verdicts from now on, first the bans already in force."""
         self._node = node
         now = trio.current_time()
         for decision in self.reputation.decisions(now):
@@ -68,7 +68,7 @@ class PeerPolicy:
                 self._node.refuse(decision.peer, verdict.until)
 
     def standing(self, peer: str) -> Standing:
-        """Score, verdict and figures of a peer, now."""
+        """Return score, verdict and figures of a peer at this moment."""
         return self.reputation.standing(peer, trio.current_time())
 
     def allows(self, peer: str) -> bool:
@@ -143,7 +143,7 @@ class PeerPolicy:
         return [peer for peer in self._node.known() if host in self._node.inviters_of(peer) and peer != self._me]
 
     def ban(self, given: str, for_s: float = math.inf, why: str = "") -> str:
-        """Ban a peer for `for_s` > 0 seconds, for a reason to show. -> its id
+        """Ban a peer for `for_s` > 0 seconds, with a reason to show -> its id.
 
         Raises GossipError: `given`, a peer id or its beginning or end, is no such peer, several, or this node itself.
         """
@@ -156,7 +156,7 @@ class PeerPolicy:
         return peer
 
     def unban(self, given: str) -> str:
-        """Lift a peer's ban, quarantine or trust. -> its id; Raises GossipError: no such peer, several, or there is nothing to undo."""
+        """Lift a peer's ban, quarantine or trust -> its id. Raises GossipError: no such peer, several, or there is nothing to undo."""
         peer = self._named(given)
         was_out = not self.allows(peer)
         if not self.reputation.forgive(peer):
@@ -165,7 +165,7 @@ class PeerPolicy:
         return peer
 
     def trust(self, given: str) -> str:
-        """Never ban or quarantine a peer by ourselves. -> its id; Raises GossipError: no such peer, several, or this node itself."""
+        """Exempt a peer from automatic bans and quarantines -> its id. Raises GossipError: no such peer, several, or this node itself."""
         peer = self._named(given)
         was_out = not self.allows(peer)
         self.reputation.trust(peer, trio.current_time())
@@ -197,7 +197,7 @@ class PeerPolicy:
 
 
 def named(given: str, known: Collection[str]) -> str:
-    """The peer id that is meant: a whole id, known or not, or the beginning or end of a `known` one, as lists show it after "…".
+    """Return the peer id that is meant: a whole id, known or not, or the beginning or end of a `known` one, as lists show it after "…".
 
     Raises ConfigError: no known id matches, or several do.
     """

@@ -34,7 +34,7 @@ class Vectors(Protocol):
 
     @property
     def round(self) -> int:
-        """The round that is done, or is next."""
+        """Return the round that is done, or is next."""
 
     @property
     def ready(self) -> bool:
@@ -46,11 +46,11 @@ class Vectors(Protocol):
 
     @property
     def drift(self) -> Drift:
-        """How far local steps go between exchanges."""
+        """Return the measure of how far local steps go between exchanges."""
 
     @property
     def local_steps(self) -> float:
-        """K, local steps between two exchanges, a mean where it is measured."""
+        """Return K, the local steps between two exchanges, a mean where it is measured."""
 
     def vector(self, peer: str) -> Tensor:
         """Return (D,) the vector for an exchange with `peer`; "": for all that pull it. Raises LocalProtocolError if none is frozen."""
@@ -64,7 +64,7 @@ class SharedRates(Protocol):
 
     @property
     def shares(self) -> Callable[[Vectors], Any]:
-        """Makes what both ends do of a gain, as `starling.node.engine.exchange.shares.Shares`."""
+        """Return what computes both ends' share of a gain, as `starling.node.engine.exchange.shares.Shares`."""
 
     def shared_phase(self, round: int, local_steps: float) -> Phase:
         """Return the phase of `round` as it is at all nodes: without a late joiner's ramp."""
@@ -92,7 +92,7 @@ class Mixed:
 
 
 class Exchange(Protocol):
-    """One node's exchanges, all of one kind."""
+    """One node's exchanges of one kind with all its peers."""
 
     effort: Effort  # what exchanges and local steps take this node
 
@@ -113,4 +113,4 @@ class Exchange(Protocol):
         """Delete what is under way with a peer: its edge is closed or void."""
 
     def forget_all(self) -> None:
-        """Forget all edges."""
+        """Delete the state of all edges."""

@@ -26,35 +26,31 @@ class Attachments(Protocol):
     """Adds data besides a difference to payloads."""
 
     def split(self, payload: bytes) -> tuple[bytes, Carried]:
-        """Part what a payload says of the difference from what it carries besides. Raises ValueError with a snake_case reason."""
+        """Split a payload into the difference's part and the attached data. Raises ValueError with a snake_case reason."""
 
     def ask(self, payload: bytes, support: Support, chance: Generator) -> bytes:
-        """Initiator: add to a request."""
+        """Initiator: add data to a request."""
 
     def answer(self, payload: bytes, carried: Carried, effect: Effect, chance: Generator) -> tuple[bytes, Effect]:
-        """Responder: add to a response -> the payload, and all of its effect. Raises ValueError with a snake_case reason."""
+        """Responder: add data to a response -> the payload, and its whole effect. Raises ValueError with a snake_case reason."""
 
     def answered(self, carried: Carried, effect: Effect) -> Effect:
-        """Initiator: return all of a response's effect. Raises ValueError with a snake_case reason."""
+        """Initiator: return the whole effect of a response. Raises ValueError with a snake_case reason."""
 
 
 class DifferencesOnly:
     """Adds nothing to payloads."""
 
     def split(self, payload: bytes) -> tuple[bytes, Carried]:
-        """Return the payload."""
         return payload, Carried(b"", 0.0)
 
     def ask(self, payload: bytes, support: Support, chance: Generator) -> bytes:
-        """Add nothing."""
         return payload
 
     def answer(self, payload: bytes, carried: Carried, effect: Effect, chance: Generator) -> tuple[bytes, Effect]:
-        """Add nothing."""
         return payload, effect
 
     def answered(self, carried: Carried, effect: Effect) -> Effect:
-        """Return the effect."""
         return effect
 
 
@@ -65,7 +61,7 @@ class Memories:
         self._own, self._dim = own, terms.form.dim
 
     def split(self, payload: bytes) -> tuple[bytes, Carried]:
-        """Part the codes of a memory from what is before them."""
+        """Split the codes of a memory from the part before them."""
         before, values, age = memories.split_memory(payload)
         return before, Carried(values, age)
 

@@ -97,7 +97,6 @@ class Broadcasts:
         self._payloads.pop(peer, None)
 
     def forget_all(self) -> None:
-        """Delete all messages."""
         self._inbox.clear()
         self._anchors.clear()
         self._payloads.clear()

@@ -49,7 +49,6 @@ class ForgedVectors:
 
     @property
     def drift(self) -> Drift:
-        """As it is."""
         return self._vectors.drift
 
     @property
@@ -57,7 +56,7 @@ class ForgedVectors:
         return self._vectors.local_steps
 
     def vector(self, peer: str) -> Tensor:
-        """Return (D,) forged."""
+        """Return a forged vector (D,) for a peer."""
         return self._adversary.forge(self._vectors.vector(peer), self._vectors.round, peer)
 
     def take(self, done: Committed) -> None:
@@ -85,7 +84,7 @@ class Byzantine:
     """Exchanges with an adversary between them and the peers. Satisfies `Exchange`."""
 
     def __init__(self, exchange: Exchange, adversary: Adversary, vectors: ForgedVectors, overheard: Overheard) -> None:
-        """`vectors` are those that `exchange` was made with."""
+        """Wrap `exchange`; `vectors` are those that it was made with."""
         self.effort = exchange.effort
         self._exchange, self._adversary, self._vectors, self._overheard = exchange, adversary, vectors, overheard
         self._told = overheard.values
@@ -129,12 +128,12 @@ class Byzantine:
         return structs.replace(reply, digest=digest(reply.payload))
 
     def _offer(self, honest: Answer, call: calls.Offer) -> calls.Offered:
-        """Initiator: forged values."""
+        """Initiator: offer forged values."""
         offered: calls.Offered = honest(call)
         return self._adversary.distort(offered)
 
     def _answer(self, honest: Answer, call: calls.Answer) -> calls.Answered:
-        """Responder: a forged difference, made when the request is known. One that cannot be decoded is refused by the answer."""
+        """Responder: answer with a forged difference, made once the request is known. One that cannot be decoded is refused."""
         with suppress(ValueError):
             if (told := self._told(call)) is not None and told[1] is not None:
                 self._adversary.record_values(call.peer, told[0], told[1])

@@ -59,7 +59,7 @@ def check_noise(open_request: calls.Open, replica: Replica) -> None:
 
 
 def _defence(site: Site) -> Defence:
-    """What a node makes of the differences it is shown; an attacker takes them all."""
+    """Return the defence against distant models; an attacker has none, and takes every difference."""
     open_request = site.open_request
     if open_request.attack or not defended(open_request.manifest):
         return Undefended()

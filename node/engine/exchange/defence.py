@@ -8,7 +8,7 @@ from starling.robust.distances import Distances
 
 
 class Defence(Protocol):
-    """How far peers may be."""
+    """Judges how far peers' models may be from ours."""
 
     def reference(self, peer: str) -> float:
         """Return what a peer's next distance is compared with, as the wire tells it; 0: with nothing."""
@@ -18,27 +18,24 @@ class Defence(Protocol):
 
 
 class Undefended:
-    """As far as they like. Satisfies `Defence`."""
+    """Accepts any distance. Satisfies `Defence`."""
 
     def reference(self, peer: str) -> float:
-        """Return 0."""
         return 0.0
 
     def met(self, peer: str, distance: float) -> Far | None:
-        """Return None."""
         return None
 
 
 class ByDistance:
-    """By the distances of other peers. Satisfies `Defence`."""
+    """Judges by the distances of other peers. Satisfies `Defence`."""
 
     def __init__(self, distances: Distances, vectors: Vectors) -> None:
         self._distances, self._vectors = distances, vectors
 
     def reference(self, peer: str) -> float:
-        """Return that of now."""
         return self._distances.reference(peer, self._vectors.round)
 
     def met(self, peer: str, distance: float) -> Far | None:
-        """Judge the peer."""
+        """Judge a peer by its distance -> why it is too far; None: it is not."""
         return self._distances.met(peer, distance, self._vectors.round)

@@ -204,7 +204,7 @@ class Differences:
         return gain * s, kept(s)
 
     def _under_way(self, peer: str) -> list[Effect | EncodedEffect]:
-        """Effects of pending answers to others."""
+        """Return the effects of pending answers to other peers."""
         return [pending.done for _, pending in self._pending.others(peer)]
 
     def _after(self, under_way: Sequence[Effect | EncodedEffect], shared: Tensor) -> Tensor:
@@ -234,7 +234,9 @@ class Differences:
         return Done(clipped, clip=None if clipped else 1.0)
 
     def _measured(self, difference: Tensor, support: Support) -> tuple[float, float | None]:
-        """Norm of a difference (k,), and root mean square of its model part; None where that cannot be separated from a tracker."""
+        """Return the norm of a difference (k,), and the root mean square of its model part; None where that cannot be separated from a
+        tracker.
+        """
         length = float(difference.norm())
         if self._terms.form.whole:
             return length, length / math.sqrt(difference.numel())

@@ -77,7 +77,6 @@ class Gathers:
         self._inbox.pop(peer)
 
     def forget_all(self) -> None:
-        """Delete all vectors."""
         self._inbox.clear()
 
     def _decode(self, payload: bytes) -> Tensor:

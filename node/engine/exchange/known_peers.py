@@ -26,32 +26,27 @@ class Known(Protocol):
         """Update from a committed exchange; `mine` is the result of `remembered`."""
 
     def pop(self, peer: str, _default: None = None) -> object:
-        """Forget a peer."""
+        """Delete the values of a peer."""
 
     def clear(self) -> None:
-        """Forget all."""
+        """Delete the values of all peers."""
 
 
 class NothingKnown:
     """Estimates of selectors that do not compare: none."""
 
     def of(self, peer: str) -> Tensor | None:
-        """Return nothing."""
         return None
 
     def remembered(self, support: Support, shared: Tensor) -> Tensor:
-        """Return (0,)."""
         return shared[:0]
 
-    def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None:
-        """Do nothing."""
+    def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None: ...
 
     def pop(self, peer: str, _default: None = None) -> object:
-        """Do nothing."""
         return None
 
-    def clear(self) -> None:
-        """Do nothing."""
+    def clear(self) -> None: ...
 
 
 class LastKnown:
@@ -71,14 +66,12 @@ class LastKnown:
         return support.take(shared)
 
     def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None:
-        """The peer's values after an exchange are ours before it, (k,), and the difference less the peer's step towards ours."""
+        """Store the peer's values (k,) after an exchange: ours before it, and the difference less the peer's step towards ours."""
         values = mine + (1.0 - done.theta) * decoded(done).value
         self._known[done.peer] = done.support.put(self.of(done.peer), values)
 
     def pop(self, peer: str, _default: None = None) -> object:
-        """Forget a peer."""
         return self._known.pop(peer, None)
 
     def clear(self) -> None:
-        """Forget all."""
         self._known.clear()

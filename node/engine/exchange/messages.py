@@ -17,7 +17,7 @@ from starling.node.rpc.calls import Answer, Offer
 
 
 class Encoding(Protocol):
-    """Compresses messages."""
+    """Compresses messages and decodes those of peers."""
 
     def encode(self, call: Offer | Answer, message: Tensor, budget: int) -> bytes:
         """Return the payload of a message (D,) that may cost `budget` bytes, 0 if that is unknown. Raises ValueError: "not_finite"."""

@@ -25,7 +25,7 @@ class Inbox:
         self._received: dict[str, Tensor] = {}
 
     def put(self, peer: str, vector: Tensor) -> None:
-        """Store a vector (D,)."""
+        """Store a peer's vector (D,) on the model's device."""
         self._received[peer] = vector.to(self._form.device)
 
     def of(self, requested: Sequence[str]) -> dict[str, Tensor]:
@@ -46,7 +46,7 @@ class Inbox:
         self._received.pop(peer, None)
 
     def clear(self) -> None:
-        """Delete all."""
+        """Delete all stored vectors."""
         self._received.clear()
 
 

@@ -27,7 +27,7 @@ class Shares(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """All nodes have the manifest's rates: the share is 1, and the gain must be that of the exchange's round."""
+    """Share 1 for all: every node has the manifest's rates, and the gain must be that of the exchange's round."""
 
     vectors: Vectors
 

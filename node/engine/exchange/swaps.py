@@ -139,7 +139,7 @@ class Swaps:
         return None if message is None else message.to(self._terms.form.device)
 
     def _distance(self, done: Swapped) -> float | None:
-        """Root mean square difference that a swapped message shows; None where it shows none."""
+        """Return the root mean square difference that a swapped message shows; None where it shows none."""
         if done.received is None:
             return None
         difference = self._edge.difference(self._kept(done.peer), done.received, done.local)

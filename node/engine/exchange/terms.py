@@ -29,7 +29,7 @@ class Form:
         return self.model >= self.dim
 
     def zeros(self, *more: int) -> Tensor:
-        """Return (…, D) zeros."""
+        """Return zeros (…, D) of this form."""
         return torch.zeros(*more, self.dim, dtype=self.dtype, device=self.device)
 
 

@@ -105,8 +105,7 @@ class _Constant:
         into.fill_(0.1)
         return 0.0, True
 
-    def forget(self) -> None:
-        """Nothing is remembered."""
+    def forget(self) -> None: ...
 
 
 def _update(manifest: Manifest, made: Task, data: Data) -> GradientStep:

@@ -36,7 +36,7 @@ class Correction(Protocol):
         """Keep the state that the step leaves."""
 
     def drop(self) -> None:
-        """Go back to the state before the step, as far as it was not changed in place."""
+        """Return to the state before the step, except what was changed in place."""
 
 
 def correction_of(manifest: Manifest, replica: Replica, weight: float) -> Correction:
@@ -62,18 +62,15 @@ class Nowhere:
         self._shape = shape
 
     def before(self, gradient: Tensor, step: int) -> Tensor | None:
-        """Return the gradient."""
+        """Return the gradient, shaped."""
         gradient = self._shape(gradient)
         return gradient if finite(gradient) else None
 
-    def after(self, rate: float) -> None:
-        """Add nothing."""
+    def after(self, rate: float) -> None: ...
 
-    def keep(self) -> None:
-        """Keep nothing."""
+    def keep(self) -> None: ...
 
-    def drop(self) -> None:
-        """Drop nothing."""
+    def drop(self) -> None: ...
 
 
 class OnGradient:
@@ -88,8 +85,7 @@ class OnGradient:
         direction, self._state = self._replica.mixer.correct(self._replica.state, self._shape(gradient))
         return direction if finite(direction) else None
 
-    def after(self, rate: float) -> None:
-        """Add nothing."""
+    def after(self, rate: float) -> None: ...
 
     def keep(self) -> None:
         """Take over the state after this gradient."""
@@ -114,8 +110,7 @@ class InPlace:
         direction, self._state = self._mixer.correct_in_place(self._replica.state, gradient, step)
         return direction
 
-    def after(self, rate: float) -> None:
-        """Add nothing."""
+    def after(self, rate: float) -> None: ...
 
     def keep(self) -> None:
         """Take over the state after this gradient."""
@@ -135,7 +130,7 @@ class OnUpdate:
         self._shift: Tensor | None = None
 
     def before(self, gradient: Tensor, step: int) -> Tensor | None:
-        """Return the gradient."""
+        """Return the gradient; the correction is added to the update."""
         gradient = self._shape(gradient)
         self._shift = shift(gradient, self._correct)
         return gradient if finite(gradient) else None

@@ -26,10 +26,10 @@ class GradientSource(Protocol):
     """(step, round, into) -> (loss, whether the step may be taken)."""
 
     def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
-        """Compute a gradient."""
+        """Compute the gradient of a step into a vector (d,) -> the loss, and whether the gradient is finite."""
 
     def forget(self) -> None:
-        """The model is another one: delete what is remembered of earlier gradients."""
+        """Delete what is stored of earlier gradients: the model was replaced."""
 
 
 Compute = Callable[[Any, Tensor, int], float]
@@ -48,8 +48,7 @@ class Batch:
         loss = self._compute(model.batch(step), into, derive(model.manifest.seed, "layers", model.node, step + 1))
         return loss, math.isfinite(loss)
 
-    def forget(self) -> None:
-        """Nothing is remembered."""
+    def forget(self) -> None: ...
 
 
 class MeasuredBatch(Batch):
@@ -83,7 +82,6 @@ class Windowed:
             return self._source(step, round, into)
 
     def forget(self) -> None:
-        """Pass it on."""
         self._source.forget()
 
 
@@ -134,7 +132,6 @@ class LookAhead:
         return loss, is_finite
 
     def forget(self) -> None:
-        """Pass it on."""
         self._source.forget()
 
 
@@ -151,5 +148,4 @@ class Private:
         into.copy_(noised)
         return loss, True
 
-    def forget(self) -> None:
-        """Nothing is remembered."""
+    def forget(self) -> None: ...

@@ -15,7 +15,7 @@ class LastGood(Protocol):
     """Stores the last good parameters."""
 
     def mark(self, x: Tensor) -> None:
-        """Store x (d,) as good."""
+        """Store x (d,) as the last good model."""
 
     def get(self) -> Tensor:
         """Return (d,) the last good ones."""
@@ -28,11 +28,9 @@ class Copied:
         self._x = x.clone()
 
     def mark(self, x: Tensor) -> None:
-        """Copy them."""
         self._x.copy_(x)
 
     def get(self) -> Tensor:
-        """Return the copy."""
         return self._x
 
 
@@ -46,7 +44,7 @@ class Stored:
         """Do nothing: the next checkpoint has them."""
 
     def get(self) -> Tensor:
-        """Read the parameters."""
+        """Read the parameters from the checkpoint."""
         found = self._checkpoint()
         return self._beginning() if found is None else found
 
@@ -73,10 +71,10 @@ class Guard:
         self._model.side.mark()
 
     def reset_buffers(self) -> None:
-        """Undo the changes of a forward pass."""
+        """Undo a forward pass's changes of buffers."""
         self._model.side.reset_buffers()
 
     def restore(self) -> None:
-        """Go back to the last good model, and its buffers."""
+        """Return to the last good model and its buffers."""
         self._model.x.copy_(self._last.get())
         self.reset_buffers()

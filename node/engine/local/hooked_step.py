@@ -15,14 +15,11 @@ class NoHooks:
 
     step_hooks: tuple[str, ...] = ()
 
-    def begin_step(self, model: nn.Module, step: int, size: int) -> None:
-        """Do nothing."""
+    def begin_step(self, model: nn.Module, step: int, size: int) -> None: ...
 
-    def gradient_ready(self, model: nn.Module) -> None:
-        """Do nothing."""
+    def gradient_ready(self, model: nn.Module) -> None: ...
 
-    def end_step(self, model: nn.Module) -> None:
-        """Do nothing."""
+    def end_step(self, model: nn.Module) -> None: ...
 
 
 def stepped_of(task: Task) -> Stepped:
@@ -44,7 +41,6 @@ class HookedSource:
         return loss, is_finite
 
     def forget(self) -> None:
-        """Pass it on."""
         self._source.forget()
 
 
@@ -56,7 +52,6 @@ class HookedStep:
 
     @property
     def steps(self) -> int:
-        """Steps done."""
         return self._step.steps
 
     @steps.setter
@@ -65,7 +60,6 @@ class HookedStep:
 
     @property
     def undone(self) -> int:
-        """Steps undone."""
         return self._step.undone
 
     @undone.setter
@@ -85,7 +79,6 @@ class HookedStep:
         return loss
 
     def forget(self, *, gradients: bool) -> None:
-        """Pass it on."""
         self._step.forget(gradients=gradients)
 
 

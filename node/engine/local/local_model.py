@@ -62,7 +62,7 @@ class LocalModel:
 
     @property
     def gradient(self) -> Tensor:
-        """(t,) the vector of the parameters' gradients."""
+        """Return the vector (t,) of the parameters' gradients."""
         if self._gradient is None:
             self._gradient = self.binding.gradient()
         return self._gradient

@@ -75,7 +75,7 @@ class GradientStep:
         return self.apply(round, loss, gradient, is_finite=is_finite)
 
     def apply(self, round: int, loss: float, gradient: Tensor, *, is_finite: bool) -> float | None:
-        """Step along a gradient (d,), which may be overwritten, unless it is not `fine` -> the loss; None: the step was undone."""
+        """Step along a gradient (d,), which may be overwritten, unless it is not finite -> the loss; None: the step was undone."""
         direction = self._correction.before(gradient, self.steps)
         if direction is None or not is_finite:
             self.undone += 1

@@ -69,12 +69,10 @@ class TaskTrainer:
 
     @property
     def schema(self) -> bytes:
-        """Digest of the parameters' names and shapes."""
         return self.model.layout.digest
 
     @property
     def steps(self) -> int:
-        """Local steps done."""
         return self.local_step.steps
 
     @property
@@ -128,7 +126,6 @@ class TaskTrainer:
         return facts(self.model.module)
 
     def release_gradient(self) -> None:
-        """Free the gradient."""
         self.model.release_gradient()
 
     def trim(self) -> None:
@@ -150,7 +147,7 @@ class TaskTrainer:
         }
 
     def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
-        """Resume from a checkpoint; the mixing algorithm's state besides the model stays. Raises ValueError: it is another model's."""
+        """Resume from a checkpoint; the mixing algorithm's state other than the model stays. Raises ValueError: it is another model's."""
         self.replica.check(tensors.get(_X))
         self.model.side.check(tensors)
         self.means.gradients.scale.restore(tensors)
@@ -164,7 +161,7 @@ class TaskTrainer:
         tensor_file.release(tensors)
 
     def rewind(self, tensors: Mapping[str, Tensor], steps: int) -> None:
-        """Go back to an earlier state of this model. Flows stay: they are the edges', and equal at both ends.
+        """Return to an earlier state of this model. Flows stay: they belong to edges, and are equal at both ends.
 
         Raises ValueError: it is another model's; nothing has changed.
         """
@@ -180,7 +177,7 @@ class TaskTrainer:
         self.local_step.forget(gradients=False)
 
     def install(self, offered: Tensor, round: int) -> None:
-        """Take over a model."""
+        """Replace the model by an offered one, in `round`."""
         x = self.replica.scope.whole(offered, self.replica.x)
         self.replica.check(x)
         self.local_step.forget(gradients=True)

@@ -49,7 +49,7 @@ class TrainerFigures:
 
 
 class Trainer(Protocol):
-    """One node's local steps, evaluation, and the part of its state that is not mixed."""
+    """Does one node's local steps and evaluations, and holds the part of its state that is not mixed."""
 
     facts: TrainerFacts
     replica: Replica
@@ -57,15 +57,15 @@ class Trainer(Protocol):
 
     @property
     def schema(self) -> bytes:
-        """Digest of the parameters' names and shapes."""
+        """Return the digest of the parameters' names and shapes."""
 
     @property
     def steps(self) -> int:
-        """Local steps done, undone ones included."""
+        """Return the number of local steps done, undone ones included."""
 
     @property
     def step(self) -> Callable[[int], float | None]:
-        """Does a local step at the rate of a round -> its loss, nan if it used no data; None: it was undone."""
+        """Return what does a local step at the rate of a round -> its loss, nan if it used no data; None: it was undone."""
 
     def handlers(self) -> Handlers:
         """Return what answers calls that only this trainer knows."""
@@ -101,7 +101,7 @@ class Trainer(Protocol):
         """Resume from a checkpoint. Raises ValueError: it does not fit, and nothing has changed."""
 
     def replaced(self) -> None:
-        """The replica took over peers' models in a round: delete what is remembered of another one."""
+        """Delete what is stored of another model: the replica took over peers' models in a round."""
 
     def install(self, offered: Tensor, round: int) -> None:
         """Take over a model that was offered, in `round`, with an empty memory and a rate that climbs from there.

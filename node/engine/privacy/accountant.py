@@ -39,7 +39,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def epsilon(lots: Sequence[Lot], delta: float, orders: Sequence[float] = ORDERS) -> float:
-    """ε at δ of all these steps together, 0 for none; ConfigError if opacus is not installed."""
+    """Return ε at δ of all these steps together, 0 for none; ConfigError if opacus is not installed."""
     taken = [lot for lot in lots if lot.steps]
     if not taken:
         return 0.0
@@ -52,7 +52,7 @@ def epsilon(lots: Sequence[Lot], delta: float, orders: Sequence[float] = ORDERS)
 
 @lru_cache(maxsize=16)
 def _moments(noise: float, rate: float, orders: tuple[float, ...]) -> npt.NDArray[np.float64]:
-    """Rényi divergence of one step, for every order. Not to be modified."""
+    """Return the Rényi divergence of one step for every order. Callers must not modify it."""
     found: npt.NDArray[np.float64] = _opacus().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=list(orders))
     return found
 
@@ -87,7 +87,7 @@ class Accountant:
         self.problem = ""  # why no step may be taken; "" if one may
 
     def epsilon(self, further: int = 0) -> float:
-        """ε of the steps taken and `further` ones."""
+        """Return ε of the steps taken and `further` ones."""
         return epsilon(self._with(further), self._delta)
 
     def count_step(self) -> bool:

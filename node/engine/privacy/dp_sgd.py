@@ -90,7 +90,7 @@ class PrivateGradients:
         return (noised / (self.rate * self._data.units)).to(self._dtype), mean
 
     def clipped(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples (m,) -> the sum (d,) in double precision of their clipped gradients, and their losses (m,)."""
+        """Return the sum (d,), in double precision, of the clipped gradients of samples (m,), and their losses (m,)."""
         total, losses = torch.zeros(self._dim, dtype=torch.float64), [torch.empty(0)]
         parameters = {name: parameter.detach() for name, parameter in self._parameters.items()}
         for part in torch.split(index, self._chunk) if index.numel() else ():
@@ -103,7 +103,7 @@ class PrivateGradients:
 
 
 def clipped_sum(rows: Tensor, norm: float) -> Tensor:
-    """Σ of the rows (c, d), each shortened to `norm` -> (d,). A row that is not finite counts as zeros."""
+    """Return the sum (d,) of the rows (c, d), each shortened to `norm`. A row that is not finite counts as zeros."""
     lengths = torch.linalg.vector_norm(rows, dim=1)
     is_finite = torch.isfinite(lengths)
     if not bool(is_finite.all()):

@@ -126,7 +126,7 @@ class Contact:
         self.waits = self.measures = False
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Close the connection and stop listening."""
         self._link.close()
 
     def _write(self, x: Tensor) -> None:

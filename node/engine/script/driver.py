@@ -89,7 +89,7 @@ class ScriptDriver:
 
     @property
     def busy(self) -> bool:
-        """A script says something, or has been away for so long that the round ends without it."""
+        """Return whether a script has sent something, or has been away for so long that the round ends without it."""
         return self.contact.is_heard or self.due_s == 0.0
 
     @property
@@ -107,7 +107,7 @@ class ScriptDriver:
 
     @property
     def undone(self) -> int:
-        """Local steps undone so far."""
+        """Return the number of local steps undone so far."""
         return self.trainer.undone
 
     def handle(self, request: calls.Request) -> calls.Reply | None:
@@ -118,7 +118,7 @@ class ScriptDriver:
         return reply
 
     def step(self) -> Ended:
-        """Hear what a script says, or end what waits for one in vain."""
+        """Process what a script sent, or end a call that waits for a script in vain."""
         if not self.contact.is_heard:
             return self._without()
         try:
@@ -197,7 +197,7 @@ class ScriptDriver:
         return calls.Evaluated(said.value, loss, said.samples, best.value, best.round, dict(said.others))
 
     def _without(self) -> calls.Trained | calls.Refused | None:
-        """Go on although no script came in time."""
+        """Continue although no script came in time."""
         self._missed, self._patience = self._clock(), self._usual_s
         if self._measuring is not None:
             self._measuring = None

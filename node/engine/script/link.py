@@ -83,7 +83,7 @@ class Link:
         self._script = None
 
     def close(self) -> None:
-        """Hang up, and listen no longer."""
+        """Hang up and stop listening."""
         self.hang_up()
         self._listening.close()
         with suppress(OSError):

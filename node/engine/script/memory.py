@@ -47,14 +47,14 @@ class ScriptMemory:
             carry(self.mean, self.square, before, base, decays, steps, age)
 
     def forget(self) -> None:
-        """Empty the memory: the model is another one."""
+        """Clear the memory: the model was replaced."""
         self.mean.zero_()
         self.square.zero_()
         self.age = self.clock = self.met = 0
         self.life = object()
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Return m and v (D,)."""
+        """Return the moments m and v (D,)."""
         return self._view.shared(self.mean), self._view.shared(self.square)
 
     def write(self, mean: Tensor, square: Tensor, age: int) -> None:

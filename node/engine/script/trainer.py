@@ -130,7 +130,6 @@ class ScriptTrainer:
 
     @property
     def schema(self) -> bytes:
-        """Digest of the parameters' names and shapes."""
         return self.layout.digest
 
     @property
@@ -139,7 +138,6 @@ class ScriptTrainer:
         raise ConfigError("task.kind: local steps of a script are done by the script")
 
     def handlers(self) -> Handlers:
-        """Return nothing."""
         return {}
 
     def losses(self) -> Losses | None:
@@ -147,7 +145,6 @@ class ScriptTrainer:
         return None
 
     def figures(self) -> TrainerFigures:
-        """Return none."""
         return TrainerFigures(None, "", None)
 
     def take_notes(self) -> tuple[str, ...]:
@@ -167,11 +164,9 @@ class ScriptTrainer:
         """Return what a file of the model says of it."""
         return {"holds": "trained"}
 
-    def release_gradient(self) -> None:
-        """Do nothing."""
+    def release_gradient(self) -> None: ...
 
-    def trim(self) -> None:
-        """Do nothing."""
+    def trim(self) -> None: ...
 
     def mark(self) -> None:
         """Do nothing: parameters that are not finite are not taken."""
@@ -183,7 +178,7 @@ class ScriptTrainer:
         return {_X: self.replica.settled, **kept, **{_KNOWN + peer: each for peer, each in self.replica.histories().items()}}
 
     def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
-        """Resume. Raises ValueError: it is another model's."""
+        """Resume from a checkpoint. Raises ValueError: it is another model's."""
         self.replica.check(tensors.get(_X))
         self.replica.install(tensors[_X])
         self.steps = steps
@@ -196,7 +191,7 @@ class ScriptTrainer:
             self.memory.forget()
 
     def install(self, offered: Tensor, round: int) -> None:
-        """Take over a model."""
+        """Replace the model by an offered one."""
         x = self.replica.scope.whole(offered, self.replica.x)
         self.replica.check(x)
         self.replaced()
@@ -204,7 +199,6 @@ class ScriptTrainer:
         self.replica.install(x)
 
     def side_state(self) -> dict[str, Tensor]:
-        """Return nothing."""
         return {}
 
     def check_side_state(self, tensors: dict[str, Tensor]) -> None:
@@ -212,8 +206,6 @@ class ScriptTrainer:
         if tensors.keys() != {_X}:
             raise ValueError("holds more than the model")
 
-    def take_side_state(self, given: Sequence[Mapping[str, Tensor]]) -> None:
-        """Do nothing."""
+    def take_side_state(self, given: Sequence[Mapping[str, Tensor]]) -> None: ...
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
