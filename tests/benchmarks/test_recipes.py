@@ -1,7 +1,5 @@
 """Recipes are valid, and the runner draws the right conclusions from runs. The runs themselves are `make bench`."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

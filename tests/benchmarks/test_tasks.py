@@ -1,7 +1,5 @@
 """Data sets used by benchmarks only."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import os

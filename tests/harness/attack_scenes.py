@@ -1,7 +1,5 @@
 """Small scenes for tests of attacks, and formulas written out with loops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@
 it was done so many times, whichever comes later. It comes from addresses that no honest peer has.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

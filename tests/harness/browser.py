@@ -1,7 +1,5 @@
 """A real headless browser, driven over a pair of pipes in the DevTools protocol: Chromium or Chrome, no package needed."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

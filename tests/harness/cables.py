@@ -5,8 +5,6 @@ is due. One process carries all cables of a `cabled` block; their ends are gone 
 its size: lines of 1 Gbit/s want `mtu` in the ten thousands.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Limits of memory and of processor time as containers and services have them. For root, where the machine lets it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Stand-ins for what commands start: a demo with one table, and a daemon that ends when the test says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

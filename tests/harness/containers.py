@@ -1,7 +1,5 @@
 """Hosts that are containers of the project's own image, on a Docker network. For root, where an engine answers."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Shapes: n members; adjacency (n, n) bool, whose diagonal is ignored; W (n, n) float64, rows sum to 1.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

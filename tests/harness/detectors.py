@@ -1,7 +1,5 @@
 """A whole swarm of detectors in virtual time: an event queue, and faults as rules. Signatures are faked, time is exact."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections import Counter, defaultdict, deque

@@ -4,8 +4,6 @@
 repeats and loses. Every command is carried out exactly as by the real shell.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from random import Random

@@ -1,7 +1,5 @@
 """Watches what an edge does: every event with the states before and after it and the engine calls that come of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from starling.gossip.exchange.commands import Ended, SendMessage

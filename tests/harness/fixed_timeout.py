@@ -1,7 +1,5 @@
 """A timeout that does not learn."""
 
-from __future__ import annotations
-
 VIEW, OTHER = b"view-digest", b"other-digest"
 
 

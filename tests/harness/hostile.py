@@ -5,8 +5,6 @@ on their way out (`tests.harness.swarms.lie`), or it answers in place of its ser
 `tests.harness.lying_node` is a process whose node lies thus.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count, cycle, islice

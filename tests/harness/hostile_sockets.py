@@ -1,7 +1,5 @@
 """Hostile peers on real sockets: identities with a libp2p host each and no engine, which tell real nodes what a test gives them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count, islice

@@ -3,8 +3,6 @@
 The first candidate of a field is the honest one, so that hypothesis shrinks towards what an honest member would say.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What the tests of the real network share: peers on loopback, a report that remembers, and attackers."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import AsyncIterator

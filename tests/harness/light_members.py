@@ -5,8 +5,6 @@ line of JSON, a `Seen`. What is left of a node is the production network and mem
 imported both.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """A real node that lies: `python -m tests.harness.lying_node LIE ARGUMENTS …` is `starling ARGUMENTS …`, but for what its network says."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -4,8 +4,6 @@ A file is played by whole nodes in virtual time (`play`). There a node that slee
 when it wakes; a node that moves loses its connections.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hosts on one machine: Linux network namespaces behind routers, on one local network or on shaped lines. For root, where it may."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

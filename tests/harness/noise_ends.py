@@ -1,7 +1,5 @@
 """Both ends of a Noise session, by another implementation than ours."""
 
-from __future__ import annotations
-
 from noise.connection import Keypair, NoiseConnection
 
 

@@ -1,7 +1,5 @@
 """Pages as a reader has them: blocks of code, what each says of itself, and the commands to type."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

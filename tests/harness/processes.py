@@ -1,7 +1,5 @@
 """`starling` as a person runs it: processes in a session of their own, watched from outside, gone without a trace."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Recorded runs: as snapshots, and as files."""
 
-from __future__ import annotations
-
 import msgspec
 
 from starling.node.status import record

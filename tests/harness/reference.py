@@ -6,8 +6,6 @@ steps it gives the same bits as any shell around them: engines called by hand, n
 Shapes: n nodes, d parameters, D = width·d coordinates of the shared vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """What tests of combining rules share: every rule once, and how to call one."""
 
-from __future__ import annotations
-
 import torch
 
 from starling.gossip.rng import generator

@@ -4,8 +4,6 @@
 rate .1 (cosine + 2 %), weight decay 1e-3; mean over 13 honest nodes and seeds 0 and 1. In the column `none` the bad behave.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

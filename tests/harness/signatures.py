@@ -1,7 +1,5 @@
 """Signatures that cost nothing: a keyed hash."""
 
-from __future__ import annotations
-
 from hashlib import blake2b
 
 

@@ -1,7 +1,5 @@
 """A task of one's own whose local steps sleep for nearly all of their time: more nodes than cores, and each has its own pace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 KIND = "slow_steps:SlowSteps"

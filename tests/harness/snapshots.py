@@ -1,7 +1,5 @@
 """Snapshots of nodes in several states, to draw, print and export."""
 
-from __future__ import annotations
-
 import math
 
 from starling.node.status.snapshot import VERSION, Event, Exchanges, PeerStatus, Point, Resources, StatusSnapshot, Transaction

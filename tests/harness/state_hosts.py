@@ -7,8 +7,6 @@
 Only the state lane, over real sockets; engines are stood in for by the file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import mmap

@@ -1,7 +1,5 @@
 """A trio run in virtual time that goes on only while somebody waits for it, so that a state machine of synchronous rules can drive it."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -5,8 +5,6 @@ are an attack and how many of 16 do it; in `none` all are honest. Here a figure 
 attackers and all other chance.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean

@@ -7,8 +7,6 @@ be by its own doing, however busy the machine is. The longest one lies in the fi
 It also holds one planted mistake: a frame that reads "boom" raises an error that nobody expects.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

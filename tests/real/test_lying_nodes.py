@@ -1,7 +1,5 @@
 """Real nodes with one liar: the lies of the virtual-time tests, by processes on real sockets."""
 
-from __future__ import annotations
-
 import sys
 from statistics import mean
 

@@ -3,8 +3,6 @@
 pytest -s -m acceptance tests/swarm/test_membership_bytes.py
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections import Counter

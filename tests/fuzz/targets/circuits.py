@@ -1,7 +1,5 @@
 """The messages by which circuits and simultaneous opens are arranged, from whoever sends them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from starling.node.net.libp2p.addresses import parse

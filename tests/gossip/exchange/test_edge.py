@@ -1,7 +1,5 @@
 """One edge as a table of (state, event) -> commands. Its invariants are in test_edge_properties."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

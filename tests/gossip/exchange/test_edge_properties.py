@@ -1,7 +1,5 @@
 """The edge ledger's invariant at message level: after any events both ends store exactly opposite flows."""
 
-from __future__ import annotations
-
 import struct
 from itertools import combinations
 from random import Random

@@ -1,7 +1,5 @@
 """The tables in docs/protocol.md agree with edges under random schedules, and with the decisions of rounds."""
 
-from __future__ import annotations
-
 from itertools import takewhile
 from pathlib import Path
 from random import Random

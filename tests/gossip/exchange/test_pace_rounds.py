@@ -1,7 +1,5 @@
 """Steps pace: which requests are answered when, and when a round is over."""
 
-from __future__ import annotations
-
 import pytest
 
 from starling.gossip.exchange.commands import MAX_SERVED, Accept, Defer, DeferredDecision, Reject

@@ -1,7 +1,5 @@
 """Clock pace: which peers to visit, and which to answer."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

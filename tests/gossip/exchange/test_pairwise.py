@@ -3,8 +3,6 @@
 The node is "b": initiator towards "c", responder towards "a".
 """
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

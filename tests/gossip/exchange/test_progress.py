@@ -1,7 +1,5 @@
 """The swarm's round, estimated although some peers lie about it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Pulled exchanges as a table of requests and answers, and random schedules with loss, repetition, reordering and a Byzantine peer."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from math import inf

@@ -1,7 +1,5 @@
 """Forwarded messages: a table of requests, answers and refusals, and whole swarms in which one member sends only to some."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 

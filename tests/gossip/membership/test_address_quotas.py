@@ -1,7 +1,5 @@
 """Quotas: an address group, such as a prefix, has at most its quota of listed members, whoever joins and leaves."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The failure detector of one node: (state, message) -> (state, messages)."""
 
-from __future__ import annotations
-
 from math import inf
 
 import msgspec

@@ -1,7 +1,5 @@
 """Membership behind a gate: peers that are not admitted learn nothing, and revocations reach everybody in any order of arrival."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

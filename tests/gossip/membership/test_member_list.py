@@ -1,7 +1,5 @@
 """The member list: records merge like a semilattice, and states belong to one version of a record."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

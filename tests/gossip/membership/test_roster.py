@@ -1,7 +1,5 @@
 """The members that count in a round, as some join and leave."""
 
-from __future__ import annotations
-
 import pytest
 
 from starling.gossip.membership.events import Changed, Died, Joined, Left, Reborn, Suspected

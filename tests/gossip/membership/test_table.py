@@ -1,7 +1,5 @@
 """Tables compared by digests: two different ones become the union of the newest records, at a cost proportional to the difference."""
 
-from __future__ import annotations
-
 from math import log2
 
 import pytest

@@ -1,7 +1,5 @@
 """A process that publishes a canned status, for tests that need a real other end: `python -m tests.harness.tui.fake_node DIR ROUND`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

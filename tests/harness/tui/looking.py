@@ -1,7 +1,5 @@
 """A person before the screen: what is shown after each key."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

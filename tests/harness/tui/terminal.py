@@ -1,7 +1,5 @@
 """A real terminal to run the terminal UI in: tmux, a server of our own for each."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Attacks on vectors: every formula compared with loops over small numbers, and the properties that hide each attack."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Attacks on data, on trackers and on payloads."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
