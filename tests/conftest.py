@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
-import trio
 
+from tests.harness import scheduler
 from tests.strategies import examples
 
 REAL = "tests/real/"
@@ -56,13 +56,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 @pytest.fixture
-def deterministic_scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Return a function to call with a seed before `trio.run`: the order in which trio wakes ready tasks is then reproducible.
-
-    Trio shuffles them and has no public way to seed that; its private names are used here only.
-    """
-    run = trio._core._run
-    monkeypatch.setattr(run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
-    before = run._r.getstate()
-    yield run._r.seed
-    run._r.setstate(before)
+def deterministic_scheduler() -> Iterator[Callable[[int], None]]:
+    """Return a function to call with a seed before `trio.run`: the order in which trio wakes ready tasks is then reproducible."""
+    with scheduler.reproducible() as seed:
+        yield seed

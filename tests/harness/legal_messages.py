@@ -15,6 +15,7 @@ import trio
 
 from starling.gossip.exchange.attestation import Attestation, body, claim_of, digest
 from starling.gossip.membership.table import Table, entry_of, key_of
+from starling.gossip.overlay.ranks import digest as view_of
 from starling.gossip.wire import schema as wire
 from starling.gossip.wire.schema import Lane, Message
 from starling.node.daemon.running import RunningNode
@@ -132,10 +133,10 @@ class Values:
     def view(self, kind: type[Message]) -> list[bytes]:
         members = self.running.membership
         heard = [it.view for it in self.known.of(self.victim.peer_id, kind)[:2]]
-        return [*heard, members.view, members._view.digest, self.running.around.beacons.digest(0), bytes(16)]
+        return [*heard, members.view, view_of(members.members), self.running.around.beacons.digest(0), bytes(16)]
 
     def revoked(self, _kind: object) -> list[bytes]:
-        return [self.running.membership._view.gate.digest, bytes(16)]
+        return [self.running.begun.admission.gate.digest, bytes(16)]
 
     def theta(self, _kind: object) -> list[float]:
         return [0.5, 0.25, 0.75, 1e-9, 1.0, 0.0]
