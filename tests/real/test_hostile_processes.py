@@ -4,8 +4,6 @@ The measure is a ratio within one run, of alternating spans, since other load wo
 attacker's own processor time on a shared machine: in undisturbed spans it sends the same frames to sinks.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
