@@ -34,7 +34,7 @@ Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 def dir_option(command: Command) -> Command:
-    """`[DIR]` as the last argument, or `--dir DIR`; given to the command as `run_dir: Path`."""
+    """Add `[DIR]` as the last argument, or `--dir DIR`; given to the command as `run_dir: Path`."""
 
     @click.argument("directory", metavar="[DIR]", required=False, type=completion.RunDirectory())
     @click.option(
@@ -65,22 +65,24 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def dir_and_json(command: Command) -> Command:
-    """Both, for commands that look at a node."""
+    """Add the directory and `--json` to a command that looks at a node."""
     return dir_option(json_option(command))
 
 
 def set_option(*parts: str, help: str) -> Callable[[Command], Command]:
-    """`--set KEY=VALUE` of these parts (manifest, node, scenario), given to the command as `assignments: tuple[str, ...]`."""
+    """Return a decorator that adds `--set KEY=VALUE` for the keys of `parts` (manifest, node, scenario), given to the command as
+    `assignments: tuple[str, ...]`.
+    """
     return click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=help, shell_complete=completion.keys(*parts))
 
 
 def file_option(*names: str, help: str) -> Callable[[Command], Command]:
-    """An option that names a file."""
+    """Return a decorator that adds an option that names a file."""
     return click.option(*names, metavar="FILE", type=PATH, help=help)
 
 
 def say(text: str) -> None:
-    """A line for people, on standard error."""
+    """Print a line for people, on standard error."""
     click.echo(text, err=True)
 
 
@@ -95,7 +97,7 @@ def emit(document: msgspec.Struct) -> None:
 
 
 def emit_plain(fields: Mapping[str, object]) -> None:
-    """The same for plain data, such as a node's answer."""
+    """Print plain data, such as a node's answer, as one JSON object with its version."""
     click.echo(msgspec.json.encode({"version": 1, **fields}))
 
 
@@ -112,12 +114,12 @@ def check_network() -> None:
 
 
 def is_lively(stream: TextIO) -> bool:
-    """A terminal on which lines can be overwritten and color may be used."""
+    """Return whether a stream is a terminal on which lines can be overwritten and color may be used."""
     return stream.isatty() and os.environ.get("TERM", "") not in {"dumb", "unknown"}
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where tables are printed: as wide as the terminal, wide enough for whole lines where there is none.
+    """Return the console for tables: as wide as the terminal; without a terminal, wide enough for whole lines.
 
     Plain text in a pipe, on a dumb terminal and where NO_COLOR is set (https://no-color.org).
     """
@@ -130,7 +132,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str | Text]], *, fold: bool = False) -> Table:
-    """A table without lines; strings are printed as they are.
+    """Return a table without rules; strings are printed as they are.
 
     A column is aligned to the right if ">" comes before its heading. `fold`: long headings and cells are continued on the next line, but
     for those of the first column.
@@ -149,7 +151,7 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[str | Text]], *, fold:
 
 
 def listing(rows: Mapping[str, str]) -> Table:
-    """A name and its value on each line."""
+    """Return a table with a name and its value on each line."""
     from rich.table import Table
     from rich.text import Text
 
@@ -162,10 +164,10 @@ def listing(rows: Mapping[str, str]) -> Table:
 
 
 def discard_output() -> None:
-    """Standard output is a pipe that was closed, as by `head`: send what is still to be written, at exit too, to /dev/null."""
+    """Redirect standard output to /dev/null, at exit too: it is a pipe whose reader, such as `head`, has closed it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def cores_there() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(platform.usable_cores())

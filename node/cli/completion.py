@@ -53,14 +53,14 @@ class Bash(BashComplete):
     source_template = BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Whole words of the line up to the cursor, and the one under it."""
+        """Return the whole words of the line up to the cursor, and the one under it."""
         typed = os.environ["COMP_TYPED"]
         words = split_arg_string(typed)[1:]
         incomplete = words.pop() if words and not typed[-1:].isspace() else ""
         return words, incomplete
 
     def format_completion(self, item: CompletionItem[str]) -> str:
-        """Without what bash takes for words of their own, as it puts the answer behind those."""
+        """Return the completion less the part that bash takes for separate words, as it appends the answer to those."""
         _, incomplete = self.get_completion_args()
         breaks = os.environ.get("COMP_BREAKS", "")
         start = max((incomplete.rfind(letter) + 1 for letter in ":=" if letter in breaks), default=0)
@@ -92,40 +92,38 @@ class RunDirectory(click.Path):
         super().__init__(path_type=Path)
 
     def shell_complete(self, ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        """Paths that begin with `incomplete`."""
+        """Return the paths that begin with `incomplete`."""
         found = {str(path) for folder in _directories(incomplete) for path in self.candidates(folder)}
         return [*map(CompletionItem, sorted(found))] or [CompletionItem(incomplete, type=self.otherwise)]
 
     def candidates(self, folder: Path) -> Iterator[Path]:
-        """What `folder` offers."""
+        """Yield the paths in and of `folder` that hold a node."""
         if any((folder / name).exists() for name in NODE_FILES):
             yield folder
 
 
 class RunDirectories(RunDirectory):
-    """One or more nodes: a run directory or the folder of a demo."""
+    """Type of an argument that names one or more nodes: a run directory or the folder of a demo."""
 
     def candidates(self, folder: Path) -> Iterator[Path]:
-        """What `folder` offers."""
         yield from super().candidates(folder)
         if demo_folder.nodes(folder):
             yield folder
 
 
 class Watchable(RunDirectories):
-    """What the terminal UI can show: run directories, folders of a demo, recorded runs; completed else as any file."""
+    """Type of an argument that the terminal UI can show: run directories, folders of a demo, recorded runs; else completed as any file."""
 
     otherwise = "file"
 
     def candidates(self, folder: Path) -> Iterator[Path]:
-        """What `folder` offers."""
         yield from super().candidates(folder)
         if (folder / RECORD).exists():
             yield folder / RECORD
 
 
 def _directories(incomplete: str) -> Iterator[Path]:
-    """Those that begin so, and what is in them."""
+    """Yield the directories that begin so, and their subdirectories."""
     head, _, tail = incomplete.rpartition("/")
     within = Path(head or ("/" if incomplete.startswith("/") else ".")).expanduser()
     try:
@@ -142,7 +140,7 @@ def _matching(values: Iterable[str], incomplete: str, kind: str = "plain") -> li
 
 
 def names(table: str, but: tuple[str, ...] = ()) -> Lookup:
-    """Names of a "module:TABLE", imported when they are asked for, without those in `but`."""
+    """Return the completion of names in a "module:TABLE", imported when needed, without those in `but`."""
 
     def look_up(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
         module, _, attribute = table.partition(":")
@@ -153,7 +151,7 @@ def names(table: str, but: tuple[str, ...] = ()) -> Lookup:
 
 
 def attacks(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """N:ATTACK: the attacks, after a number and its colon."""
+    """Complete the attacks of N:ATTACK after a number and its colon."""
     from starling.robust.attacks.catalogue import ATTACKS
 
     count, colon, _ = incomplete.partition(":")
@@ -163,7 +161,7 @@ def attacks(_ctx: Context, _param: Parameter, incomplete: str) -> list[Completio
 
 
 def peers(ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Peers that the running node knows, by any part of their id: what tables show is its end."""
+    """Complete peers that the running node knows, by any part of their id: tables show its end."""
     from starling.node.status.control import ControlError, Watch
 
     try:
@@ -177,7 +175,7 @@ def peers(ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionIt
 
 
 def keys(*parts: str) -> Lookup:
-    """KEY= of the settings files that are named: manifest, node, scenario."""
+    """Return the completion of KEY= of the named settings files: manifest, node, scenario."""
 
     def look_up(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
         from starling.node.config.parts import Section

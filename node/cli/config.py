@@ -114,7 +114,7 @@ def check_manifest(file: Path, trust: bool) -> None:
 
 
 def _import(key: str, section: PartSection) -> None:
-    """Import the part that `key` names in a process of its own; ConfigError if that fails, or a key of its section is wrong."""
+    """Import the part that `key` names in a separate process. Raises ConfigError: that fails, or a key of its section is wrong."""
     given = msgspec.json.encode(section).decode()
     command = [sys.executable, "-P", "-m", "starling.node.engine.user_code", str(Path.cwd()), key, given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -184,7 +184,7 @@ class _Listing:
 
     @property
     def begins(self) -> str:
-        """What values are where no node has its own."""
+        """Return where values come from that a node does not set."""
         return "defaults" if self.preset is None else f"preset {self.preset}"
 
     def scenario(self) -> tuple[str, Section]:

@@ -138,7 +138,7 @@ def make_plan(
     record: bool = False,
     alone: bool | None = False,
 ) -> Plan:
-    """The plan that the command's options ask for. `--set` overrides what is derived from other options.
+    """Return the plan that the command's options describe. `--set` overrides what is derived from other options.
 
     `alone` None: with a node alone, where that is worth seeing and the manifest allows it.
 
@@ -227,7 +227,7 @@ def _lone(assignments: tuple[str, ...], *, required: bool) -> Manifest | None:
 
 
 def _byzantine(texts: Sequence[str], nodes: int) -> tuple[tuple[int, str], ...]:
-    """(node, attack) of the last nodes, in the order of the options."""
+    """Return (node, attack) of the last nodes, in the order of the options."""
     from starling.robust.attacks.catalogue import ATTACKS
 
     attacks: list[str] = []
@@ -261,7 +261,7 @@ def _kill(text: str, nodes: int) -> tuple[int, float]:
 
 
 def _check_manifest(manifest: Manifest, nodes: int, seconds: float | None) -> None:
-    """What only a demo needs of a manifest."""
+    """Check the rules that only a demo has for a manifest. Raises ConfigError: one is broken."""
     from starling.node.config import script
     from starling.node.simulate.rules import check_files
 
@@ -280,7 +280,7 @@ def _check_manifest(manifest: Manifest, nodes: int, seconds: float | None) -> No
 
 
 def _print(summary: DemoSummary) -> None:
-    """Nodes, then the figures of the whole."""
+    """Print the nodes, then the figures of the whole."""
     from rich.text import Text
 
     from starling.node.status import format as show

@@ -101,7 +101,7 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
 
 
 def _print(found: Diagnosis) -> None:
-    """A line for each check and one for what to do, problems first."""
+    """Print a line for each check and one for its remedy, problems first."""
     from rich.text import Text
 
     ranked = sorted(found.checks, key=lambda each: [*STYLES].index(each.verdict))
@@ -113,7 +113,7 @@ def _print(found: Diagnosis) -> None:
 
 
 def _settings(place: RunDir | None, invite: Invite | None) -> tuple[list[Named], NodeConfig, float, float | None]:
-    """What is wrong with the files of a node, its settings, when its swarm was created (0: not known), and when its invitation ends."""
+    """Check the files of a node -> problems, its settings, when its swarm was created (0: not known), and when its invitation ends."""
     from starling.node.admission import chain as chains
     from starling.node.config.schema import NodeConfig
 
@@ -131,7 +131,7 @@ def _settings(place: RunDir | None, invite: Invite | None) -> tuple[list[Named],
 
 
 def _node(run_dir: Path) -> tuple[list[Named], StatusSnapshot | None]:
-    """How the node of a directory does, or ended, as `starling status` says it; and its status if it runs."""
+    """Return how the node of a directory does, or ended, as `starling status` says it; and its status if it runs."""
     from starling.node.cli import inspect_node
 
     logs, status, again = (f"`starling {each} --dir {typed(run_dir)}`" for each in ("logs", "status", "run"))
@@ -151,7 +151,7 @@ def _node(run_dir: Path) -> tuple[list[Named], StatusSnapshot | None]:
 
 
 def _installed() -> dict[str, str | None]:
-    """Versions by package."""
+    """Return the versions of packages by name."""
     found: dict[str, str | None] = {"Python": platform.python_version()}
     for name, distribution in PACKAGES.items():
         try:
@@ -162,7 +162,7 @@ def _installed() -> dict[str, str | None]:
 
 
 def disk_at(path: Path) -> Place:
-    """By a file without a name, in the directory or in the nearest one above it that exists."""
+    """Try an unnamed file in the directory, or in the nearest existing one above it."""
     nearest = next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:
@@ -172,7 +172,7 @@ def disk_at(path: Path) -> Place:
 
 
 def _largest(setting: str) -> int | None:
-    """The most that the kernel gives to one connection by itself; /proc: min, default, max."""
+    """Return the most bytes that the kernel gives to one connection by itself; /proc lists min, default, max."""
     try:
         return int(Path("/proc/sys/net/ipv4", setting).read_text().split()[2])
     except (OSError, ValueError, IndexError):
@@ -180,7 +180,7 @@ def _largest(setting: str) -> int | None:
 
 
 def _bound(place: RunDir, listen: tuple[str, ...]) -> list[Bound]:
-    """Each address, bound for a moment as a node binds it."""
+    """Bind each address for a moment, as a node would."""
     from starling.node.net.libp2p import addresses
     from starling.node.net.libp2p.sockets import is_lacking
 
@@ -204,7 +204,7 @@ def _bound(place: RunDir, listen: tuple[str, ...]) -> list[Bound]:
 
 
 def interface_hosts() -> dict[str, Kind]:
-    """Addresses of this machine's interfaces, IPv4 first, without loopback."""
+    """Return the addresses of this machine's interfaces, IPv4 first, without loopback."""
     from starling.node.net.libp2p import addresses, destinations
 
     hosts = sorted(addresses.interfaces(), key=lambda host: ":" in host)
@@ -212,7 +212,7 @@ def interface_hosts() -> dict[str, Kind]:
 
 
 async def _outside(bootstrap: tuple[str, ...]) -> tuple[Torch | str | None, list[Dialled]]:
-    """What torch says, and how each address answers."""
+    """Return what torch reports, and how each address answers."""
     import trio
 
     torch: list[Torch | str | None] = []
@@ -233,7 +233,7 @@ async def _outside(bootstrap: tuple[str, ...]) -> tuple[Torch | str | None, list
 
 
 async def ask_torch() -> Torch | str | None:
-    """Its answer, why it cannot be imported, or None: none in time. In a process of its own: importing it takes seconds."""
+    """Return torch's facts, why it cannot be imported, or None: no answer in time. A separate process imports it, which takes seconds."""
     import trio
 
     try:
@@ -250,7 +250,7 @@ async def ask_torch() -> Torch | str | None:
 
 
 async def dial(address: str) -> Dialled:
-    """Resolve and connect; nothing is sent."""
+    """Resolve an address and connect to it; nothing is sent."""
     import trio
 
     from starling.node.net.libp2p import addresses, destinations, sockets

@@ -17,7 +17,7 @@ from starling.node.status.snapshot import PeerStatus
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
-    """One JSON object on standard output; its first key is `version`."""
+    """One JSON object for standard output; its first key is `version`."""
 
 
 class Peers(Document, frozen=True):

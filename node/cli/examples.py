@@ -49,13 +49,13 @@ def examples(name: str | None, target: Path | None) -> None:
 
 
 def names() -> list[str]:
-    """All examples, without their suffix."""
+    """Return the names of all examples, without their suffix."""
     files = resources.files("starling").joinpath("examples").iterdir()
     return sorted(file.name.removesuffix(SUFFIX) for file in files if file.name.endswith(SUFFIX))
 
 
 def find(name: str) -> Traversable:
-    """The file of an example. Raises ConfigError: there is none of that name."""
+    """Return the file of an example. Raises ConfigError: there is none of that name."""
     known, wanted = names(), name.removesuffix(SUFFIX)
     if wanted not in known:
         close = closest(wanted, known)
@@ -65,5 +65,5 @@ def find(name: str) -> Traversable:
 
 
 def purpose(name: str) -> str:
-    """The first line of the example: what it shows."""
+    """Return the first line of the example, which says what it shows."""
     return find(name).read_text().partition("\n")[0].removeprefix("#").strip()

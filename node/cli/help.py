@@ -18,13 +18,13 @@ class Command(click.Command):
         self.examples = tuple(examples)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples, as they are typed: never wrapped."""
+        """Write the examples as they are typed, never wrapped."""
         super().format_epilog(ctx, formatter)
         write_examples(self.examples, formatter)
 
 
 def command(*examples: Example, name: str | None = None, **options: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """`click.command` that makes a `Command` with these examples."""
+    """Return a decorator like `click.command` that makes a `Command` with these examples."""
     return click.command(name, cls=Command, examples=examples, **options)
 
 
@@ -34,11 +34,11 @@ class Group(click.Group):
     command_class = Command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """With the word `help` at the start of `args` replaced by `--help` at the end."""
+        """Parse the arguments with a leading word `help` replaced by `--help` at the end."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command named by `args[0]`; an unknown name is a usage error with the closest one."""
+        """Return the command named by `args[0]`; an unknown name is a usage error with the closest one."""
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"no such command {args[0]!r}{meant(args[0], known, f'{ctx.command_path} ')}")
@@ -46,13 +46,13 @@ class Group(click.Group):
 
 
 def meant(word: str, known: Iterable[str], before: str = "") -> str:
-    """`, did you mean …?` with the closest of `known`; "" if none is close."""
+    """Return `, did you mean …?` with the closest of `known`; "" if none is close."""
     close = closest(word, known)
     return f", did you mean `{before}{close}`?" if close else ""
 
 
 def write_examples(examples: Sequence[Example], formatter: click.HelpFormatter) -> None:
-    """A section of its own; nothing if there are none."""
+    """Write examples in a section of their own; nothing if there are none."""
     if not examples:
         return
     formatter.write("\nExamples:\n")

@@ -102,7 +102,7 @@ def terminal(paths: tuple[Path, ...]) -> int:
 
 
 def snapshot_of(run_dir: Path) -> tuple[StatusSnapshot, FinalStatus | None]:
-    """The node's status, and how its last run ended if it does not run."""
+    """Return the node's status, and how its last run ended if it does not run."""
     from starling.node.node_handle import Attached
 
     node = Attached(run_dir)
@@ -111,7 +111,7 @@ def snapshot_of(run_dir: Path) -> tuple[StatusSnapshot, FinalStatus | None]:
 
 
 def _watch(run_dir: Path, as_json: bool) -> None:
-    """Snapshots as they come, until Ctrl-C; on a terminal each in the place of the one before."""
+    """Show snapshots as they come, until Ctrl-C; on a terminal each replaces the one before."""
     from rich.live import Live
 
     out = console()
@@ -135,7 +135,7 @@ def _watch(run_dir: Path, as_json: bool) -> None:
 
 
 def _seen(run_dir: Path) -> Iterator[StatusSnapshot | control.ControlError]:
-    """Snapshots without end; once for each time the node cannot be asked, why not."""
+    """Yield snapshots without end; the reason, once, each time the node cannot be reached."""
     shown = ""
     while True:
         try:
@@ -160,7 +160,7 @@ def _whole(seen: StatusSnapshot | control.ControlError, run_dir: Path) -> Render
 
 
 def print_first(out: Console, snapshot: StatusSnapshot, ended: FinalStatus | None, run_dir: Path) -> None:
-    """How the last run ended, or the problem of a running node, if it has one."""
+    """Print how the last run ended, or the problem of a running node, if it has one."""
     from rich.text import Text
 
     if ended is not None:
@@ -170,7 +170,7 @@ def print_first(out: Console, snapshot: StatusSnapshot, ended: FinalStatus | Non
 
 
 def how_ended(last: FinalStatus, run_dir: Path) -> str:
-    """`finished: 100 rounds, accuracy 0.956; model in …`."""
+    """Return one line such as `finished: 100 rounds, accuracy 0.956; model in …`."""
     seen = last.snapshot
     value = "" if seen.value is None else f", {show.metric(seen.metric) or 'value'} {show.figure(seen.value)}"
     rounds = f"{show.count(seen.round)} rounds{value}"
@@ -185,7 +185,7 @@ def how_ended(last: FinalStatus, run_dir: Path) -> str:
 
 
 def problem_of(snapshot: StatusSnapshot, run_dir: Path) -> str:
-    """The line that comes first, with the next command to try: the node's own suggestion, else `invite` or `logs`."""
+    """Return the line that comes first, with the next command to try: the node's own suggestion, else `invite` or `logs`."""
     if snapshot.problem is None:
         return ""
     problem = show.clean(snapshot.problem)
@@ -238,7 +238,7 @@ def status_table(seen: StatusSnapshot) -> RenderableType:
 
 
 def _reached(seen: StatusSnapshot) -> str:
-    """How members reach this node and this node some of them, in words; "" while that is not known."""
+    """Describe how members reach this node and this node some of them; "" while that is not known."""
     through = sum(bool(peer.relay) for peer in seen.peers)
     others = f"{through} {'member' if through == 1 else 'members'} through a relay" if through else ""
     relays = f"relays between {seen.relaying} {'pair' if seen.relaying == 1 else 'pairs'}" if seen.relaying else ""
@@ -251,7 +251,7 @@ def _traffic(total: int, per_s: float | None, cap_per_s: int | None) -> str:
 
 
 def _costs(used: Resources) -> str:
-    """What the node takes of its machine; what is not known is left out."""
+    """Describe the resources that the node uses; unknown ones are left out."""
     parts = (
         "" if used.cpu is None else f"{used.cpu:.2f} cores",
         "" if used.threads is None else f"{used.threads} {'thread' if used.threads == 1 else 'threads'}",
@@ -295,7 +295,7 @@ def peer_table(peers: tuple[PeerStatus, ...], width: int) -> RenderableType:
 
 
 def _standing(peer: PeerStatus) -> list[str]:
-    """State and the time it still lasts, score, staleness, clipped share, contribution. `trusted` replaces the state."""
+    """Return state and the time it still lasts, score, staleness, clipped share, contribution. `trusted` replaces the state."""
     left = f" {show.age(peer.shut_out_s)}" if peer.shut_out_s is not None else ""
     shares = [show.MISSING if share is None else f"{share:.0%}" for share in (peer.staleness, peer.clipped)]
     state = "trusted" if peer.trusted else f"{peer.standing}{left}"

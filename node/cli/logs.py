@@ -83,7 +83,7 @@ class Reader:
                 file.close()
 
     def read(self) -> Iterator[Line]:
-        """All that are here and were not read yet, but for lines that are no event: the torn last one of a node that was killed.
+        """Yield all unread lines, except those that are no event, such as the torn last one of a killed node.
 
         Raises GossipError: a file is there and cannot be read.
         """
@@ -111,7 +111,7 @@ class Reader:
                     yield event
 
     def next_file(self) -> Path | None:
-        """The file after the one that was read to its end; None: there is none yet."""
+        """Return the file after the one that was read to its end; None: there is none yet."""
         ours, before, newest, older = map(_identity, (self._file, self._before, self._path, earlier(self._path)))
         if newest == ours:
             return None
@@ -132,7 +132,7 @@ class Reader:
 
 
 def _identity(file: IO[bytes] | Path | None) -> tuple[int, int] | None:
-    """Device and inode of an open file, or of a path if a file is there."""
+    """Return device and inode of an open file, or of a path if a file is there."""
     if file is None:
         return None
     try:
@@ -143,7 +143,7 @@ def _identity(file: IO[bytes] | Path | None) -> tuple[int, int] | None:
 
 
 def _event(line: bytes) -> Line:
-    """Empty for a line that is none."""
+    """Return the event of a line; empty for a line that is none."""
     try:
         return msgspec.json.decode(line, type=Line)
     except (msgspec.DecodeError, RecursionError):
@@ -151,7 +151,7 @@ def _event(line: bytes) -> Line:
 
 
 def _log_of(run_dir: Path) -> Path:
-    """Where the log is, or will be. Raises ConfigError: there is neither a log nor a node."""
+    """Return the path of the log, which need not exist yet. Raises ConfigError: there is neither a log nor a node."""
     path = run_dir / LOG_NAME
     if not os.access(path, os.F_OK):  # a log that was copied from elsewhere is read too
         RunDir.existing(run_dir)
@@ -187,7 +187,7 @@ def _printer(as_json: bool) -> Callable[[Line], None]:
 
 
 def _figure(value: object) -> str:
-    """Four digits that count, a dash for what is not known, lists without their brackets."""
+    """Format a value: four significant digits, a dash for what is not known, lists without their brackets."""
     match value:
         case None:
             return "–"

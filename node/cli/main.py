@@ -102,11 +102,11 @@ class LazyGroup(Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the table's order: the order in which a person needs them."""
+        """Return the names in the table's order, in which a person needs them."""
         return list(COMMANDS)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command named by `args[0]`; a former name says today's on standard error."""
+        """Return the command named by `args[0]`; for a former name, print today's on standard error."""
         if (today := FORMER.get(args[0])) is not None:
             if not ctx.resilient_parsing:
                 click.echo(f"starling: {args[0]} is called {today} now; the old name works in this release only", err=True)
@@ -123,20 +123,20 @@ class LazyGroup(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table, without importing what it names: the columns of all groups aligned."""
+        """Write the table of commands without importing them, the columns of all groups aligned."""
         widest = max(map(len, COMMANDS))
         for group, commands in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl([(name.ljust(widest), text) for name, (_, text) in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Where to begin, and what exit codes mean."""
+        """Write where to begin, and what exit codes mean."""
         write_examples(EXAMPLES, formatter)
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names by the table, without importing every command."""
+        """Complete names from the table, without importing every command."""
         from click.shell_completion import CompletionItem
 
         if incomplete.startswith("-"):
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _misused(error: click.ClickException) -> int:
-    """One line: what click objects to, and where the options are explained."""
+    """Print click's objection and where the options are explained, in one line -> exit code."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     objection = " ".join(error.format_message().split()).removesuffix(".")
     click.echo(f"starling: {objection}; see `{context.command_path if context else 'starling'} --help`", err=True)

@@ -124,7 +124,7 @@ def _decide(run_dir: Path, op: str, done: str, as_json: bool, **fields: object) 
 
 
 def seconds(text: str) -> float:
-    """A duration as a person writes it: 90s, 30m, 24h, 7d, 2w. Raises ConfigError: it is none, or longer than ten years."""
+    """Parse a duration as a person writes it: 90s, 30m, 24h, 7d, 2w. Raises ConfigError: it is none, or longer than ten years."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
     if match is None or match[2] not in UNITS_S:
         raise ConfigError(f"--for: must be a number and one of s, m, h, d, w, got {text!r}; try `--for 24h`")

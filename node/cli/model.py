@@ -62,7 +62,7 @@ def ask(prompt: str, tokens: int, temperature: float, seed: int, best: bool, run
 
 
 def _print(written: Written) -> None:
-    """The prompt and what follows it, lines kept; what would steer a terminal is replaced."""
+    """Print the prompt and its continuation with their line breaks; characters that control a terminal are replaced."""
     whole = written.prompt + written.text
     click.echo("".join(each if each.isprintable() or each in "\n\t" else "·" for each in whole))
 

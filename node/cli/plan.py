@@ -70,7 +70,7 @@ def plan(file: Path | None, manifest: Path | None, machines: Path | None, links:
 
 
 def _of_task(file: Path) -> Plan:
-    """This machine as the only one, with what its processor takes for a local step on one thread."""
+    """Return the plan of this machine alone, with the measured time of a local step on one thread."""
     import msgspec
 
     from starling.node.config import memory_estimate, presets, script

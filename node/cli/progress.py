@@ -27,10 +27,10 @@ CLOSE_S = 0.8  # for the terminal UI to restore the terminal
 
 
 class Display:
-    """Where progress is shown: here nowhere. A context manager that leaves the terminal as it was."""
+    """Progress display that shows nothing. A context manager that leaves the terminal as it was."""
 
     def __enter__(self) -> Self:
-        """Nothing is shown before the first `show`."""
+        """Show nothing before the first `show`."""
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -66,13 +66,13 @@ class Bar(Display):
         self._bar.stop()
 
     def show(self, fraction: float, line: str) -> None:
-        """Move the bar."""
+        """Move the bar to a fraction in [0, 1], with a line of text."""
         self._bar.start()
         self._bar.update(self._task, completed=fraction, description=line)
 
 
 def on_stderr(otherwise: type[Display] = Lines) -> Display:
-    """A bar if standard error is a terminal."""
+    """Return a bar if standard error is a terminal, else another display."""
     return Bar() if is_lively(sys.stderr) else otherwise()
 
 
@@ -85,7 +85,7 @@ class Terminal(Display):
         self._ui: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *raised: object) -> None:
-        """SIGINT, upon which the UI restores the terminal; a second one, as after a Ctrl-C, would stop it from doing so."""
+        """End the UI by SIGINT, upon which it restores the terminal; a second one, as after Ctrl-C, would prevent that."""
         if self._ui is not None:
             grace_s = CLOSE_S if KeyboardInterrupt in raised else 0.0
             for patience_s, end in ((grace_s, partial(self._ui.send_signal, signal.SIGINT)), (CLOSE_S, self._ui.kill)):
@@ -108,7 +108,7 @@ class Terminal(Display):
 
 @contextmanager
 def slow(what: str) -> Iterator[None]:
-    """Around work that may take longer than a second: a terminal then shows what it is, and for how long it has run."""
+    """Show on a terminal what is being done and for how long, if it takes longer than a second."""
     shown: list[Progress] = []
 
     def show() -> None:

@@ -61,7 +61,7 @@ NODE_OPTIONS = (
 
 
 def node_options(command: Callable[..., int]) -> Callable[..., int]:
-    """All of NODE_OPTIONS."""
+    """Add all of NODE_OPTIONS to a command."""
     return reduce(lambda made, option: option(made), reversed(NODE_OPTIONS), command)
 
 
@@ -233,7 +233,9 @@ def leave(run_dir: Path) -> None:
 
 
 def read_invite(given: str | None, file: Path | None = None) -> Invite:
-    """The invite on the command line, in standard input (-) or in a file. Raises ConfigError: not one of them, unreadable, or no invite."""
+    """Return the invite on the command line, in standard input (-) or in a file. Raises ConfigError: not exactly one, unreadable, or no
+    invite.
+    """
     from starling.node.admission import invite as invites
 
     return invites.decode("".join(_text_of_invite(given, file).split()).strip("<>\"'`"))
@@ -256,7 +258,7 @@ def _text_of_invite(given: str | None, file: Path | None) -> str:
 
 
 def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """`--set`s of node.toml, and all others: the two have no key in common."""
+    """Split `--set`s into those of node.toml and all others: the two have no key in common."""
     ours: dict[bool, list[str]] = {True: [], False: []}
     keys = {*NodeConfig.__struct_fields__, *NodeConfig.FORMER}
     for each in assignments:
@@ -281,7 +283,7 @@ def _configured(
     map_port: bool,
     stage: str | None,
 ) -> NodeConfig:
-    """`config` with the options' values; paths made absolute, so that `run` works from any directory."""
+    """Return `config` with the options' values; paths made absolute, so that `run` works from any directory."""
     from starling.node.config import toml
 
     plain = [] if device is None else [f"device={DEVICES.get(device, device)}"]
@@ -303,7 +305,7 @@ def _configured(
 
 
 def existing(option: str, path: str) -> Path:
-    """An existing file or folder that a person named, absolute. Raises ConfigError: it does not exist."""
+    """Return the absolute path of an existing file or folder that a person named. Raises ConfigError: it does not exist."""
     found = Path(path).expanduser().resolve()
     if not found.exists():
         raise ConfigError(f"{option}: {path!r} does not exist; look with `ls {typed(found.parent)}`")
@@ -311,7 +313,7 @@ def existing(option: str, path: str) -> Path:
 
 
 def _rate(option: str, text: str) -> int:
-    """Bytes a second. A number without a unit is refused: it could mean bytes, kilobytes or megabits."""
+    """Parse bytes per second. A number without a unit is refused: it could mean bytes, kilobytes or megabits."""
     from starling.node.config import toml
 
     number = text.strip()
@@ -325,7 +327,7 @@ def _rate(option: str, text: str) -> int:
 
 
 def _multiaddr(option: str, text: str) -> str:
-    """`text` if it looks like a multiaddr; libp2p checks the rest when it listens."""
+    """Return `text` if it looks like a multiaddr; libp2p checks the rest when it listens."""
     if text.startswith("/"):
         return text
     match = HOST_PORT.fullmatch(text.strip())
@@ -352,7 +354,7 @@ def _start(place: RunDir, *, until_stdin_closes: bool = False, on_listening: Cal
 
 
 def _listening(place: RunDir, swarm: str, addresses: tuple[str, ...]) -> dict[str, Any]:
-    """Fields of `documents.Joined`."""
+    """Return the fields of `documents.Joined`."""
     from starling.node.identity import Identity
 
     peer = Identity.load_or_create(place.key).peer_id
@@ -364,6 +366,6 @@ def _look(run_dir: Path) -> str:
 
 
 def _say_if_watched(text: str) -> None:
-    """On a terminal only: in a log the last line is the reason why a node ended."""
+    """Print a line on a terminal only: in a log the last line is the reason why a node ended."""
     if sys.stderr.isatty():
         say(text)

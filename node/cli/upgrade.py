@@ -44,7 +44,7 @@ def upgrade_check(path: Path, as_json: bool) -> int:
 
 
 def _runs(run_dir: Path) -> bool:
-    """Whether a node answers there, of whatever version."""
+    """Return whether a node of any version answers there."""
     try:
         control.connect(run_dir).close()
     except control.ControlError:
@@ -53,7 +53,7 @@ def _runs(run_dir: Path) -> bool:
 
 
 def _print(found: UpgradeCheck) -> None:
-    """What this version reads, a line for each check and one for what to do."""
+    """Print what this version reads, a line for each check and one for its remedy."""
     from rich.text import Text
 
     out = console()

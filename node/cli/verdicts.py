@@ -34,7 +34,7 @@ Kind = Literal["public", "private", "loopback", "link-local", "never"]
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One that torch can use; `free` is None where it could not be asked."""
+    """Facts of a GPU that torch can use; `free` is None where it could not be measured."""
 
     name: str
     total: int
@@ -42,7 +42,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Torch(msgspec.Struct, frozen=True):
-    """What torch says of itself, in a process of its own (`starling.node.engine.torch_probe`)."""
+    """Facts that torch reports in a separate process (`starling.node.engine.torch_probe`)."""
 
     version: str
     built_for: str = ""  # CUDA 12.8, ROCm 6.4; "": the processor, or Apple's GPU, alone
@@ -51,7 +51,7 @@ class Torch(msgspec.Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """Of a run directory, or the nearest folder above it that exists."""
+    """Facts of a run directory, or of the nearest existing folder above it."""
 
     error: str = ""  # why no file can be written there
     free: int = 0
@@ -77,15 +77,15 @@ class Dialled(NamedTuple):
 
 
 def versions(installed: Mapping[str, str | None]) -> Verdict:
-    """`installed`: package -> version, None if it is missing."""
+    """Judge the versions of packages. `installed`: package -> version, None if it is missing."""
     found = ", ".join(f"{name} {version or 'missing'}" for name, version in installed.items())
     missing = None in installed.values()
     return ("fail", found, "`pip install starling-swarm`") if missing else ("ok", found, "")
 
 
 def device(torch: Torch | str | None, wanted: str, *, driver: bool) -> Verdict:
-    """`torch`: its answer, the line with which its import failed, or None: no answer in time; `wanted`: `device` of the settings;
-    `driver`: NVIDIA's is here.
+    """Judge the device. `torch`: its facts, the line with which its import failed, or None: no answer in time; `wanted`: `device` of the
+    settings; `driver`: NVIDIA's is here.
     """
     if torch is None:
         return "unknown", f"torch did not start within {TORCH_S:.0f} s", "try again when the machine is less busy"
@@ -106,7 +106,7 @@ def device(torch: Torch | str | None, wanted: str, *, driver: bool) -> Verdict:
 
 
 def memory(available: int, taken: int) -> Verdict:
-    """`available` to a new program; `taken` by the node that runs here, 0 if none does."""
+    """Judge the bytes `available` to a new program; `taken` by the node that runs here, 0 if none does."""
     found = f"{show.size(available)} available" + (f", {show.size(taken)} taken by this node" if taken else "")
     todo = f"close other programs: the smallest node takes {show.size(NODE_BYTES)}"
     if available + taken >= EASY_BYTES:
@@ -115,7 +115,7 @@ def memory(available: int, taken: int) -> Verdict:
 
 
 def cores(count: int, load: float) -> Verdict:
-    """`count` that may be used; `load`: programs that compute, mean over a minute."""
+    """Judge the `count` of usable cores; `load`: programs that compute, mean over a minute."""
     found = f"{show.cores(count)}, load {load:.1f}"
     if load < BUSY * count:
         return "ok", found, ""
@@ -123,7 +123,7 @@ def cores(count: int, load: float) -> Verdict:
 
 
 def directory(path: str, place: Place) -> Verdict:
-    """Of the run directory, which need not exist yet."""
+    """Judge the run directory, which need not exist yet."""
     if place.error:
         return "fail", f"{path} cannot be written: {place.error}", "name another with `--dir`"
     found = f"{path} can be written, {show.size(place.free)} free"
@@ -133,7 +133,9 @@ def directory(path: str, place: Place) -> Verdict:
 
 
 def clock(now_at: float, place: Place, created_at: float = 0.0, ends_at: float | None = None) -> Verdict:
-    """`created_at`: of the swarm, 0 if not known; `ends_at`: of the invitation, None without one. No peer tells the time yet."""
+    """Judge the clock. `created_at`: of the swarm, 0 if not known; `ends_at`: of the invitation, None without one. No peer tells the time
+    yet.
+    """
     found, todo = _date(now_at), "set the clock: `timedatectl set-ntp true`"
     if now_at < created_at - CLOCK_S:
         return "fail", f"{found}, before the swarm was created ({_date(created_at)})", todo
@@ -145,7 +147,7 @@ def clock(now_at: float, place: Place, created_at: float = 0.0, ends_at: float |
 
 
 def port(bound: Sequence[Bound], listening: Sequence[str] | None) -> Verdict:
-    """`listening`: addresses of the running node; None if none runs, and `bound` says whether it could listen."""
+    """Judge the ports. `listening`: addresses of the running node; None if none runs, and `bound` says whether it could listen."""
     if listening is not None and not listening:
         return "unknown", "the running node does not say yet where it listens", "try again in a moment"
     if listening:
@@ -161,7 +163,9 @@ def port(bound: Sequence[Bound], listening: Sequence[str] | None) -> Verdict:
 
 
 def reachable(state: str, members: int, relays: Sequence[str] = ()) -> Verdict:
-    """`state`: `reachability` of the running node's status; `members`: others that it knows; `relays`: through which they reach it."""
+    """Judge how members reach this node. `state`: `reachability` of its status; `members`: others that it knows; `relays`: through which
+    they reach it.
+    """
     match state:
         case "reachable":
             return "ok", "members can dial this node", ""
@@ -176,7 +180,7 @@ def reachable(state: str, members: int, relays: Sequence[str] = ()) -> Verdict:
 
 
 def addresses(hosts: Mapping[str, Kind], listen: Sequence[str], announced: Sequence[str]) -> Verdict:
-    """`hosts`: addresses of this machine's interfaces, and their kinds; `listen`, `announced`: multiaddrs of the settings."""
+    """Judge the addresses. `hosts`: of this machine's interfaces, and their kinds; `listen`, `announced`: multiaddrs of the settings."""
     found = ", ".join(f"{host} ({kind})" for host, kind in hosts.items())
     if announced:
         return "ok", f"{found or 'none'}; announced are {', '.join(announced)}", ""
@@ -191,12 +195,12 @@ def addresses(hosts: Mapping[str, Kind], listen: Sequence[str], announced: Seque
 
 
 def _listeners(host: str) -> tuple[str, str]:
-    """How multiaddrs begin that listen on an address, among all of its version or alone."""
+    """Return the beginnings of multiaddrs that listen on a host: on all addresses of its version, or on it alone."""
     return ("/ip6/::/", f"/ip6/{host}/") if ":" in host else ("/ip4/0.0.0.0/", f"/ip4/{host}/")
 
 
 def buffers(send: int | None, receive: int | None) -> Verdict:
-    """The most that the system holds for one TCP connection, which is the most under way in a round trip; None: it does not say."""
+    """Judge the most bytes that the system buffers for one TCP connection, which bounds those in flight; None: not known."""
     if send is None or receive is None:
         return "unknown", "this system does not say how many bytes TCP may have under way", ""
     least = min(send, receive)
@@ -206,7 +210,7 @@ def buffers(send: int | None, receive: int | None) -> Verdict:
 
 
 def bootstraps(dialled: Sequence[Dialled], others: int, *, creator: bool) -> tuple[Verdict, ...]:
-    """A check for each address. One that fails is no failure where another answers, or the running node knows `others`.
+    """Return a check for each bootstrap address. One that fails is no failure where another answers, or the running node knows `others`.
 
     `creator`: of a swarm, who needs none; where it is false, no address means that there was no invite.
     """

@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def assignments(values: Mapping[str, object]) -> list[str]:
-    """`key=value` for each dotted key; keys whose value is None are left out."""
+    """Return `key=value` for each dotted key; keys whose value is None are left out."""
     return [f"{key}={as_toml(value)}" for key, value in values.items() if value is not None]
 
 
 def as_toml(value: object) -> str:
-    """A string, number, boolean, path, list or mapping as a TOML value."""
+    """Return a string, number, boolean, path, list or mapping as a TOML value."""
     match value:
         case Mapping():
             return "{" + ", ".join(f"{json.dumps(str(key))} = {as_toml(inner)}" for key, inner in value.items()) + "}"

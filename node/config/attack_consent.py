@@ -6,7 +6,7 @@ from starling.robust.attacks.catalogue import ATTACKS
 
 
 def check(config: NodeConfig) -> None:
-    """Whether the node may start with its keys about attacks.
+    """Check that the node may start with its keys about attacks.
 
     Raises ConfigError: an unknown attack, one without `attack_agreed`, or parameters of none.
     """
@@ -26,7 +26,7 @@ def check(config: NodeConfig) -> None:
 
 
 def warning(config: NodeConfig) -> str | None:
-    """First line of the status of a Byzantine node; None: it is honest."""
+    """Return the first line of the status of a Byzantine node; None: it is honest."""
     if not config.attack:
         return None
     return f"Byzantine on purpose: this node lies to its swarm (attack = {config.attack}); honest again without `attack` in node.toml"

@@ -13,12 +13,12 @@ from starling.node.config.schema import Manifest, NodeConfig
 
 
 def names_code(manifest: Manifest) -> list[str]:
-    """Keys whose part is a "module:Class", the task's aside: nothing is checked by what a task is."""
+    """Return the keys other than `task.kind` whose part is a "module:Class"."""
     return [key for key, name in names(manifest).items() if ":" in name and key != "task.kind"]
 
 
 def check(manifest: Manifest, config: NodeConfig) -> None:
-    """Whether the owner has agreed to all that a manifest wants of this machine.
+    """Check that the owner has agreed to all that a manifest does on this machine.
 
     Raises ConfigError: it names code or files, and the owner has not agreed.
     """
@@ -46,7 +46,7 @@ def find(config: Section, folder: str) -> None:
 
 
 def find_module(key: str, name: str, folder: str) -> None:
-    """`find` for one name, of which `key` is in the message."""
+    """Find one "module:Class", as `find` does; `key` is named in the error."""
     if ":" not in name:
         return
     top = name.partition(":")[0].split(".")[0]

@@ -19,12 +19,12 @@ STAGED = frozenset({"text", "digits"})
 
 
 def bad_crews(stages: int, share: float) -> float:
-    """Share of crews with a bad machine, of which there is this share."""
+    """Return the share of crews with a bad machine, if this share of machines is bad."""
     return 1.0 - math.pow(1.0 - share, stages)
 
 
 def tolerable(stages: int, share: float = 0.2) -> float:
-    """Share of bad machines with which no more than this share of crews is bad."""
+    """Return the largest share of bad machines with which no more than this share of crews is bad."""
     return 1.0 - math.pow(1.0 - share, 1.0 / stages)
 
 
@@ -99,7 +99,7 @@ def check_node(config: NodeConfig, manifest: Manifest) -> None:
 
 
 def ends(crew: CrewSection, parameters: Sequence[int], item_bytes: int = 4) -> tuple[int, ...]:
-    """Where each stage's blocks end, of blocks of so many parameters each. Raises ConfigError: no cut fits."""
+    """Return where each stage's blocks end, given the parameters of each block. Raises ConfigError: no cut fits."""
     if len(parameters) < crew.stages:
         raise ConfigError(f"crew.stages: must be <= {len(parameters)}, the blocks of the model, got {crew.stages}")
     each = HELD * item_bytes // 4

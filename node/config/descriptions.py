@@ -155,7 +155,7 @@ _CODEC = re.compile(r"(?P<base>[a-z]+\d*(?:_e\d+m\d+)?)(?P<nearest>_nearest)?(?:
 
 
 def codec(name: str) -> str:
-    """A quantizer: uncompressed, int4, int2 to the nearest in 3 steps."""
+    """Describe a quantizer: uncompressed, int4, int2 to the nearest in 3 steps."""
     match = _CODEC.fullmatch(name)
     if match is None:
         return name
@@ -166,7 +166,7 @@ def codec(name: str) -> str:
 
 
 def method(manifest: Manifest) -> str:
-    """One line: pairwise edge tracking over sticky edges, int4, 20 local steps a round."""
+    """Describe the method in one line: pairwise edge tracking over sticky edges, int4, 20 local steps a round."""
     mix, pace = manifest.mix, manifest.pace
     how = _called(MIX, "moments" if averages_memories(manifest) else mix.kind)
     if mix.kind == "gather":
@@ -181,7 +181,7 @@ def method(manifest: Manifest) -> str:
 
 
 def sections(manifest: Manifest) -> tuple[tuple[str, str], ...]:
-    """(name, words) of what all members agreed on, in the order in which a newcomer asks."""
+    """Return (name, description) of what all members agreed on, in the order in which a newcomer asks."""
     untried, open_to = ", ".join(maturity.experimental(manifest)), ", ".join(f"{key} = 0" for key in robustness.unprotected(manifest))
     return (
         ("learns", _learns(manifest)),

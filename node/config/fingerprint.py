@@ -16,8 +16,8 @@ from starling.node.config.schema import Manifest
 
 
 def sealed(manifest: Manifest, folder: str) -> Manifest:
-    """With the fingerprint of its task as it is on this machine (`starling.node.engine.fingerprint`), whatever it had before; a swarm of
-    scripts keeps what it has.
+    """Return the manifest with the fingerprint of its task on this machine (`starling.node.engine.fingerprint`), whatever it had before; a
+    swarm of scripts keeps its own.
 
     `folder`: where a "module:Class" is looked for after installed packages; "" without consent. Raises ConfigError: the task cannot be
     made here.

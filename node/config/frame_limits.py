@@ -26,7 +26,7 @@ def check(manifest: Manifest, dim: int | None = None) -> None:
 
 
 def objection(manifest: Manifest, dim: int) -> str:
-    """Why exchanges of vectors (dim,), dim >= 1, do not work, and what helps; "" where they do, or where nobody knows."""
+    """Return why exchanges of vectors (dim,), dim >= 1, do not work, and what helps; "" where they do, or where that is not known."""
     compress, facts = manifest.compress, MIXERS.facts(manifest.mix.kind)
     given = compress.params()
     parts = given.get("parts", 1) if compress.select == "fragment" and not facts.gathers else 1
@@ -47,7 +47,7 @@ def objection(manifest: Manifest, dim: int) -> str:
 
 
 def _longest(manifest: Manifest, dim: int, count: int | None) -> int:
-    """Bytes of the longer of the two messages of an exchange of `count` coordinates in a row, None: of those that the selector takes.
+    """Return the bytes of the longer message of an exchange of `count` consecutive coordinates, None: of those that the selector takes.
 
     Without headers; 0 where nobody knows.
     """
@@ -70,7 +70,7 @@ def _longest(manifest: Manifest, dim: int, count: int | None) -> int:
 
 
 def parameters(manifest: Manifest) -> int | None:
-    """Of what is shared of the model, where the task's keys say it or the creator's node wrote it down."""
+    """Return the number of shared parameters, from the task's keys or the created manifest; None: not known."""
     if manifest.mix.params().get("fragments", 1) > 1 or manifest.mix.personal or manifest.mix.turns:
         return None  # of which a share is exchanged
     if manifest.mix.kind == "seeds":
@@ -80,7 +80,7 @@ def parameters(manifest: Manifest) -> int | None:
 
 
 def written(manifest: Manifest) -> int | None:
-    """Parameters of a model that the creator's node wrote down, if all of them are trained; None: it did not, or some are frozen."""
+    """Return the number of parameters that the created manifest states, if all are trained; None: it states none, or some are frozen."""
     lines = [line.split(" ", 3) for line in manifest.task.fingerprint]
     lines = [words for words in lines if len(words) == 4]
     model, tensors = ([words for words in lines if (words[0] == "model") is is_model] for is_model in (True, False))

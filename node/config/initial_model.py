@@ -47,7 +47,7 @@ class Chunked:
 
 
 def is_digest(start: str) -> bool:
-    """Whether `task.start` is that of a created manifest: no path."""
+    """Return whether `task.start` is that of a created manifest, a digest and no path."""
     return _DIGEST.fullmatch(start) is not None
 
 
@@ -94,18 +94,18 @@ def _sealed_in_chunks(manifest: Manifest, config: NodeConfig) -> tuple[Manifest,
 
 
 def place(manifest: Manifest) -> str:
-    """Absolute path of the file that a manifest names, "" where it names none: for members of the creator's own machine."""
+    """Return the absolute path of the file that a manifest names, "" where it names none: for members on the creator's machine."""
     path = manifest.task.start
     return "" if is_digest(path) or chunked(path) else absolute(path)
 
 
 def absolute(path: str) -> str:
-    """So that a node finds it from whichever folder it is started; "" stays ""."""
+    """Return an absolute path, so that a node finds it from any folder; "" stays ""."""
     return str(Path(path).expanduser().resolve()) if path else ""
 
 
 def read(start: str, file: str) -> tuple[str, bytes]:
-    """The file that a swarm begins with -> its name for messages, its bytes. `start` is that of the task, not empty.
+    """Read the file that a swarm begins with -> its name for messages, its bytes. `start` is that of the task, not empty.
 
     `file` is `start` of the node's settings, in a swarm of scripts the one in the run directory; needed where that of the task is a digest.
     Raises ConfigError: there is none, it cannot be read, or it is another one.

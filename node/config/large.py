@@ -10,7 +10,7 @@ LARGE = 1 << 20  # parameters, beyond which memory is saved wherever it can be
 
 
 def sealed(manifest: Manifest) -> Manifest:
-    """With flows in bfloat16 where pet mixes more than `LARGE` parameters and `mix.flows` is left out.
+    """Return the manifest with flows in bfloat16 where pet mixes more than `LARGE` parameters and `mix.flows` is left out.
 
     It is written down, rather than left to each node, because both ends of an edge must round alike, also those of an earlier version.
     """

@@ -62,12 +62,12 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 
 def swarm_id(manifest: Manifest) -> str:
-    """The letter s and 32 letters and digits: BLAKE2b-160 of the canonical bytes, in base32."""
+    """Return the letter s and 32 letters and digits: BLAKE2b-160 of the canonical bytes, in base32."""
     return hash_of(to_bytes(manifest))
 
 
 def create(manifest: Manifest, creator: Identity, now_ms: int) -> Manifest:
-    """The manifest with creator, time (unix) and signature filled in. Raises ConfigError: `check` objects."""
+    """Return the manifest with creator, time (unix) and signature filled in. Raises ConfigError: `check` objects."""
     unsigned = msgspec.structs.replace(manifest, founder=creator.peer_id, founded_ms=now_ms, signature="")
     check(unsigned)
     signature = creator.sign(SIGN_DOMAIN + to_bytes(unsigned)).hex()
@@ -90,7 +90,7 @@ def verify(manifest: Manifest) -> None:
 
 
 def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
-    """A manifest received from a peer, that of the swarm id asked for.
+    """Return a manifest received from a peer, which must be that of the requested swarm id.
 
     Raises RemoteProtocolError: bytes with another hash, or not a signed manifest; ConfigError: the right bytes, but of another version, or
     `check` objects.
@@ -118,7 +118,7 @@ def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
 
 
 def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
-    """Rules between fields -> warnings, one line each: allowed, but perhaps not meant. Rules of one part are `check` of its class.
+    """Check rules between fields -> warnings, one line each: allowed, but perhaps not meant. Rules of one part are `check` of its class.
 
     `trusted`: the machine's owner agrees to import what "module:Class" names; else its rules are left to a later check. Raises ConfigError:
     it cannot work.
@@ -174,7 +174,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
 
 
 def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
-    """Whether mixing algorithm, overlay, pace and codecs agree, as far as facts of the catalogues say.
+    """Check that mixing algorithm, overlay, pace and codecs agree, by the facts in the catalogues.
 
     Raises ConfigError: they do not, and why.
     """
@@ -250,7 +250,7 @@ def ordered(plain: Any) -> Any:
 
 
 def _table(pairs: list[tuple[object, object]]) -> dict[str, object]:
-    """A table of a manifest. Raises ValueError for keys that are no text, as TOML and our own bytes never have them."""
+    """Return a table of a manifest. Raises ValueError: a key is no text, as TOML and our own bytes never have."""
     table = {key: value for key, value in pairs if isinstance(key, str)}
     if len(table) < len(pairs):
         raise ValueError("a key is no text, or there twice")
@@ -272,5 +272,5 @@ def check_shard(manifest: Manifest, shard: int) -> None:
 
 
 def shard_of(manifest: Manifest, shard: int, peer: str) -> int:
-    """The shard of built-in data that the node `peer` trains on: `shard` of its settings, where -1 derives it from the peer id."""
+    """Return the shard of built-in data that the node `peer` trains on: `shard` of its settings, where -1 derives it from the peer id."""
     return (shard if shard >= 0 else derive(0, "shard", peer)) % manifest.partition.shards

@@ -21,13 +21,13 @@ _EVALUATED = 256  # held-out samples at once
 
 
 def available(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Bytes of memory that this process may use: the machine's, or less in a container, or a unit or shell with a limit."""
+    """Return the bytes of memory that this process may use: the machine's, or less in a container, or a unit or shell with a limit."""
     total: int = min((psutil.virtual_memory().total, *_limits(cgroups, own), *_address_space()))
     return total
 
 
 def _address_space() -> Iterator[int]:
-    """What `ulimit -v` (LimitAS= of a unit) leaves to this process."""
+    """Yield the limit that `ulimit -v` (LimitAS= of a unit) sets for this process, if any."""
     most = platform.address_space()
     if most is not None:
         yield max(0, most - psutil.Process().memory_info().vms)
@@ -55,7 +55,7 @@ def check(manifest: Manifest, available: int, model_bytes: int | None = None) ->
 
 
 def _sizes(manifest: Manifest, model_bytes: int | None) -> tuple[int, int, int, int]:
-    """Bytes of the parameters, of what a sample keeps in training and in evaluation, and of what is always there; 0: nobody knows."""
+    """Return the bytes of the parameters, of what a sample needs in training and in evaluation, and of what is always held; 0: unknown."""
     task, size = manifest.task, sizes.of(manifest.task)
     if size is None:
         return model_bytes or 0, 0, 0, 0
@@ -64,7 +64,7 @@ def _sizes(manifest: Manifest, model_bytes: int | None) -> tuple[int, int, int, 
 
 
 def objection(manifest: Manifest, available: int, model_bytes: int | None = None) -> str:
-    """Why a task cannot be learned with so many bytes, and what can be done; "" if it can, or nobody knows.
+    """Return why a task cannot be learned with so many bytes, and what can be done; "" if it can, or if that is not known.
 
     `model_bytes`: of its parameters, once there is a model; before that only those of built-in tasks are known.
     """

@@ -34,14 +34,14 @@ def check(manifest: Manifest, config: NodeConfig, free: int) -> None:
 
 
 def here(config: NodeConfig, driver: Path = Path("/dev/nvidiactl")) -> int | None:
-    """Bytes that are free for a node on this machine's processor; None where it may train on a GPU, whose memory nobody knows yet."""
+    """Return the bytes free for a node on this machine's processor; None where it may train on a GPU, whose memory is not known yet."""
     if config.device == "cuda" or (config.device == "auto" and driver.exists()):
         return None
     return min(int(psutil.virtual_memory().available), memory.available())
 
 
 def objection(manifest: Manifest, numerics: NumericsSection, free: int) -> str:
-    """One line: what is expected is more than `free` bytes, and what helps; "" if it is not, or nobody knows."""
+    """Return one line if more than `free` bytes are expected, with what helps; "" if not, or if that is not known."""
     dim = parameters(manifest)
     if dim is None or manifest.crew.stages > 1:
         return ""
@@ -61,12 +61,14 @@ def objection(manifest: Manifest, numerics: NumericsSection, free: int) -> str:
 
 
 def expected(manifest: Manifest, numerics: NumericsSection, dim: int) -> int:
-    """Bytes of an engine at its peak, with a model of `dim` parameters."""
+    """Return the bytes of an engine at its peak, with a model of `dim` parameters."""
     return PROCESS + round(bytes_per_parameter(manifest, numerics, dim) * dim) + _batch(manifest, numerics)
 
 
 def parameters(manifest: Manifest) -> int | None:
-    """Of the whole model, where the task's keys say it or the creator's node wrote it down; of scripts' what its start holds."""
+    """Return the number of parameters of the whole model, from the task's keys, the created manifest or, for scripts, their initial model;
+    None: not known.
+    """
     if (built := sizes.of(manifest.task)) is not None:
         return built.parameters
     held = initial_model.sent(manifest)
@@ -74,7 +76,7 @@ def parameters(manifest: Manifest) -> int | None:
 
 
 def bytes_per_parameter(manifest: Manifest, numerics: NumericsSection, dim: int) -> float:
-    """At the peak of a round, of a model of `dim` parameters in float32."""
+    """Return the bytes per parameter at the peak of a round, for a model of `dim` parameters in float32."""
     kind, mix = manifest.optimizer.kind, manifest.mix
     moments = float(_MOMENTS.get(kind, 0))
     if kind == "sgd":
@@ -88,12 +90,12 @@ def bytes_per_parameter(manifest: Manifest, numerics: NumericsSection, dim: int)
 
 
 def of_flows(numbers: str, neighbours: int) -> float:
-    """Bytes a parameter of flows in such numbers and of their sum."""
+    """Return the bytes per parameter of flows stored in such numbers, and of their sum."""
     return SUM + 4.0 * PARTS[numbers] * neighbours
 
 
 def share(manifest: Manifest, dim: int) -> float:
-    """Of a vector of `dim` numbers that an exchange takes at the most."""
+    """Return the largest share of a vector of `dim` numbers that one exchange takes."""
     compress = manifest.compress
     if compress.select == BUDGET:
         return affordable(dim)
@@ -102,7 +104,7 @@ def share(manifest: Manifest, dim: int) -> float:
 
 
 def _batch(manifest: Manifest, numerics: NumericsSection) -> int:
-    """Bytes of what a batch's samples keep; 0 where nobody knows."""
+    """Return the bytes that a batch's samples keep; 0 where that is not known."""
     task, size = manifest.task, sizes.of(manifest.task)
     if size is None:
         return 0

@@ -16,8 +16,8 @@ _SOME = 64  # rounds that are looked at
 
 
 def overlay_of(manifest: Manifest, *, trusted: bool = True) -> Overlay:
-    """The overlay of a swarm; `trusted`: the machine's owner has agreed to import what "module:Class" names, as before anything of a swarm
-    runs.
+    """Return the overlay of a swarm; `trusted`: the machine's owner has agreed to import what "module:Class" names, which is asked before
+    anything of a swarm runs.
 
     Raises ConfigError: parameters that its kind does not take, or refuses.
     """
@@ -50,7 +50,7 @@ def inexact(manifest: Manifest) -> list[str]:
 
 
 def check_members(manifest: Manifest, n: int) -> None:
-    """Whether overlay and mixing algorithm stand n members: for those who know n before anything starts.
+    """Check that overlay and mixing algorithm support n members, for callers who know n before anything starts.
 
     Raises ConfigError: they do not, and why.
     """

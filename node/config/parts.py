@@ -96,11 +96,11 @@ class PartSection(Section, frozen=True, metaclass=_Calls):
         def __getattr__(self, name: str) -> Any: ...
 
     def __reduce__(self) -> Any:
-        """By the values, as the subclass has no name to import it by."""
+        """Pickle by the values, as the subclass has no name to import it by."""
         return _again, (self.BASE, msgspec.to_builtins(self))
 
     def params(self, key: str = "") -> dict[str, Any]:
-        """Keys of the part that `key` names (default: the kind), without those of the section."""
+        """Return the keys of the part that `key` names (default: the kind), without those of the section."""
         key = key or self.PARTS[0]
         keys = catalogue_of(self.BASE, key).keys_of(getattr(self, key))
         if keys is None:
@@ -110,7 +110,7 @@ class PartSection(Section, frozen=True, metaclass=_Calls):
         return {name: value for name, value in values if value is not msgspec.UNSET}
 
     def changed(self, **values: Any) -> Self:
-        """With other values. Where a part is replaced, keys that the new one does not take are dropped."""
+        """Return the section with other values. Where a part is replaced, keys that the new one does not take are dropped."""
         changed: Any = convert(merged(self, values), self.BASE, f"{self.SECTION}.")
         return cast("Self", changed)
 
@@ -123,7 +123,7 @@ def _again(base: type[PartSection], values: dict[str, Any]) -> PartSection:
 
 
 def names(config: Section) -> dict[str, str]:
-    """Key -> name of every part that a manifest, or a scenario, names."""
+    """Return key -> name of every part that a manifest, or a scenario, names."""
     chosen: dict[str, str] = {}
     for key in CATALOGUES:
         section, _, field = key.partition(".")
@@ -142,7 +142,7 @@ def check_together(config: Section) -> None:
 
 
 def typed(base: type[S], values: Mapping[str, Any], *, trusted: bool = False) -> type[S]:
-    """The subclass of a section for the parts that it names. Of parts that are not looked into every scalar is a key.
+    """Return the subclass of a section for the parts that it names. For parts that are not imported every scalar is accepted as a key.
 
     Keys that are missing have their defaults; `trusted`: look into all parts, whatever they import. Raises ConfigError: this machine does
     not have such a part; one line with the key, what is close and what there is.
@@ -168,7 +168,7 @@ def typed(base: type[S], values: Mapping[str, Any], *, trusted: bool = False) ->
 
 
 def catalogue_of(base: PartSection | type[PartSection], key: str) -> Catalogue[Any, Any]:
-    """The parts that a key of a section names."""
+    """Return the catalogue of parts that a key of a section names."""
     return KINDS[f"{base.SECTION}.{key}"]
 
 
@@ -191,8 +191,8 @@ def _subclass(base: type[PartSection], keys: tuple[Key, ...]) -> Any:
 
 
 def merged(section: PartSection, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a section after some were set. Where these name other parts, neither keys that the new ones do not take nor defaults
-    of the old ones stay.
+    """Return the values of a section after some were set. Where these name other parts, keys that the new ones do not take, and defaults of
+    the old ones, are dropped.
     """
     plain: dict[str, Any] = msgspec.to_builtins(section)
     base = section.BASE
@@ -204,7 +204,7 @@ def merged(section: PartSection, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: bool = False) -> S:
-    """Plain data to a section or whole settings, which stand at `where` for messages: "mix." or ""; `trusted` as in `typed`.
+    """Convert plain data to a section or whole settings, called `where` in messages: "mix." or ""; `trusted` as in `typed`.
 
     Raises ConfigError: names the key, its value, what is allowed and the next command.
     """
@@ -258,14 +258,14 @@ def _converted(plain: Mapping[str, Any], kind: type[S], where: str) -> S:
 
 @cache
 def fields_of(kind: type[msgspec.Struct]) -> Mapping[str, types.Field]:
-    """Keys of settings or of a section."""
+    """Return the keys of settings or of a section."""
     info = types.type_info(kind)
     assert isinstance(info, types.StructType)
     return MappingProxyType({field.name: field for field in info.fields})
 
 
 def _check_numbers(value: object, where: str) -> None:
-    """TOML has inf and nan, and no bound of a type keeps inf out; tomllib reads whole numbers of any length, msgpack does not."""
+    """Check numbers that no type bounds: TOML has inf and nan, and tomllib reads whole numbers of any length. Raises ConfigError."""
     match value:
         case dict():
             for name, child in value.items():
@@ -293,7 +293,7 @@ def _foreign(kind: type[PartSection], key: str, raw: Mapping[str, Any], where: s
 
 
 def unknown_key(where: str, key: str, fields: Mapping[str, types.Field]) -> ConfigError:
-    """A key that nothing takes."""
+    """Return the error for a key that nothing takes, with the closest ones."""
     similar = closest(key, fields)
     hint = f"did you mean {where}{similar}? " if similar else ""
     return ConfigError(f"{where}{plainly(key)}: no such key; {hint}choose one of {', '.join(fields)}; see {SHOW}")
@@ -315,7 +315,7 @@ def _wrong_value(raw: Mapping[str, Any], kind: type[msgspec.Struct], path: Seque
 
 
 def allowed(annotation: Any) -> str:
-    """What a key of this type takes, in words, as messages have it."""
+    """Describe the values that a key of this type takes, for messages."""
     return _allowed(types.type_info(annotation))
 
 
@@ -348,7 +348,7 @@ def _allowed(wanted: types.Type) -> str:
 
 
 def _bound(bound: float) -> str:
-    """As somebody would say it: 0.5, 1000, 2^62, 2^63 - 1."""
+    """Format a bound as a person would: 0.5, 1000, 2^62, 2^63 - 1."""
     for beyond in (0, 1):
         power = int(bound) + beyond
         if bound == int(bound) and power >= 2**40 and power.bit_count() == 1:
@@ -357,7 +357,7 @@ def _bound(bound: float) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a message, at most 80 characters."""
+    """Return a value for a message, at most 80 characters."""
     try:
         text = repr(value)
     except ValueError:  # Python does not write numbers of thousands of digits
@@ -366,5 +366,5 @@ def shown(value: object) -> str:
 
 
 def plainly(key: str) -> str:
-    """A key in a message: as it is if it is a name."""
+    """Return a key for a message: as it is if it is a name."""
     return key if key.isidentifier() and len(key) <= 64 else shown(key)

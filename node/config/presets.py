@@ -26,7 +26,7 @@ CUSTOM = "custom"
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a protective key may be.
+    """The allowed values of a protective key.
 
     Args:
         words: the bound, for people.
@@ -41,7 +41,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a preset.
+    """A key that a preset sets.
 
     Args:
         name: dotted, e.g. "overlay.k".
@@ -67,7 +67,7 @@ def _between(least: float, most: float, where: tuple[str, Scalar] | None = None)
 
 
 def shown(value: object) -> str:
-    """For people: names as they are, other text in quotes and without what a terminal obeys."""
+    """Format a value for people: names as they are, other text in quotes and without terminal controls."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -111,7 +111,7 @@ PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
 
 
 def load(kind: type[S], file: Path | None = None, assignments: Sequence[str] = ()) -> S:
-    """Settings from a TOML file and `--set`, with those of a preset, if either names one, for all that neither gives.
+    """Load settings from a TOML file and `--set`; a preset named by either fills in what neither gives.
 
     `kind`: `Manifest`, or other settings with a key `preset`; a `file` of None is nothing but defaults; "preset=open" is an assignment.
     Raises ConfigError: unreadable, not TOML, a wrong key or value.
@@ -125,19 +125,19 @@ def load(kind: type[S], file: Path | None = None, assignments: Sequence[str] = (
 
 
 def _named(raw: Mapping[str, Any], assignments: Sequence[str] = ()) -> str:
-    """The preset that a file or, before it, `--set` names, not checked; "custom" for none."""
+    """Return the preset that `--set` or else the file names, not checked; "custom" for none."""
     given = [text.strip().strip("\"'") for key, _, text in (each.partition("=") for each in assignments) if key.strip() == "preset"]
     chosen = given[-1] if given else raw.get("preset", CUSTOM)
     return chosen if isinstance(chosen, str) else CUSTOM
 
 
 def asked(preset: str | None, assignments: Sequence[str]) -> tuple[str, ...]:
-    """`--preset` and `--set` as assignments for `load`."""
+    """Return `--preset` and `--set` as assignments for `load`."""
     return (*(() if preset is None else (f"preset={preset}",)), *assignments)
 
 
 def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str, Any]:
-    """Plain settings with values of a preset, or of "custom", which has none, for keys of `kind` that are not there.
+    """Return plain settings with missing keys of `kind` taken from a preset; "custom" has none.
 
     `raw` is not necessarily valid, and not changed.
     """
@@ -158,7 +158,7 @@ def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str
 
 
 def check(chosen: Any) -> None:
-    """Whether settings, a `Manifest` or others with its keys, keep the promise of the preset they name, as far as they have its keys.
+    """Check that settings, a `Manifest` or others with its keys, keep the promise of the preset they name, as far as they have its keys.
 
     Raises ConfigError: a key that protects is set less strictly than the preset allows.
     """

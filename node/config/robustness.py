@@ -16,7 +16,7 @@ _MOST_K = 32
 
 
 def check(manifest: Manifest, *, trusted: bool = False) -> None:
-    """Whether pulling, the rule and the fraction of Byzantine members agree; `trusted` as in `Catalogue.load`.
+    """Check that pulling, the rule and the fraction of Byzantine members agree; `trusted` as in `Catalogue.load`.
 
     Raises ConfigError: they do not, and why.
     """
@@ -61,7 +61,7 @@ def unprotected(manifest: Manifest) -> tuple[str, ...]:
 
 
 def warnings(manifest: Manifest) -> list[str]:
-    """What is allowed among members that trust each other."""
+    """Return warnings of settings that are safe only among members that trust each other."""
     mix, admission = manifest.mix, manifest.admission
     if mix.kind == "gather":
         if manifest.preset == "open" and admission.kind == "open" and admission.memory_kib < _EXPENSIVE_KIB:
@@ -74,7 +74,7 @@ def warnings(manifest: Manifest) -> list[str]:
 
 
 def check_rule(manifest: Manifest, k: int) -> None:
-    """Whether the rule tolerates `byzantine_fraction`, and the f it is set for, where a node receives k models a round.
+    """Check that the rule tolerates `byzantine_fraction`, and the f it is set for, where a node receives k models a round.
 
     Raises ConfigError: it does not, and what to try.
     """
@@ -95,7 +95,7 @@ def _objection(manifest: Manifest, k: int) -> str:
 
 
 def _changes(manifest: Manifest, k: int) -> Iterator[tuple[str, Manifest, int]]:
-    """Changes of one key, and what they make of the manifest and of k; the one to be preferred comes first."""
+    """Yield changes of one key with the resulting manifest and k, the preferred one first."""
     robust = manifest.robust
     for f in reversed(range(_MOST_K if "f" in robust.__struct_fields__ else 0)):
         yield f"robust.f={f}", _with(manifest, f=f), k

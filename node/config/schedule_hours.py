@@ -10,7 +10,7 @@ _RANGE = re.compile(r"(\d{1,2}):([0-5]\d)\s*-\s*(\d{1,2}):([0-5]\d)", re.ASCII)
 
 
 def parse(text: str) -> tuple[tuple[int, int], ...]:
-    """Ranges "22:00-07:00, 12:00-13:30" as (begin, end), minutes of the day in [0, 1440]; "" has none.
+    """Parse ranges "22:00-07:00, 12:00-13:30" as (begin, end), minutes of the day in [0, 1440]; "" has none.
 
     Raises ConfigError: not of that form.
     """
@@ -30,7 +30,7 @@ def _range(part: str, text: str) -> tuple[int, int]:
 
 
 def inside(ranges: Collection[tuple[int, int]], minute: int) -> bool:
-    """Whether a minute of the day, [0, 1440), is in one of the ranges, which do not hold their end and may go past midnight.
+    """Return whether a minute of the day, [0, 1440), is in one of the ranges, which exclude their end and may go past midnight.
 
     Without ranges every minute is.
     """

@@ -36,7 +36,7 @@ _RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmg]i?)?(?P<what>bit|
 
 
 def load(path: Path, kind: type[S]) -> S:
-    """The settings in a TOML file. Raises ConfigError: unreadable, not TOML, or a wrong key or value."""
+    """Load the settings in a TOML file. Raises ConfigError: unreadable, not TOML, or a wrong key or value."""
     raw = read(path)
     try:
         return convert(raw, kind)
@@ -45,7 +45,7 @@ def load(path: Path, kind: type[S]) -> S:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What stands in a TOML file, keys and values unchecked. Raises ConfigError: unreadable, or not TOML."""
+    """Read a TOML file, keys and values unchecked. Raises ConfigError: unreadable, or not TOML."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE_BYTES + 1)
@@ -76,7 +76,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def to_toml(config: Section) -> str:
-    """Settings as TOML, defaults included; keys without a value are left out."""
+    """Return settings as TOML, defaults included; keys without a value are left out."""
     return tomli_w.dumps(_without_null(msgspec.to_builtins(config)))
 
 
@@ -87,14 +87,15 @@ def _without_null(plain: Any) -> Any:
 
 
 def render(config: Section) -> str:
-    """All settings as TOML, each with its meaning: what `starling config show` prints."""
+    """Return all settings as TOML, each with its meaning, as `starling config show` prints them."""
     lines: list[str] = []
     _render(config, "", lines)
     return "\n".join(lines).strip() + "\n"
 
 
 def apply_set(config: S, assignments: Sequence[str]) -> S:
-    """Settings with some keys replaced, as `--set` does it; where a kind is replaced, keys that the new one does not take are dropped.
+    """Return settings with some keys replaced, as `--set` does it; where a kind is replaced, keys that the new one does not take are
+    dropped.
 
     Assignments are `path=value`, the path dotted. One that names a section sets the section's `kind`. Values are TOML, or else plain text:
     `pace.rounds=50`, `mix=dsgd`, `task.model=cnn`. Raises ConfigError: not of that form, an unknown key, or a wrong value.
@@ -124,7 +125,7 @@ def apply_set(config: S, assignments: Sequence[str]) -> S:
 
 
 def parse_rate(text: str) -> int:
-    """Bytes per second in what a person writes: "10mbit", "2.5MB/s", "800k", "65536"; "0" and "none" are 0, no cap.
+    """Parse bytes per second as a person writes them: "10mbit", "2.5MB/s", "800k", "65536"; "0" and "none" are 0, no cap.
 
     A bare k, m or g counts bytes; ki, mi, gi are powers of two.
 
@@ -173,7 +174,7 @@ def _assign(raw: dict[str, Any], kind: type[msgspec.Struct], path: Sequence[str]
 
 
 def _value(text: str, wanted: types.Type) -> object:
-    """TOML where it is TOML, else the text itself; where text is wanted only quotes make TOML of it."""
+    """Parse TOML where it is TOML, else return the text itself; where text is wanted only quotes make it TOML."""
     if isinstance(wanted, types.StrType | types.LiteralType) and not text.startswith(('"', "'")):
         number = isinstance(wanted, types.LiteralType) and isinstance(wanted.values[0], int) and text.isdecimal()
         return int(text) if number else text
@@ -187,7 +188,7 @@ def _value(text: str, wanted: types.Type) -> object:
 
 
 def _render(config: Section, prefix: str, lines: list[str]) -> None:
-    """Values first, then sections: TOML has no way back out of a table. Keys without a value are comments."""
+    """Append values first, then sections: TOML has no way back out of a table. Keys without a value become comments."""
     documented = meanings(type(config))
     plain = msgspec.to_builtins(config)
     inner = {key: getattr(config, key) for key in plain if isinstance(getattr(config, key), Section)}
@@ -208,7 +209,7 @@ def _render(config: Section, prefix: str, lines: list[str]) -> None:
 
 @cache
 def meanings(kind: type[msgspec.Struct]) -> Mapping[str, tuple[str, ...]]:
-    """Meaning of each key: the string below the field, which only the source keeps, and of a part's key the entry in its docstring."""
+    """Return the meaning of each key: the string below the field, read from the source, or for a part's key the entry in its docstring."""
     if issubclass(kind, PartSection) and "BASE" in kind.__dict__:
         own = {key.name: tuple(textwrap.wrap(key.meaning, 120)) for key in kind.KEYS}
         return {**meanings(kind.BASE), **own}

@@ -16,13 +16,13 @@ MOST = 4.0
 
 
 def weight(manifest: Manifest, samples: int) -> float:
-    """Of a node with so many training samples; 1 where the manifest asks for none."""
+    """Return the weight of a node with so many training samples; 1 where the manifest asks for none."""
     typical = manifest.mix.typical_samples
     return 1.0 if typical is None else min(MOST, max(LEAST, samples / typical))
 
 
 def capped(manifest: Manifest, samples: int) -> str:
-    """What a person is told about a node whose weight meets a bound; "" where it does not."""
+    """Return a note on a node whose weight meets a bound; "" where it does not."""
     counts, typical = weight(manifest, samples), manifest.mix.typical_samples
     if typical is None or counts == samples / typical:
         return ""

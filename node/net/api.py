@@ -54,7 +54,7 @@ class Traffic:
 
 
 class Network(Protocol):
-    """One node's connections to its peers."""
+    """Connections of one node to its peers."""
 
     @property
     def peer_id(self) -> str:
@@ -62,7 +62,7 @@ class Network(Protocol):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Multiaddrs with /p2p/ID under which others may dial us."""
+        """Return multiaddrs with /p2p/ID under which others may dial us."""
 
     @property
     def announced(self) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class Network(Protocol):
 
     @property
     def local(self) -> tuple[str, ...]:
-        """Multiaddrs with /p2p/ID of this machine's interfaces, where we listen; none if this network has no ports."""
+        """Return multiaddrs with /p2p/ID of this machine's interfaces, where we listen; none if this network has no ports."""
 
     @property
     def port(self) -> int | None:
@@ -82,19 +82,19 @@ class Network(Protocol):
 
     @property
     def callers(self) -> tuple[str, ...]:
-        """Peers of which a connection is open that they opened."""
+        """Return peers that have opened a connection to us."""
 
     @property
     def relays(self) -> tuple[str, ...]:
-        """Peers through which others reach us, as they cannot dial us."""
+        """Return peers through which others reach us, as they cannot dial us."""
 
     @property
     def relayed(self) -> tuple[str, ...]:
-        """Addresses, through relays, at which others reach us."""
+        """Return addresses, through relays, at which others reach us."""
 
     @property
     def circuits(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of peers between which this node relays."""
+        """Return pairs of peers between which this node relays."""
 
     def way(self, peer: str) -> Way | None:
         """Return how this node is connected to a peer; None: it is not."""
@@ -103,7 +103,9 @@ class Network(Protocol):
         """Return the relay through which we are connected to a peer; "" for none."""
 
     def found(self, *, hidden: bool, host: str) -> None:
-        """Others cannot dial us, so only relays are announced; or they reach us at this host, "" for none that we did not know."""
+        """Announce only relays, as others cannot dial us (`hidden`); or announce this host, at which they reach us, "" for none that is
+        new.
+        """
 
     async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
         """Dial the host of a peer's connection at a port and hang up. -> the host, "" without a connection; and whether it is that peer"""
@@ -120,19 +122,19 @@ class Network(Protocol):
         """Return the public address prefix of a peer's newest direct connection; "" for a private address, None without one."""
 
     def inbound(self, lane: Lane) -> trio.abc.ReceiveChannel[Inbound]:
-        """Frames of one lane. Bounded (`limits.inbox_frames` per peer, see `node.net.inbox`): what is dropped is counted."""
+        """Return the frames of one lane. Bounded (`limits.inbox_frames` per peer, see `node.net.inbox`): dropped ones are counted."""
 
     def receives(self, peer: str) -> bool:
         """Tell if part of a frame of `peer` has arrived, and the rest is on its way."""
 
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
-        """Opened and closed connections. Bounded: when full the oldest events are dropped."""
+        """Return opened and closed connections. Bounded: when full the oldest events are dropped."""
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
-        """Remember where a peer can be dialled (replaces what was known; invalid addresses are ignored)."""
+        """Store where a peer can be dialled, in place of what was known; invalid addresses are ignored."""
 
     def leased(self, outside: tuple[str, int] | None) -> None:
-        """The router leads this host and port to us, or does so no more."""
+        """Announce the host and port that the router forwards to us; None: it does so no more."""
 
     def also_at(self, address: str) -> None:
         """Add an address of a peer on the local network, which is dialled in addition to those that it announces."""
@@ -156,7 +158,7 @@ class Network(Protocol):
         """
 
     async def send(self, peer: str, lane: Lane, frame: bytes) -> None:
-        """Hand over one frame, dialling if needed. Returning does not mean that it arrived.
+        """Queue one frame, dialling if needed. Returning does not mean that it arrived.
 
         The caller sets the deadline. A cancelled send loses at most this frame and those behind it on the lane.
         Raises PeerUnreachable if no known address answers, or the connection broke.

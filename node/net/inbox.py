@@ -65,7 +65,7 @@ class Inbox(trio.abc.ReceiveChannel[Inbound]):
         return inbound
 
     def close(self) -> None:
-        """Stop receiving."""
+        """Stop receiving frames."""
         self._closed = True
         self._readers.unpark_all()
 
@@ -92,7 +92,7 @@ class Inboxes:
         return self._inboxes[lane]
 
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
-        """Opened and closed connections. When full the oldest is dropped, since the newest describe the present."""
+        """Return opened and closed connections. When full the oldest is dropped, since the newest describe the present."""
         return self._events
 
     def announce(self, event: Connected | Disconnected) -> None:

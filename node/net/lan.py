@@ -89,7 +89,7 @@ class Lan:
         self._names, self._to_ask = trio.open_memory_channel[str](MAX_WAITING)
 
     async def serve(self) -> None:
-        """Until cancelled; nothing for a node that has no private address, as one for loopback alone."""
+        """Announce and search until cancelled; do nothing on a node without a private address, such as one on loopback alone."""
         while not told(self._addresses()):  # noqa: ASYNC110 - rare, and no event says it
             await trio.sleep(POLL_S)
         try:
@@ -121,7 +121,7 @@ class Lan:
         from zeroconf import ServiceBrowser, ServiceStateChange  # noqa: PLC0415
 
         def changed(name: str, state_change: ServiceStateChange, **_others: object) -> None:
-            """In zeroconf's thread."""
+            """Queue a found name; called in zeroconf's thread."""
             if state_change is not ServiceStateChange.Removed:
                 token.run_sync_soon(self._queue, name)
 
@@ -140,7 +140,7 @@ class Lan:
                 self._found(address)
 
     async def _announce(self, zeroconf: Zeroconf) -> None:
-        """Again when this node's addresses change."""
+        """Announce this node's addresses, and again when they change."""
         before: tuple[Endpoint, ...] = ()
         info: ServiceInfo | None = None
         while True:

@@ -36,12 +36,12 @@ class Pacer:
 
     @property
     def piece_bytes(self) -> int:
-        """Bytes to pass at once; small under a small cap, so that streams share it evenly."""
+        """Return how many bytes to send at once; few under a small cap, so that streams share it evenly."""
         smallest, largest = self._PIECE_BYTES
         return largest if self._bucket is None else int(min(largest, max(smallest, self._bucket.burst)))
 
     def change(self, bytes_per_s: float) -> None:
-        """Another cap from now on, also for bytes that are waiting."""
+        """Set another cap from now on, also for bytes that are waiting."""
         if bytes_per_s <= 0:
             self._bucket = None
         elif self._bucket is None:

@@ -35,7 +35,7 @@ class _Connection:
 
 
 class MemoryHub:
-    """All peers of a simulated network and the connections between them.
+    """A simulated network: its peers and the connections between them.
 
     For each frame the first of the rules (src, dst, now) -> Deliver | Drop | None that says something decides, else a delay of 0.5 to 1.5
     ms by the seed. The list may be changed at any time, and so may `origins`, public prefixes of peers.

@@ -26,7 +26,7 @@ def address_of(peer: str) -> str:
 
 
 class MemoryNetwork(Inboxes):
-    """One peer's place on a hub; satisfies `starling.node.net.api.Network`. Made by `MemoryHub.join`."""
+    """One peer's access to a hub; satisfies `starling.node.net.api.Network`. Made by `MemoryHub.join`."""
 
     def __init__(self, hub: MemoryHub, peer_id: str, limits: LimitsSection) -> None:
         super().__init__(peer_id, limits.inbox_frames)
@@ -46,23 +46,20 @@ class MemoryNetwork(Inboxes):
     """There are no ports, and everybody can be dialled."""
 
     def way(self, peer: str) -> Way | None:
-        """Never through a relay."""
+        """Return how a peer is connected; never through a relay."""
         return "direct" if self._hub.connected(self.peer_id, peer) else None
 
-    def leased(self, outside: tuple[str, int] | None) -> None:
-        """Do nothing."""
+    def leased(self, outside: tuple[str, int] | None) -> None: ...
 
-    def also_at(self, address: str) -> None:
-        """Do nothing."""
+    def also_at(self, address: str) -> None: ...
 
     def relay_of(self, _peer: str) -> str:
         return ""
 
-    def found(self, *, hidden: bool, host: str) -> None:
-        """Do nothing."""
+    def found(self, *, hidden: bool, host: str) -> None: ...
 
     async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
-        """Never: there are no ports."""
+        """Fail: there are no ports."""
         await trio.lowlevel.checkpoint()
         return "", False
 
@@ -79,18 +76,18 @@ class MemoryNetwork(Inboxes):
         return self._hub.origins.get(peer, "") if self._hub.connected(self.peer_id, peer) else None
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
-        """A peer can be dialled if one of the addresses is its memory address."""
+        """Note that a peer can be dialled if one of the addresses is its memory address."""
         if address_of(peer) in addresses:
             self._known.add(peer)
         else:
             self._known.discard(peer)
 
     def receives(self, _peer: str) -> bool:
-        """Never: frames arrive whole."""
+        """Return False: frames arrive whole."""
         return False
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
-        """Ignored: frames are not assembled here."""
+        """Do nothing: frames are not assembled here."""
 
     def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
         """Send and receive at most so many bytes a second from now on; 0 is no cap."""

@@ -35,10 +35,10 @@ class Router(Protocol):
     words: str  # for people
 
     async def lead(self, outside: int, port: int) -> Lease | None:
-        """Lead a port of its own, `outside` or another that is free, to `port` of this node; or renew that."""
+        """Forward a port of the router, `outside` or another that is free, to `port` of this node; or renew that."""
 
     async def give_back(self, outside: int, port: int) -> None:
-        """End the lease."""
+        """End the forwarding of a port."""
 
 
 def _routers() -> tuple[Router, ...]:
@@ -62,7 +62,7 @@ class PortLease:
     _told: str = ""
 
     async def serve(self) -> None:
-        """Until cancelled; then the port is given back."""
+        """Keep a port forwarded until cancelled; then release it."""
         routers, held, giver, inside = self.make(), None, None, 0
         try:
             while True:

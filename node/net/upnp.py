@@ -31,10 +31,10 @@ class Device(Protocol):
         """Return the outside address."""
 
     def addportmapping(self, port: int, protocol: str, host: str, own_port: int, name: str, remote: str, lease_s: int, /) -> bool:
-        """Lead a port to a host."""
+        """Forward a port to a host."""
 
     def deleteportmapping(self, port: int, protocol: str, /) -> bool:
-        """End a port mapping."""
+        """Stop forwarding a port."""
 
 
 def _device() -> Device:
@@ -53,7 +53,7 @@ class Upnp:
     _found: Device | None = None
 
     async def lead(self, outside: int, port: int) -> Lease | None:
-        """Map a port by the router used before, else one that is discovered: a given port, else the next free one."""
+        """Forward a port by the router used before, else one that is discovered: a given port, else the next free one."""
         return await in_thread(partial(self._lead, outside, port))
 
     async def give_back(self, outside: int, port: int) -> None:

@@ -25,7 +25,7 @@ class Correction(Protocol):
         """
 
     def stepped(self) -> None:
-        """A local step is over, of which each coordinate was taken at most once by each optimiser's step."""
+        """Note that a local step is over, in which each coordinate was taken at most once by each optimiser's step."""
 
 
 class Nowhere:
@@ -36,5 +36,4 @@ class Nowhere:
     def take(self, gradient: Tensor, start: int) -> None:
         """Leave the gradient unchanged."""
 
-    def stepped(self) -> None:
-        """Do nothing."""
+    def stepped(self) -> None: ...

@@ -116,7 +116,8 @@ def _heeded(line: str, chosen: Sequence[str]) -> Sequence[str]:
 
 
 def go_on(folder: Path, given: Mapping[str, Any], own: Sequence[str]) -> None:
-    """Prepare the directory of a node that was created before, with the settings `own`, and say which of `given` its swarm has otherwise.
+    """Prepare the directory of a node that was created before, with the settings `own`; report those of `given` that its swarm has
+    otherwise.
 
     Raises ConfigError: a wrong key or value.
     """

@@ -79,13 +79,12 @@ class Handover(Protocol):
 
 
 class Replacing:
-    """Satisfies `Handover`."""
+    """Hands over parameters and memories as they are, and replaces them. Satisfies `Handover`."""
 
     def __init__(self, exchanged: Exchanged) -> None:
         self._exchanged = exchanged
 
     def begin(self, grant: messages.Grant, *, parameters: bool) -> None:
-        """Replace the values."""
         exchanged = self._exchanged
         if parameters:
             exchanged.replace(grant)
@@ -98,7 +97,6 @@ class Replacing:
         return self._exchanged.report()
 
     def take(self, grant: messages.Grant, steps: int) -> None:
-        """Replace the values."""
         self.begin(grant, parameters=True)
 
 
@@ -112,7 +110,6 @@ class Moving:
         self._reported = Borne()
 
     def begin(self, grant: messages.Grant, *, parameters: bool) -> None:
-        """Replace the values."""
         if parameters:
             self._exchanged.replace(grant)
         self._correct(grant, Borne(*grant.known) if grant.known else Borne())

@@ -40,7 +40,7 @@ _OVER = messages.Grant(0, 0, 0.0, finished=True)
 
 
 class Member:
-    """One script, connected to the engine of the node in a folder.
+    """A script that is connected to the engine of the node in a folder.
 
     Attributes:
         measuring: evaluates.
@@ -165,7 +165,7 @@ class Member:
         return rounds > 0 and self._ahead == 1 and grant.round + 1 >= rounds
 
     def _give(self, grant: messages.Grant) -> None:
-        """Hand over the steps that were done since the last time. Raises ConfigError: the model cannot be given."""
+        """Hand over the steps done since the last time. Raises ConfigError: the model cannot be given."""
         self._parameters.check_same()
         self._parameters.check_trained()
         report = self._handover.give()
@@ -227,7 +227,7 @@ class Member:
             self._kept.write(grant.keep)
 
     def _reconnect(self) -> None:
-        """Meet the node's next engine, which goes on from its checkpoint. Raises GossipError: the node failed."""
+        """Connect to the node's next engine, which continues from its checkpoint. Raises GossipError: the node failed."""
         say("the node's engine was lost; training goes on from its checkpoint")
         self.client = self._connected()
         self._exchanged.vectors, self._anew = self.client.vectors, True

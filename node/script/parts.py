@@ -20,7 +20,7 @@ from starling.node.script.state_copies import Copies
 
 
 class Life(Protocol):
-    """Whether the node of a script runs."""
+    """Reports whether the node of a script runs."""
 
     def check(self) -> None:
         """Raises GossipError: it has failed, or is not there."""

@@ -17,7 +17,7 @@ _NAME = "script-{}.state"
 
 
 class ScriptState:
-    """State of the objects given by name."""
+    """State of the objects given by name, stored next to the node's checkpoint."""
 
     def __init__(self, folder: Path, objects: Mapping[str, Any] | None) -> None:
         """Raises ConfigError: one has no state."""
@@ -27,7 +27,7 @@ class ScriptState:
                 raise ConfigError(f"state: {name!r} must have state_dict and load_state_dict, got a {type(each).__name__}")
 
     def write(self, round: int) -> None:
-        """Write the state of now, for a node that resumes in `round`, and delete those of before the last. Raises OSError."""
+        """Write the current state, for a node that resumes in `round`; only the two newest are kept. Raises OSError."""
         if not self._objects:
             return
         path = self._folder / _NAME.format(round)

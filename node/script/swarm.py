@@ -231,7 +231,7 @@ class Swarm:
         return self._member.step(loss)
 
     def correct(self, optimizer: Optimizer | None = None) -> None:
-        """Correct gradients before the step of an optimizer without hooks; None: of all."""
+        """Correct gradients before the step of an optimizer without hooks; None: those of all optimizers."""
         self._member.hooks.correct(optimizer)
 
     def corrected(self, optimizer: Optimizer | None = None) -> None:

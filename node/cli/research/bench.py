@@ -267,7 +267,9 @@ def overlap(
 def measure(
     what: str, kind: type[T], names: Sequence[str], dims: Sequence[int], usual: int, repeat: int, *arguments: object
 ) -> tuple[T, ...]:
-    """Cases of `starling.kernels.{what}`, each in a child process, as the command line never imports torch; `usual` is an example of d."""
+    """Measure cases of `starling.kernels.{what}`, each in a child process, as the command line never imports torch; `usual` is an example
+    of d.
+    """
     from starling.node.cli.progress import Display, on_stderr
 
     for d in dims:
@@ -285,7 +287,7 @@ def measure(
 
 
 def _child(case: str, kind: type[T], what: str, *arguments: object) -> T:
-    """What `python -m starling.kernels.{what}` measures; `case` is named if it fails."""
+    """Return what `python -m starling.kernels.{what}` measures; `case` is named if it fails."""
     import msgspec
 
     words = [sys.executable, "-m", f"starling.kernels.{what}", *map(str, arguments)]
@@ -300,7 +302,7 @@ def _child(case: str, kind: type[T], what: str, *arguments: object) -> T:
 
 
 def _links(host: str, port: int, wanted: Sequence[tuple[int, str]], seconds: float, rate: float) -> tuple[LinkCase, ...]:
-    """The fastest repetition of each of the (bytes, transport) that are wanted, in the order of their first one."""
+    """Return the fastest repetition of each wanted (bytes, transport), in the order of their first one."""
     from starling.kernels.schema import LinkCase
     from starling.node.cli.progress import Display, on_stderr
 
@@ -315,7 +317,7 @@ def _links(host: str, port: int, wanted: Sequence[tuple[int, str]], seconds: flo
 
 @contextmanager
 def _receiver(host: str, port: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A receiving process and its port, until the block ends."""
+    """Yield a receiving process and its port until the block ends."""
     words = [sys.executable, "-m", "starling.kernels.link", "receive", host, str(port)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -111,7 +111,7 @@ def never_worse(
 
 
 def _print(cases: Sequence[NeverWorseCase], *, as_json: bool) -> None:
-    """JSON, or a row for each cell and how many are worse."""
+    """Print JSON, or a row for each cell and how many are worse."""
     from starling.node.cli.documents import NeverWorse
 
     if as_json:

@@ -19,7 +19,7 @@ FLOOR = 1e-33  # of a squared deviation in double precision; a logarithm has no 
 
 
 def chords(n: int, edges: Iterable[tuple[int, int]]) -> str:
-    """1 … MOST_DRAWN members around a circle, rank 0 on top and on clockwise, and a line for each edge, a pair of ranks.
+    """Draw 1 … MOST_DRAWN members around a circle, rank 0 on top and on clockwise, and a line for each edge, a pair of ranks.
 
     At most LINES lines of at most COLUMNS characters.
     """
@@ -40,7 +40,8 @@ def chords(n: int, edges: Iterable[tuple[int, int]]) -> str:
 
 
 def curves(series: Mapping[str, Sequence[float]], lowest: float) -> str:
-    """Values >= 0 from round 0 on, all equally long, on a logarithmic scale from 1 down to `lowest`, where what is below is drawn.
+    """Draw values >= 0 from round 0 on, all equally long, on a logarithmic scale from 1 down to `lowest`, which also stands for lower
+    values.
 
     One letter a curve: a the first, b the second, … Lines of at most 80 characters, the last with the rounds.
     """

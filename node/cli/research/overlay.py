@@ -148,7 +148,7 @@ def sampling(n: int, bad: int, k: int, rounds: int, as_json: bool) -> None:
 
 
 def _overlay(kind: str, n: int, k: int, seed: int, parameters: dict[str, Any]) -> Overlay:
-    """The overlay of n members; ConfigError if there is none, or it has too many edges."""
+    """Return the overlay of n members. Raises ConfigError: there is none, or it has too many edges."""
     from starling.gossip.overlay.catalogue import check
     from starling.gossip.overlay.catalogue import overlay as build
 
@@ -161,7 +161,7 @@ def _overlay(kind: str, n: int, k: int, seed: int, parameters: dict[str, Any]) -
 
 
 def _parameters(kind: str, assignments: tuple[str, ...]) -> dict[str, Any]:
-    """Keys of the overlay section that `--set` gives, with their values."""
+    """Return the keys of the overlay section that `--set` gives, with their values."""
     from starling.node.config import toml
     from starling.node.config.schema import Manifest, OverlaySection
 
@@ -171,7 +171,7 @@ def _parameters(kind: str, assignments: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _measures(part: Overlay, n: int, round: int) -> dict[str, Any]:
-    """Fields of `OverlayFacts`; None where there is no such measure, or n is too large for it."""
+    """Return fields of `OverlayFacts`; None where there is no such measure, or n is too large for it."""
     from starling.gossip.overlay import measure
     from starling.node.cli.documents import Degree
 
@@ -200,7 +200,7 @@ def _measures(part: Overlay, n: int, round: int) -> dict[str, Any]:
 
 
 def _chi(part: Overlay, n: int, count: int) -> tuple[float, float] | None:
-    """χ1 and χ2 in rounds, from how often pairs meet in `count` rounds; None where not all are connected."""
+    """Return χ1 and χ2 in rounds, from how often pairs meet in `count` rounds; None where not all are connected."""
     from starling.gossip.overlay import measure
 
     met = [each.dense() for each in measure.sequence(part, n, count)]

@@ -116,7 +116,7 @@ def simulate(
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where results go; None: nowhere. `x` and `group` are of the plot, `group` of what is aggregated too."""
+    """Paths of the results; None: not written. `x` and `group` are of the plot, `group` of what is aggregated too."""
 
     csv: Path | None
     aggregate: Path | None
@@ -148,7 +148,7 @@ class Files:
 
 
 def _run(cells: Sequence[Cell], executor: Executor, display: Display) -> tuple[Sweep, KeyboardInterrupt | GossipError | None]:
-    """All runs, and what ended them before their time."""
+    """Do all runs -> their results, and the error that ended them early, if any."""
     from starling.node.simulate.runs import Sweep
 
     under_way = Sweep(cells, executor, display.show)
@@ -168,7 +168,7 @@ def _save(option: str, path: Path, text: str) -> None:
 
 
 def _print(runs: Runs, *, as_json: bool) -> None:
-    """JSON, or a block for each run and a table with the last line of all."""
+    """Print JSON, or a block for each run and a table with the last line of all."""
     if as_json:
         click.echo(runs.to_json())
         return
@@ -184,7 +184,7 @@ def _print(runs: Runs, *, as_json: bool) -> None:
 
 
 def _block(run: Finished, target: float) -> Iterator[Table | Text]:
-    """Evaluations of one run, then its counts and what is remarkable."""
+    """Yield the evaluations of one run, then its counts and warnings."""
     from rich.text import Text
 
     from starling.node.simulate.sweep import title
@@ -220,7 +220,7 @@ def _block(run: Finished, target: float) -> Iterator[Table | Text]:
 
 
 def _comparison(finished: Sequence[Finished]) -> Table:
-    """The last line of each run, side by side."""
+    """Return the last line of each run, side by side."""
     from starling.node.status import format as show
 
     keys = list(dict.fromkeys(key for run in finished for key in run.labels))
@@ -241,5 +241,5 @@ def _comparison(finished: Sequence[Finished]) -> Table:
 
 
 def _figure(value: float | None) -> str:
-    """Four significant digits: errors go through many orders of magnitude."""
+    """Format four significant digits: errors span many orders of magnitude."""
     return "–" if value is None else f"{value:.4g}"

@@ -54,7 +54,8 @@ def at(host: str, port: int, peer: str = "") -> Endpoint:
 
 
 def reachable(listening: Iterable[tuple[str, int]], peer: str, hosts: Sequence[str]) -> list[Endpoint]:
-    """Endpoints of `peer`, us, from (host, port) of bound sockets; unspecified hosts become those of `hosts` of their version.
+    """Return endpoints of this node, `peer`, from (host, port) of bound sockets; unspecified hosts become those of `hosts` of their
+    version.
 
     Loopback stands for an unspecified host only where nothing else is left.
     """
@@ -71,7 +72,7 @@ def reachable(listening: Iterable[tuple[str, int]], peer: str, hosts: Sequence[s
 
 
 def interfaces() -> list[str]:
-    """Addresses of this machine's interfaces, sorted, but loopback and those that have a meaning on one link only."""
+    """Return the addresses of this machine's interfaces, sorted, without loopback and link-local ones."""
     kinds = (socket.AF_INET, socket.AF_INET6)
     every = [each.address for name in psutil.net_if_addrs().values() for each in name if each.family in kinds]
     hosts = [ipaddress.ip_address(each) for each in every if "%" not in each]

@@ -37,7 +37,7 @@ class Announcing:
     known: tuple[Endpoint, ...] = field(default=())
 
     def poll(self, hosts: Sequence[str]) -> bool:
-        """Interfaces have these addresses now -> whether `known` changed. While there are none the last ones stay."""
+        """Take the interfaces' current addresses -> whether `known` changed. While there are none the last ones stay."""
         if not hosts and self.hosts:
             return False
         self.hosts, before = tuple(hosts), self.known
@@ -50,7 +50,7 @@ class Announcing:
 
     @property
     def told(self) -> tuple[Endpoint, ...]:
-        """Addresses for the membership record."""
+        """Return the addresses for the membership record."""
         public_only = self.met_public and not self.configured
         every = self.relayed if self.hidden else self.known
         return tuple(each for each in every if not (public_only and _is_private(each)))[:MAX_ADDRESSES]

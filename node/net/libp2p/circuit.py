@@ -109,7 +109,7 @@ class CircuitStream(trio.abc.AsyncResource):
         self._stream, self._received = stream, received
 
     async def receive_some(self, _max_bytes: int | None = None, /) -> bytes | memoryview:
-        """Received bytes, b"" at the end. Raises BrokenResourceError: the circuit is over."""
+        """Return received bytes, b"" at the end. Raises BrokenResourceError: the circuit is over."""
         if self._received:
             received, self._received = self._received, b""
             return received
@@ -126,6 +126,5 @@ class CircuitStream(trio.abc.AsyncResource):
             raise trio.BrokenResourceError from error
 
     async def aclose(self) -> None:
-        """End the circuit."""
         self._stream.reset()
         await trio.lowlevel.checkpoint()

@@ -111,7 +111,7 @@ class Connection:
 
     @property
     def streams(self) -> int:
-        """Number of streams that are not over."""
+        """Return the number of open streams."""
         return len(self._streams)
 
     @property

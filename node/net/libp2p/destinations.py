@@ -58,7 +58,7 @@ def is_met(endpoint: Endpoint, met_at: str) -> bool:
 
 
 def own_kinds(announced: Iterable[Endpoint], bound: Iterable[Endpoint]) -> frozenset[Kind]:
-    """Kinds of a node's own addresses: of those it announces, and where these are names, of those it is bound to."""
+    """Return the kinds of a node's own addresses: of those it announces, and where these are names, of those it is bound to."""
     announced = tuple(announced)
     hosts = [each.host for each in announced if not is_name(each)]
     hosts += [each.host for each in bound] if any(map(is_name, announced)) else []

@@ -38,7 +38,7 @@ class AcceptRate:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks remembered."""
+        """Return the number of address blocks with a token bucket."""
         return len(self._buckets)
 
     def allowed(self, block: str, now: float) -> bool:
@@ -66,7 +66,7 @@ class Handshakes(Generic[Handle]):
         return victim
 
     def end(self, handle: Handle) -> None:
-        """A handshake has ended."""
+        """Note that a handshake has ended."""
         self._under_way.pop(handle, None)
 
 

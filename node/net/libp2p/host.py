@@ -65,7 +65,6 @@ class Libp2pNetwork(Inboxes):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Multiaddrs with /p2p/ID under which others may dial us."""
         return self._own.known
 
     @property
@@ -74,12 +73,10 @@ class Libp2pNetwork(Inboxes):
 
     @property
     def local(self) -> tuple[str, ...]:
-        """Multiaddrs with /p2p/ID of this machine's interfaces, where we listen."""
         return self._own.local
 
     @property
     def relayed(self) -> tuple[str, ...]:
-        """Addresses, through relays, at which others reach us."""
         return self._own.relayed
 
     @property
@@ -100,17 +97,14 @@ class Libp2pNetwork(Inboxes):
 
     @property
     def callers(self) -> tuple[str, ...]:
-        """Peers of which a connection is open that they opened."""
         return self.links.callers
 
     @property
     def relays(self) -> tuple[str, ...]:
-        """Peers through which others reach us."""
         return self._relayed.relays
 
     @property
     def circuits(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of peers between which this node relays."""
         return tuple((it.source, it.target) for it in self._relay.slots.circuits)
 
     def way(self, peer: str) -> Way | None:

@@ -66,7 +66,7 @@ async def seen_at(relay: Connection | None) -> tuple[Locals, tuple[Endpoint, ...
 
 
 def own_ipv6() -> str:
-    """This machine's public IPv6 address, from which it would send to others; "" if it has none. Nothing is sent."""
+    """Return this machine's public IPv6 address, from which it would send to others; "" if it has none. Nothing is sent."""
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
             probe.connect((ANYWHERE, 9))

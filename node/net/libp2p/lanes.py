@@ -37,7 +37,7 @@ class FrameTooLong(Exception):
 
 
 def lane_ids(spoken: Mapping[str, Range] = versions.LANES) -> dict[str, Lane]:
-    """Protocol ids of all versions that are spoken, and the lane of each."""
+    """Return the protocol ids of all versions spoken, with the lane of each."""
     ranges = cast("Mapping[Lane, Range]", spoken)
     return {each: lane for lane, known in ranges.items() for each in versions.ids(lane, known)}
 

@@ -77,7 +77,7 @@ class Links:
 
     @property
     def callers(self) -> tuple[str, ...]:
-        """Peers of which a connection is open that they opened."""
+        """Return peers that have opened a connection to us."""
         return tuple(
             each.info.peer
             for each in self.connections()
@@ -249,7 +249,7 @@ class Links:
 
     @contextmanager
     def _contained(self, peer: str) -> Iterator[None]:
-        """A bug that one peer can trigger ends that peer's connection, not the node."""
+        """Close one peer's connection on any error: a bug that a peer can trigger must not end the node."""
         try:
             yield
         except HandshakeFailed:

@@ -66,14 +66,14 @@ class Carrier(Protocol):
     """A socket, or what stands in its place: see `trio.SocketStream`."""
 
     async def receive_some(self, max_bytes: int | None = None, /) -> bytes | memoryview:
-        """Received bytes; b"" at the end."""
+        """Return received bytes; b"" at the end."""
 
     async def send_all(self, data: bytes | memoryview, /) -> None:
         """Send all of these bytes; the buffer may change afterwards."""
 
 
 class _Cipher:
-    """One direction of a session after its handshake (Noise 5.1, ChaChaPoly: the nonce counts records, 32 zero bits before it)."""
+    """Cipher of one direction of a session after its handshake (Noise 5.1, ChaChaPoly; the nonce counts records after 32 zero bits)."""
 
     def __init__(self, state: CipherState) -> None:
         self._key = ChaCha20Poly1305(state.k)
@@ -112,15 +112,15 @@ class Channel:
 
     @property
     def buffered(self) -> int:
-        """Bytes of a record that is not whole, less than MAX_RECORD_BYTES + 2."""
+        """Return the bytes of an incomplete record, fewer than MAX_RECORD_BYTES + 2."""
         return len(self._buffer)
 
     async def read(self) -> bytes:
-        """Received bytes, at least one; b"" at the end; ChannelBroken as `records`."""
+        """Return received bytes, at least one; b"" at the end; ChannelBroken as `records`."""
         return b"".join(await self.records(READ_BYTES))
 
     async def records(self, limit: int) -> list[bytes]:
-        """Records received in at most `limit` bytes, at least one and none of them empty; [] at the end.
+        """Return the records received in at most `limit` bytes, at least one and none of them empty; [] at the end.
 
         Raises ChannelBroken: the connection broke, or a record is forged.
         """
@@ -145,7 +145,7 @@ class Channel:
                 raise ChannelBroken("connection reset") from error
 
     def _seal(self, pieces: Sequence[bytes | bytearray | memoryview]) -> Iterator[memoryview]:
-        """Some records of these bytes after the other, each time in the same buffer."""
+        """Yield encrypted records of these bytes, a few at a time, each time in the same buffer."""
         total = sum(map(len, pieces))
         most = min(total, MAX_PLAIN_BYTES)
         records = min(-(-total // MAX_PLAIN_BYTES), RECORDS_AT_ONCE)

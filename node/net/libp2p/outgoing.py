@@ -12,7 +12,7 @@ class Outgoing:
     _pieces: deque[bytearray | memoryview] = field(default_factory=deque)
 
     def add(self, data: memoryview) -> None:
-        """Queue data."""
+        """Queue data to be sent."""
         self._pieces.append(data)
         self.size += len(data)
 

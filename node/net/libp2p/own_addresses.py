@@ -38,7 +38,7 @@ class OwnAddresses:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Multiaddrs with /p2p/ID under which others may dial us."""
+        """Return multiaddrs with /p2p/ID under which others may dial us."""
         return tuple(map(str, self._announcing.known))
 
     @property
@@ -47,12 +47,12 @@ class OwnAddresses:
 
     @property
     def local(self) -> tuple[str, ...]:
-        """Multiaddrs with /p2p/ID of this machine's interfaces, where we listen."""
+        """Return multiaddrs with /p2p/ID of this machine's interfaces, where we listen."""
         return tuple(map(str, self._bound))
 
     @property
     def relayed(self) -> tuple[str, ...]:
-        """Addresses, through relays, at which others reach us."""
+        """Return addresses, through relays, at which others reach us."""
         return tuple(map(str, self._announcing.relayed)) if self._announcing.hidden else ()
 
     async def watch(self) -> None:

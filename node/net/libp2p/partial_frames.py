@@ -45,7 +45,7 @@ class PartialFrames:
 
     @property
     def streams(self) -> int:
-        """Number of streams that are read."""
+        """Return the number of streams that are read."""
         return len(self._assemblies)
 
     def begin(self, stream: Stream, known: Callable[[], bool]) -> Assembly:
@@ -59,7 +59,7 @@ class PartialFrames:
         return any(each.frame.filled and each.stream.connection.info.peer == peer for each in self._assemblies)
 
     def extend(self, assembly: Assembly, data: memoryview) -> None:
-        """Add bytes to a frame."""
+        """Add received bytes to a frame."""
         if not assembly.frame.filled:
             assembly.strange = not assembly.known()
         assembly.frame.add(data)
@@ -68,7 +68,7 @@ class PartialFrames:
 
     @contextmanager
     def paused(self, assembly: Assembly) -> Iterator[None]:
-        """While a stream is not read, count its whole window. Raises StreamBroken: that was too much, or the peer reset it."""
+        """Count a stream's whole window while it is not read. Raises StreamBroken: that was too much, or the peer reset it."""
         assembly.paused = assembly.stream.window
         self._count(assembly, assembly.paused)
         self._limit()

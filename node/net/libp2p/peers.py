@@ -23,7 +23,7 @@ DROPPED_PER_S = 250.0  # frames beyond the rate that are dropped and counted; a 
 
 @dataclass(slots=True)
 class PeerState:
-    """State of one peer."""
+    """Addresses, connections and failures of one peer."""
 
     bucket: TokenBucket  # frames that it may send
     dropped: TokenBucket = field(default_factory=lambda: TokenBucket(DROPPED_PER_S, 4 * DROPPED_PER_S))
@@ -57,7 +57,7 @@ class PeerState:
         return now >= self.through_relay_at
 
     def went_through_relay(self, *, reached: bool, now: float) -> None:
-        """A dial through a relay ended: after one that failed the next is 2, 4, 8 … seconds later."""
+        """Note that a dial through a relay ended: after one that failed the next is 2, 4, 8 … seconds later."""
         self.relay_failures = 0 if reached else self.relay_failures + 1
         self.through_relay_at = -inf if reached else now + min(2.0 ** min(self.relay_failures, 10), MAX_REDIAL_DELAY_S)
 
@@ -107,7 +107,7 @@ class PeerTable:
 
 
 def dialable(peer: str | None, known: Sequence[str]) -> Iterator[Endpoint]:
-    """Endpoints of the multiaddrs `known` that are valid, have a port and name no other peer; `peer` None: any."""
+    """Yield endpoints of the multiaddrs `known` that are valid, have a port and name no other peer; `peer` None: any."""
     for address in known:
         try:
             endpoint = addresses.parse(address)

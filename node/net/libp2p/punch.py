@@ -37,7 +37,7 @@ class SayConnect:
 
 @dataclass(frozen=True, slots=True)
 class SaySync:
-    """Send SYNC."""
+    """Command: send SYNC to the other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ Command = SayConnect | SaySync | ConnectTo
 
 @dataclass(slots=True)
 class Punch:
-    """One attempt, of one end; what the two methods return is to be done in that order, [] ends the attempt."""
+    """State machine of one end of one attempt; the methods return commands to carry out in order, [] ends the attempt."""
 
     opens: bool
     state: State = "idle"
@@ -69,7 +69,7 @@ class Punch:
         return [SayConnect()]
 
     def connect(self, addresses: Sequence[str], now: float) -> list[Command]:
-        """Receive CONNECT."""
+        """Process a received CONNECT."""
         self._addresses = tuple(addresses)[:MAX_ADDRESSES]
         if not self._addresses:
             return self._end()
@@ -83,7 +83,7 @@ class Punch:
         return self._end()
 
     def sync(self, now: float) -> list[Command]:
-        """Receive SYNC."""
+        """Process a received SYNC."""
         if self.opens or self.state != "answered":
             return self._end()
         self.state = "connecting"
@@ -105,11 +105,11 @@ class Pairs:
         return now >= self._failed.get(peer, (0, now))[1]
 
     def failures(self, peer: str) -> int:
-        """Attempts that failed in a row."""
+        """Return how many attempts with a peer failed in a row."""
         return self._failed.get(peer, (0, 0.0))[0]
 
     def failed(self, peer: str, now: float) -> None:
-        """An attempt came to nothing."""
+        """Note that an attempt with a peer failed."""
         times = self.failures(peer) + 1
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
         keep(self._failed, peer, (times, now + pause_s), MAX_REMEMBERED)
@@ -119,5 +119,5 @@ class Pairs:
         self._failed.pop(peer, None)
 
     def moved(self) -> None:
-        """Our addresses changed: all may be tried."""
+        """Allow new attempts with all peers: this node's addresses changed."""
         self._failed.clear()

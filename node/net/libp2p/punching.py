@@ -57,7 +57,7 @@ class Punching:
                 await trio.sleep(POLL_S)
 
     async def serve_punch(self, stream: Stream, conversation: Conversation) -> None:
-        """The other end of a connection through a relay wants a direct one. Raises HandshakeFailed, StreamBroken."""
+        """Answer the other end of a relayed connection, which wants a direct one. Raises HandshakeFailed, StreamBroken."""
         info = stream.connection.info
         if not info.relay or self._links.direct(info.peer) is not None:
             raise HandshakeFailed("there is a direct connection")
@@ -76,7 +76,7 @@ class Punching:
         await self._connect(commands, info, local)
 
     def _to_open(self) -> list[Connection]:
-        """Connections through a relay that others opened, whose peers are worth an attempt now."""
+        """Return relayed connections that others opened, whose peers are worth an attempt now."""
         now = trio.current_time()
         found = {}
         for each in self._links.connections():

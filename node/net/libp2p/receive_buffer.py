@@ -10,7 +10,7 @@ RESERVED_BYTES = 1 << 20  # at first; then twice the size so far
 
 
 class ReceiveBuffer:
-    """Memory for `wanted` bytes, >= 0, of which `filled` have come."""
+    """Receives `wanted` >= 0 bytes, of which `filled` have come, in memory that grows with them."""
 
     __slots__ = ("_memory", "filled", "wanted")
 
@@ -20,11 +20,11 @@ class ReceiveBuffer:
 
     @property
     def missing(self) -> int:
-        """Bytes that are to come."""
+        """Return how many bytes are still to come."""
         return self.wanted - self.filled
 
     def add(self, data: memoryview) -> None:
-        """At most `missing` bytes more."""
+        """Append received data, at most `missing` bytes."""
         begin, end = self.filled, self.filled + len(data)
         if end > len(self._memory):
             memory = _reserved(min(self.wanted, max(end, 2 * len(self._memory))))

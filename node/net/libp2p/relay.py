@@ -65,7 +65,7 @@ class Relay:
             await self._say(stream, Status.UNEXPECTED_MESSAGE)
 
     def lost(self, peer: str) -> None:
-        """A peer's last direct connection is gone."""
+        """Note that a peer's last direct connection is closed."""
         self.slots.lost(peer)
         self._sweep()
 
@@ -111,7 +111,7 @@ class Relay:
                 each.reset()
 
     async def _ask(self, circuit: Circuit) -> tuple[Stream, bytes] | None:
-        """A stream to the target that takes the circuit, and what came on it; None if it does not."""
+        """Open a stream to the target -> the stream, and what came on it; None if the target refuses the circuit."""
         connection = self._links.direct(circuit.target)
         if connection is None:
             return None

@@ -38,7 +38,7 @@ Mode = Literal["off", "control", "small"]
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Limits of a relay."""
+    """Limits of what a relay carries for others."""
 
     circuit_bytes: int  # both ways together
     circuit_s: float
@@ -99,11 +99,11 @@ class RelaySlots:
 
     @property
     def buckets(self) -> int:
-        """Token buckets of peers with a reservation or a circuit."""
+        """Return the number of token buckets of peers with a reservation or a circuit."""
         return len(self._knocks) + len(self._paces)
 
     def holders(self, now: float) -> tuple[str, ...]:
-        """Peers with a reservation, sorted."""
+        """Return the peers with a reservation, sorted."""
         self._expire(now)
         return tuple(sorted(self._reserved))
 
@@ -173,7 +173,7 @@ class RelaySlots:
         return circuit.number in self._circuits
 
     def passed(self, circuit: Circuit, amount: int, now: float) -> float | None:
-        """So many bytes came. -> seconds to wait before they are passed on; None: the circuit is over, and they are not"""
+        """Account for received bytes -> seconds to wait before they are forwarded; None: the circuit is over, and they are dropped."""
         if not self.is_open(circuit) or now >= circuit.ends_at or amount > circuit.left:
             self.end(circuit)
             return None
@@ -183,7 +183,7 @@ class RelaySlots:
         return max(each.borrow(amount, now) for each in buckets)
 
     def end(self, circuit: Circuit) -> None:
-        """One end, or the time, is over; twice is once."""
+        """Release a circuit that is over; a second call does nothing."""
         if self._circuits.pop(circuit.number, None) is None:
             return
         self._places.leave(circuit.number)
@@ -197,7 +197,7 @@ class RelaySlots:
                 self._paces.pop(peer, None)
 
     def lost(self, peer: str) -> None:
-        """A peer's last connection is gone: its reservation is free, and its circuits are over."""
+        """Release the reservation and the circuits of a peer whose last connection is closed."""
         self._release(peer)
         for it in self.circuits:
             if peer in (it.source, it.target):

@@ -59,7 +59,7 @@ class Relayed:
 
     @property
     def relays(self) -> tuple[str, ...]:
-        """Peers at which we have a reservation."""
+        """Return peers at which we have a reservation."""
         return self._reservations.held(trio.current_time())
 
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -76,7 +76,7 @@ class Relayed:
         return tuple(dict.fromkeys(each for each in turns if len(str(each)) <= MAX_BYTES))
 
     def lost(self, peer: str) -> None:
-        """The last direct connection to a peer is gone."""
+        """Note that the last direct connection to a peer is closed."""
         self._reservations.lost(peer)
         self._tell()
 
@@ -93,7 +93,7 @@ class Relayed:
                 await trio.sleep(POLL_S)
 
     async def serve_stop(self, stream: Stream, conversation: Conversation) -> None:
-        """A relay brings a circuit: serve the connection in it. Raises HandshakeFailed, StreamBroken."""
+        """Serve the connection in a circuit that a relay opened to us. Raises HandshakeFailed, StreamBroken."""
         relay = stream.connection.info.peer
         with trio.fail_after(ASK_S):
             message = await read_message(conversation, StopMessage)
@@ -127,7 +127,7 @@ class Relayed:
             raise
 
     def _candidates(self) -> list[str]:
-        """Peers that we dialled: others can dial them too, perhaps. In an order of our own, so that not all ask the same first."""
+        """Return peers that we dialled, which others can perhaps dial too; in random order, so that not all nodes ask the same one."""
         dialled = {
             each.info.peer
             for each in self._links.connections()

@@ -27,11 +27,11 @@ class Reservations:
     _asking: set[str] = field(default_factory=set)
 
     def held(self, now: float) -> tuple[str, ...]:
-        """Relays with a reservation, the oldest first."""
+        """Return relays with a reservation, the oldest first."""
         return tuple(relay for relay, (_, ends_at) in self._held.items() if now < ends_at)
 
     def ask(self, candidates: Sequence[str], now: float) -> tuple[str, ...]:
-        """Peers to ask now, which counts as begun; `candidates`: peers that may be relays and have a connection, the best first."""
+        """Return the peers to ask now, and note that they are asked; `candidates`: connected peers that may be relays, the best first."""
         for relay in [each for each, (_, ends_at) in self._held.items() if ends_at <= now]:
             del self._held[relay]
         chosen = [
@@ -50,7 +50,7 @@ class Reservations:
         return tuple(chosen)
 
     def granted(self, relay: str, lasts_s: float, now: float) -> None:
-        """A relay gave a reservation, or renewed it."""
+        """Note that a relay gave or renewed a reservation."""
         self._asking.discard(relay)
         self._refused.pop(relay, None)
         lasts_s = min(max(lasts_s, LEAST_S), MOST_S)
@@ -64,7 +64,7 @@ class Reservations:
         keep(self._refused, relay, (times, now + pause_s), MAX_REFUSED)
 
     def lost(self, relay: str) -> None:
-        """The connection to a relay is gone, and with it the reservation."""
+        """Delete the reservation at a relay whose connection is closed."""
         self._held.pop(relay, None)
 
     def _may_ask(self, peer: str, now: float) -> bool:

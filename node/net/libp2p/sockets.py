@@ -68,7 +68,7 @@ def _cannot(address: str, error: OSError) -> ConfigError:
 
 
 def reason_of(error: OSError | UnicodeError) -> str:
-    """Why a socket could not be made, in a few words."""
+    """Return in a few words why a socket could not be made."""
     inner = error.__cause__.exceptions[0] if isinstance(error.__cause__, ExceptionGroup) else error  # trio's dialling
     code = getattr(inner, "errno", None)
     return os.strerror(code) if code is not None and code > 0 else str(inner)
@@ -82,7 +82,7 @@ def share_port(sock: trio.socket.SocketType) -> None:
 
 
 def tune(sock: trio.socket.SocketType) -> None:
-    """Notice within half a minute that the other end lost its power, where the system can."""
+    """Let the system notice within half a minute, where it can, that the other end lost its power."""
     wanted = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000))
     with suppress(OSError):  # it is gone already
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

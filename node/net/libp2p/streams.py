@@ -36,11 +36,11 @@ class Stream:
 
     @property
     def unread(self) -> int:
-        """Bytes received and not read."""
+        """Return the number of bytes received and not read."""
         return sum(map(len, self._chunks))
 
     async def read(self) -> bytes | memoryview:
-        """Received bytes, at least one; b"" at the end; StreamBroken if it was reset or the connection is gone.
+        """Return received bytes, at least one; b"" at the end. Raises StreamBroken: it was reset or the connection is gone.
 
         Other tasks run only while there are none.
         """
@@ -93,7 +93,7 @@ class Stream:
 
     @property
     def window(self) -> int:
-        """Most bytes that can arrive without a read."""
+        """Return the most bytes that can arrive without a read."""
         return self._session.window(self.number)
 
     @property
@@ -102,7 +102,7 @@ class Stream:
         return bool(self._chunks)
 
     def arrived(self, data: bytes | memoryview) -> None:
-        """Bytes came from the peer."""
+        """Append bytes that came from the peer."""
         self._chunks.append(data)
         if self._arrived:
             self._arrived.unpark_all()

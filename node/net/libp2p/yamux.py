@@ -43,7 +43,7 @@ _SYN, _ACK, _FIN, _RST = 1, 2, 4, 8  # flags
 
 @dataclass(slots=True)
 class Session:
-    """One end of a yamux session; `dialler`: we made the connection. The peer may have `max_inbound` streams open."""
+    """State machine of one end of a yamux session; `dialler`: this end connected. The peer may have `max_inbound` streams open."""
 
     dialler: bool
     max_inbound: int = MAX_INBOUND_STREAMS
@@ -66,7 +66,7 @@ class Session:
 
     @property
     def outgoing_bytes(self) -> int:
-        """Bytes that wait to be sent; see `take`."""
+        """Return the number of bytes that wait to be sent; see `take`."""
         return self._outgoing.size
 
     def open(self) -> int:
@@ -81,7 +81,7 @@ class Session:
         return stream in self.streams
 
     def room(self, stream: int) -> int:
-        """Bytes that may be sent on a stream now; 0 if it is gone."""
+        """Return how many bytes may be sent on a stream now; 0 if it is gone."""
         state = self.streams.get(stream)
         return 0 if state is None or state.we_finished else state.send_credit
 
@@ -100,7 +100,7 @@ class Session:
         return count
 
     def consumed(self, stream: int, count: int) -> None:
-        """`count` received bytes are out of the way: the peer may send as many more, and twice the window while that is allowed."""
+        """Note that `count` received bytes were consumed: the peer may send as many more, and twice the window while that is allowed."""
         state = self.streams.get(stream)
         if state is None or state.they_finished:
             return
@@ -122,7 +122,7 @@ class Session:
             state.steady = True
 
     def window(self, stream: int) -> int:
-        """Most bytes of a stream that can be received and not consumed; 0 if it is gone."""
+        """Return the most bytes of a stream that can be received and not consumed; 0 if it is gone."""
         state = self.streams.get(stream)
         return 0 if state is None else state.window
 
@@ -136,7 +136,7 @@ class Session:
                 self._forget(stream)
 
     def reset(self, stream: int) -> None:
-        """Be done with a stream in both directions."""
+        """Close a stream in both directions at once."""
         if stream in self.streams:
             self._put(_UPDATE, _RST, stream, 0)
             self._forget(stream)
