@@ -101,7 +101,7 @@ def correct(state: Total, gradient: Tensor) -> tuple[Tensor, Total]:
     return correct_in_place(state, gradient.clone(), rows_of(gradient))
 
 
-def correct_in_place(state: Total, gradient: Tensor, rows: Rows = ONE) -> tuple[Tensor, Total]:
+def correct_in_place(state: Total, gradient: Tensor, rows: Rows) -> tuple[Tensor, Total]:
     """Return the same in the place of g."""
     known = subtract(Borne(*rows.read(state.known)), state.c, gradient, rows)
     return gradient, Total(state.c, written(known, state.known))

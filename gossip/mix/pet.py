@@ -16,7 +16,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor
 from starling.gossip.mix import borne
 from starling.gossip.mix.base import MixerBase, PlainAveraging
-from starling.gossip.mix.borne import Total
+from starling.gossip.mix.borne import Borne, Total
 from starling.gossip.mix.flows import KNOWN_KAPPA, Bound, Flows
 from starling.gossip.mix.moments import in_place_of_flows
 
@@ -105,7 +105,8 @@ class Pet(MixerBase):
 
     def correct_in_place(self, state: Total, gradient: Tensor, step: int) -> tuple[Tensor, Total]:
         """Correct the gradient (d,) of one node in its memory, as `starling.gossip.api.CorrectsInPlace`."""
-        return borne.correct_in_place(state, gradient)
+        known = borne.subtract(Borne(*state.known.tolist()), state.c, gradient)
+        return gradient, Total(state.c, state.known.new_tensor(known))
 
     def publish(self, state: Total, x: Tensor, phase: Phase) -> tuple[Tensor, Total]:
         """Return the model; what is said of the steps before it is known from now on."""
