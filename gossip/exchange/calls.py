@@ -24,10 +24,10 @@ class Offer(TransactionCall, frozen=True, tag="offer"):
 
     round: int
     theta: float  # mixing weight of the link
-    budget_bytes: int = 0  # what both payloads together may cost; 0 = no limit known
-    give: float | None = None  # weight the peer gives to what we send, where links have a direction; else theta
-    take: float | None = None  # weight we give to what the peer sends, likewise
-    members: int = 1  # that exchange with each other, as far as known
+    budget_bytes: int = 0  # most bytes that both payloads together may have; 0 = no limit
+    give: float | None = None  # mixing weight the peer gives to our values, where links have a direction; else theta
+    take: float | None = None  # mixing weight we give to the peer's values, likewise
+    members: int = 1  # number of members that exchange with each other, as far as known
 
 
 class Offered(Call, frozen=True, tag="offered"):
@@ -36,7 +36,7 @@ class Offered(Call, frozen=True, tag="offered"):
     payload: bytes
     gain: float
     borne: float = 1.0
-    reference: float = 0.0  # of our end, >= 0, for the length of the difference (`starling.robust.distances`); 0: none
+    reference: float = 0.0  # usual length of differences at our end, >= 0 (`starling.robust.distances`); 0: unknown
 
 
 class Answer(TransactionCall, frozen=True, tag="answer"):
@@ -48,9 +48,9 @@ class Answer(TransactionCall, frozen=True, tag="answer"):
     payload: bytes
     give: float | None = None
     take: float | None = None
-    borne: float = 1.0  # of the initiator, as in Offered
+    borne: float = 1.0  # the initiator's, as in Offered
     members: int = 1  # as in Offer
-    reference: float = 0.0  # of the initiator, as in Offered
+    reference: float = 0.0  # the initiator's, as in Offered
 
 
 class Answered(Call, frozen=True, tag="answered"):
@@ -58,17 +58,17 @@ class Answered(Call, frozen=True, tag="answered"):
 
     payload: bytes
     clip: float | None = None
-    borne: float = 1.0  # of the responder, as in Offered
-    share: float = 1.0  # in [0, 1], of the gain: the lesser of both ends' moves flows
+    borne: float = 1.0  # the responder's, as in Offered
+    share: float = 1.0  # factor of the gain, in [0, 1]: the smaller of both ends' shares
 
 
 class Apply(TransactionCall, frozen=True, tag="apply"):
     """Initiator: decode the response and apply +v: the transaction's commit point. -> Done, or Refused (nothing applied)"""
 
     payload: bytes
-    borne: float = 1.0  # of the responder, as in Offered
+    borne: float = 1.0  # the responder's, as in Offered
     share: float = 1.0  # as in Answered
-    clip: float = 1.0  # share of the difference that the responder's clip left, in [0, 1]
+    clip: float = 1.0  # share of the difference left by the responder's clip, in [0, 1]
 
 
 class Commit(TransactionCall, frozen=True, tag="commit"):
@@ -102,7 +102,7 @@ class Published(Call, frozen=True, tag="published"):
 
     payload: bytes
     digest: bytes
-    longest: int = 0  # bytes of the longest payload that a peer can have published; 0: as many as ours
+    longest: int = 0  # length of the longest payload that a peer can have published; 0: the same as ours
 
 
 class VerifyUpdate(Call, frozen=True, tag="verify"):
@@ -128,16 +128,16 @@ class VerifyEarlier(Call, frozen=True, tag="verify_earlier"):
 class Far(msgspec.Struct, frozen=True, array_like=True):
     """The reason why a peer's model counts against it (`starling.robust.distances`)."""
 
-    distance: float  # of its model from ours
-    reference: float  # that it is far by
+    distance: float  # of the peer's model from ours
+    reference: float  # usual distance, which this one exceeds by far
     score: float  # with this
-    refused: int  # rounds without exchanges that follow; 0: none
+    refused: int  # number of following rounds without exchanges; 0: none
 
 
 class Done(Call, frozen=True, tag="done"):
     """The call is done."""
 
-    clipped: bool = False  # of Apply and Commit, whether the difference was as long as the clip allows
+    clipped: bool = False  # of Apply and Commit: whether the difference reached the clip's length
     clipped_or_excluded: tuple[str, ...] | None = None
     """Of Mix where vectors are gathered, those peers; None where the rule does not say."""
     dominated: bool = False
@@ -158,7 +158,7 @@ class Refused(Call, frozen=True, tag="refused"):
     kind: str
     """One of "config" (the person's input), "peer" (its bytes are bad), "disk" (could not write), "state" (not now),
     "unmeasured" (an evaluation that nobody does)."""
-    reason: str  # for "peer" a snake_case word, else one line for a person
+    reason: str  # for "peer" a snake_case word, else one line for people
 
 
 EdgeCall = Offer | Answer | Apply | Commit | Drop | Settle | Revoke

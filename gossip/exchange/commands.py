@@ -15,7 +15,7 @@ Role = Literal["initiator", "responder"]
 Refusal = Literal["late", "early", "view", "busy", "full", "engine"]
 ExchangeRequest = Request | Solicit
 
-MAX_SERVED = 4  # exchanges one peer gets in a round, or all peers in a slot: encoding costs the engine time
+MAX_SERVED = 4  # exchanges served for one peer in a round, or for all in a slot: each costs the engine encoding time
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Outstanding:
     give: float | None = None
     take: float | None = None
     members: int = 1
-    copy: int = 1  # how often the request was sent
+    copy: int = 1  # number of times the request was sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Pending:
     phase: Literal["asked", "answering", "answered"]
     request: Request | None = None
     response: Response | None = None
-    copy: int = 1  # how often the response was sent
+    copy: int = 1  # number of times the response was sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class Ended:
 
     peer: str
     round: int  # the initiator's round (steps pace) or slot (clock pace)
-    seq: int  # 0 where it never got a number
+    seq: int  # 0 if no number was assigned
     outcome: Outcome
-    reason: str  # why not committed, in a snake_case word; "" if committed
+    reason: str  # snake_case reason why it did not commit; "" if it did
     role: Role
-    payload_bytes: int = 0  # size of the payload we contributed, 0 unless committed
+    payload_bytes: int = 0  # size of our payload, 0 unless committed
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ from starling.gossip.exchange.commands import EdgeCommand, Ended, Outcome, Outst
 from starling.gossip.exchange.edge_rules import BROKEN, MAX_INC, End
 from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, PairwiseMessage, Request, Reset, Response, Solicit
 
-MAX_COPIES = 4  # of one vector: a small Check may ask for no more of what is large
+MAX_COPIES = 4  # copies sent of one payload: a small Check must not cause more of what is large
 
 
 @dataclass(slots=True)
@@ -62,9 +62,9 @@ class Edge:
 
     me: str
     peer: str
-    inc: int  # at first a fresh random number, 0 <= inc < MAX_INC
-    known: bool = False  # the peer has sent a message since this edge was made: our incarnation may follow its
-    agreed: bool = False  # the peer has this incarnation too
+    inc: int  # incarnation of the edge, at first a random number, 0 <= inc < MAX_INC
+    known: bool = False  # whether the peer has sent a message since this edge was made: then our incarnation may follow the peer's
+    agreed: bool = False  # whether the peer has the same incarnation
     closing: bool = False
     committed: int = 0  # last seq committed in this incarnation
     next_seq: int = 1
@@ -255,7 +255,7 @@ class Edge:
         commands: list[EdgeCommand] = []
         if message.inc > self.inc:
             if self.closing and message.inc == self.inc + 1:
-                return self._close()  # it settled: ask for Closed
+                return self._close()  # the peer has settled: ask for Closed
             commands = self._restart(message.inc if self.known else message.inc + 2)
             self.known = True
         if message.inc == self.inc:

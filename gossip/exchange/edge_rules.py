@@ -11,7 +11,7 @@ from typing import Any
 
 from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, PairwiseMessage, Request, Reset, Response, Solicit
 
-MAX_INC = 2**61  # half of what the wire carries: there is always a larger one to reset to
+MAX_INC = 2**61  # half of the wire's range, so that a reset always has a larger number
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class End:
 
     initiator: bool
     inc: int
-    next_seq: int  # the initiator's lowest number not yet used
-    provable: int  # the highest seq that can have been committed: what we committed (initiator) or answered (responder)
+    next_seq: int  # lowest sequence number that the initiator has not used
+    provable: int  # highest sequence number that can have been committed: ours as initiator, or the last answered
     closing: bool  # Close was sent
 
     def numbers(self, inc: int, *, sender: bool | None = None) -> str:

@@ -38,7 +38,7 @@ class Deadline:
 
     min_wait_s: float  # > 0
     max_wait_s: float  # >= min_wait_s
-    k: float = 4.0  # spreads beyond the median, > 2
+    k: float = 4.0  # number of spreads beyond the median, > 2
     _outcomes: deque[float | None] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class AnswerTimes:
     quickest_s: dict[str, float] = field(default_factory=dict)
     """The quickest of the last answers, by peer."""
     _recent: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))  # peer, seconds
-    _quickest: dict[str, float] = field(default_factory=dict)  # not of the last only
+    _quickest: dict[str, float] = field(default_factory=dict)  # fastest answer of each peer so far, in seconds
     _medians: dict[str, float] = field(default_factory=dict)
     """Medians of the last answers by the peer that is left out, computed when asked for."""
 

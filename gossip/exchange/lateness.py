@@ -74,8 +74,9 @@ class Withdrawals:
     """
 
     _round: int = 0  # as counted here
-    _until: dict[str, tuple[int, int]] = field(default_factory=dict)  # the round it ends in, how many rounds it was for
-    _missed: dict[str, int] = field(default_factory=dict)  # links in a row
+    # peer -> (round in which its withdrawal ends, length of the withdrawal in rounds)
+    _until: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _missed: dict[str, int] = field(default_factory=dict)  # peer -> number of links in a row that it let expire
     _delays_s: dict[str, float] = field(default_factory=dict)
     """Seconds beyond what is usual that a peer lately made this node wait; half as many each round."""
 

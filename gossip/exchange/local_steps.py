@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up returns to all of its local steps
-WINDOW = 8  # rounds since the last cut by which a node knows whether its own work was slow
-SLOWER = 1.05  # times the swarm's rounds that the own work of a round must take to be called slow
+RECOVERY_ROUNDS = 10  # rounds after which a node that was late and keeps up does all of its local steps again
+WINDOW = 8  # rounds since the last cut that tell whether this node's own work was slow
+SLOWER = 1.05  # factor on the swarm's round time from which this node's own work counts as slow
 
 
 @dataclass(slots=True)
@@ -16,8 +16,8 @@ class LocalSteps:
     waited for a peer it has no less time for its local steps, and does them all: fewer would be a gift to whoever kept it waiting.
     """
 
-    most: int  # of the manifest, >= 1
-    now: int = field(init=False)  # of the next round, in [1, most]
+    most: int  # local steps of the manifest, >= 1
+    now: int = field(init=False)  # local steps of the next round, in [1, most]
     _rounds: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def __post_init__(self) -> None:

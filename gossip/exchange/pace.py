@@ -38,7 +38,7 @@ from starling.gossip.exchange.progress import PeerProgress
 from starling.gossip.exchange.wait_rules import Position
 from starling.gossip.wire.schema import Request, Solicit
 
-MAX_DEFERRED = 64  # peers with a deferred request; a neighbor takes the place of one that is none, others are rejected as "full"
+MAX_DEFERRED = 64  # peers with a deferred request; when full, a neighbor replaces a peer without an edge, others are rejected
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Pace:
     """State that both paces share."""
 
     link_deadlines: LinkDeadlines  # deadline and retries
-    round: int = field(default=0, kw_only=True)  # of ours, or the current slot
+    round: int = field(default=0, kw_only=True)  # this node's round, or the current slot
     outcomes: dict[str, Outcome] = field(default_factory=dict, kw_only=True)
     """Of the links of the round, or of the visit, that are resolved."""
     progress: PeerProgress = field(default_factory=PeerProgress, kw_only=True)  # rounds (slots) that peers reported
@@ -99,13 +99,13 @@ class Pace:
 class Rounds(Pace):
     """The pace "steps": one node's rounds."""
 
-    max_lead: int = 1  # rounds a peer may be ahead of us and be deferred
+    max_lead: int = 1  # rounds that a peer may be ahead of us for its request to be deferred
     phase: Literal["computing", "exchanging"] = "computing"
     links: dict[str, float] = field(default_factory=dict)  # peer -> mixing weight of the round
-    view: bytes = b""  # digest of the roster the links come from
+    view: bytes = b""  # digest of the roster from which the links were computed
     same_roster: bool = False
     """Both ends must know the same members: weights are not the same both ways, or the number of members says what a round is for."""
-    _unlinked: int = 0  # rounds without links before the open one
+    _unlinked: int = 0  # consecutive rounds without links before the open one
     _served: dict[str, int] = field(default_factory=dict)
     _deferred: dict[str, ExchangeRequest] = field(default_factory=dict)
 
@@ -216,9 +216,9 @@ class Slots(Pace):
 
     weight: float  # mixing weight of every exchange, agreed in the manifest
     view: bytes  # digest that all members agree on
-    welcome: Callable[[str], bool] = lambda _peer: True  # whether a peer that requests an exchange may have an edge
-    under_way: Callable[[str], bool] = lambda _peer: False  # whether an exchange with a peer has begun and not ended
-    visiting: str | None = None  # the peer visited, until that is resolved
+    welcome: Callable[[str], bool] = lambda _peer: True  # returns whether a peer that requests an exchange may have an edge
+    under_way: Callable[[str], bool] = lambda _peer: False  # returns whether an exchange with a peer is under way
+    visiting: str | None = None  # the peer being visited, until the visit is resolved
     _served: int = 0
     _visited: dict[str, int] = field(default_factory=dict)
     _entered: deque[int] = field(default_factory=lambda: deque(maxlen=math.ceil(MAX_STRETCH) + 1))

@@ -50,8 +50,8 @@ from starling.gossip.wire.schema import Busy, PairwiseMessage, Request, Response
 
 TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
 """Reasons for the end of a transaction after which its link is still open."""
-MAX_ATTEMPTS = 4  # transactions begun on one link in one round
-MAX_JUMP = 8  # rounds forward at once on the report of two or more peers
+MAX_ATTEMPTS = 4  # transactions begun on one link in one round at most
+MAX_JUMP = 8  # rounds that a node advances at once on the report of two or more peers
 MAX_REFUSED = 4096  # peers whose refusals are remembered
 MAX_LEAD = 16
 """Rounds that nodes may be ahead of each other: without a common link for a while they drift apart without a fault."""
@@ -62,8 +62,8 @@ class Pairwise:
     """The pairwise exchanges of one node."""
 
     me: str  # own peer id
-    pace: Rounds | Slots  # which requests are answered when, and when a round or visit is over
-    fresh_inc: Callable[[], int]  # a random number in [0, 2**60] for a new incarnation of an edge
+    pace: Rounds | Slots  # decides which requests are answered when, and when a round or visit is over
+    fresh_inc: Callable[[], int]  # returns a random number in [0, 2**60) for a new incarnation of an edge
     greets: Callable[[str], bool] = lambda _peer: True
     """Whether a peer is notified at once that its edge starts anew: an alive member."""
     budget: Callable[[str], int] = lambda _peer: 0
@@ -73,19 +73,20 @@ class Pairwise:
     receives: Callable[[str], bool] = lambda _peer: False
     """Whether a message of a peer is on its way to us, and has come in part."""
     edges: dict[str, Edge] = field(default_factory=dict)
-    totals: Counter[str] = field(default_factory=Counter)  # how exchanges ended, those of both roles
+    totals: Counter[str] = field(default_factory=Counter)  # number of exchanges by how they ended, in both roles
     committed: Counter[str] = field(default_factory=Counter)  # exchanges committed, by peer
-    payload_bytes: int = 0  # sent in committed exchanges
+    payload_bytes: int = 0  # payload bytes sent in committed exchanges
     _out: list[Command] = field(default_factory=list)
-    _directions: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # (give, take) of this round's links
-    _early: set[str] = field(default_factory=set)  # rejected us as early: tried again at the next retry, not at once
+    _directions: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # peer -> (give, take) weights of this round's links
+    _early: set[str] = field(default_factory=set)  # peers that called us early: tried again at the next retry, not at once
     _clipped: set[str] = field(default_factory=set)  # since `take_clipped`
-    _refused: dict[str, int] = field(default_factory=dict)  # peer -> the round (slot) before which there are no exchanges with it
-    _renewing: dict[str, calls.Revoke] = field(default_factory=dict)  # all edges start anew: calls not replied to yet
+    _refused: dict[str, int] = field(default_factory=dict)  # peer -> the round (slot) until which exchanges with it are refused
+    _renewing: dict[str, calls.Revoke] = field(default_factory=dict)  # peer -> Revoke without a reply yet, after a reset of all edges
     _computing_since: float = math.inf
-    _attempts: Counter[str] = field(default_factory=Counter)  # of this round or visit
+    _attempts: Counter[str] = field(default_factory=Counter)  # transactions begun with each peer in this round or visit
     _retry_at: dict[str, float] = field(default_factory=dict)
-    _unproven: dict[str, tuple[Pending, int]] = field(default_factory=dict)  # pending answer, chase at which first seen
+    # peer -> (pending answer without proof of commit, number of the chase that first saw it)
+    _unproven: dict[str, tuple[Pending, int]] = field(default_factory=dict)
     _chases: int = 0
 
     def __post_init__(self) -> None:
@@ -304,7 +305,8 @@ class Pairwise:
         self.pace.resolved(peer, self.pace.round, "aborted", now)
         self.pace.forget(peer)
         self._clipped.discard(peer)
-        if peer in self.edges:  # else the engine holds nothing of it, and a stranger who comes and goes costs no call
+        # only for peers with an edge: the engine has no state of others, and strangers that come and go cost no call
+        if peer in self.edges:
             self._reset(peer, now)
         return self._flush()
 
@@ -390,7 +392,7 @@ class Pairwise:
 
     def _add(self, edge: Edge) -> None:
         self.edges[edge.peer] = edge
-        self._out.append(calls.Revoke(edge.peer))  # what the engine may hold from an earlier incarnation
+        self._out.append(calls.Revoke(edge.peer))  # the engine may have state of an earlier incarnation
 
     def _edge(self, peer: str) -> Edge:
         if peer not in self.edges:
@@ -445,7 +447,7 @@ class Pairwise:
             case Reject(reason):
                 self._do(peer, edge.refuse_solicit(reason, self.pace.round), now)
             case _:
-                pass  # deferred: comes back when the round opens
+                pass  # deferred: decided when the round opens
 
     def _decided(self, deferred: Iterable[DeferredDecision], now: float) -> None:
         for it in deferred:
@@ -516,7 +518,7 @@ class Pairwise:
             return
         text = f"the other flows compensated for that of {call.peer}: all edges start anew"
         self._out.append(Event("edges_anew", text, "info", {"peer": call.peer}))
-        self._renewing = dict.fromkeys(self.edges, call)  # replaced by the calls of `_reset`
+        self._renewing = dict.fromkeys(self.edges, call)  # the calls of `_reset` replace earlier ones
         self._reset_all(now)
 
     def _reset_all(self, now: float) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from starling.gossip.quorum import Electorate, credible
 
-WINDOW = 8  # rounds of ours for which the end of a link says whether its peer has left us behind
+WINDOW = 8  # recent rounds of ours whose links tell whether a peer has left us behind
 
 
 @dataclass(slots=True)
@@ -19,7 +19,8 @@ class PeerProgress:
 
     rounds: dict[str, int] = field(default_factory=dict)
     _late: dict[str, int] = field(default_factory=dict)  # peer -> the round at which it last said that we are late
-    _met: dict[str, tuple[int, bool]] = field(default_factory=dict)  # our round at its last link; had it passed that?
+    # peer -> (our round at its last link, whether it had already passed that round)
+    _met: dict[str, tuple[int, bool]] = field(default_factory=dict)
     _electorate: Electorate = field(default_factory=Electorate)
 
     def record(self, peer: str, round: int) -> None:

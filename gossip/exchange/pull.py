@@ -49,15 +49,15 @@ from starling.gossip.wire.schema import NotNow, Pull, Pulled, Relay, Relayed
 
 MAX_DEFERRED = 1024
 """Peers with a deferred question; further ones are answered "full". Many, as each costs little and Sybils would fill a small queue."""
-MAX_ANSWERS = 2  # vectors that one peer gets from one publishing to the next: the second in case the first was lost
+MAX_ANSWERS = 2  # answers that one peer gets per publishing: a second one in case the first is lost
 MAX_QUESTIONS = 64
 """Questions of one peer for one round; an honest one repeats a handful of times, and twice for each round that it is ahead."""
-MAX_REMEMBERED = 4096  # questions of ours whose late answers are known as such
+MAX_REMEMBERED = 4096  # requests of ours whose late answers are recognised
 KEPT = 2  # published vectors kept
 SLACK = 2
 """Rounds that peers may be ahead without having left us behind: their questions wait for us, and ours are answered."""
 
-MAX_ROUND = 2**60  # bound on reported rounds: there is always a next round
+MAX_ROUND = 2**60  # largest round accepted in a report, so that there is always a next one
 LONGER = 2.0
 """A peer given up although it reported to be on its way counts as an answer that took so many times as long."""
 
@@ -68,30 +68,30 @@ class Pulls:
 
     swarm: str  # swarm id
     link_deadlines: LinkDeadlines  # deadline and retries
-    verify: Verify  # checks a peer's signature
+    verify: Verify  # verifies a peer's signature
     incarnation_of: Callable[[str], int | None]  # incarnation in a peer's membership record; None if there is none
-    afford: Callable[[int, float], bool]  # (bytes, now) -> whether so much may be sent to a peer now
-    relays: Relays  # messages of earlier rounds, passed on
-    max_lead: int = 16  # rounds a peer may be ahead of us and be deferred, or behind us and be answered
-    nonce: int = 0  # of our first question; numbers of an earlier run of this node must not be used again
+    afford: Callable[[int, float], bool]  # (bytes, now) -> whether so many may be sent to a peer now
+    relays: Relays  # messages of earlier rounds that are passed on
+    max_lead: int = 16  # rounds that a peer may be ahead of us to be deferred, or behind us to be answered
+    nonce: int = 0  # number of our first request; numbers of an earlier run must not be reused
     kept: int = KEPT  # published vectors kept
     exact: bool = False
     """Only the vector of the round asked for will do, as those of all rounds are added up: no other is given or taken."""
     round: int = 0
     phase: Literal["computing", "asking"] = "computing"
-    outcomes: dict[str, Outcome] = field(default_factory=dict)  # of the questions of this round that are resolved
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # results of this round's resolved requests, by peer
     progress: PeerProgress = field(default_factory=PeerProgress)  # rounds that peers reported
-    questions: dict[str, int] = field(default_factory=dict)  # of this round, or the last: peer -> nonce
-    _again: dict[str, float] = field(default_factory=dict)  # when to repeat them
-    _reports: dict[str, int] = field(default_factory=dict)  # how far those asked are
+    questions: dict[str, int] = field(default_factory=dict)  # requests of this or the last round: peer -> nonce
+    _again: dict[str, float] = field(default_factory=dict)  # peer -> time at which its request is repeated
+    _reports: dict[str, int] = field(default_factory=dict)  # rounds reported by the requested peers
     _asked_at: float = 0.0
-    _round_s: float = 0.0  # that a round is waited for
-    _verifying: dict[str, VerifyUpdate] = field(default_factory=dict)  # calls without a reply yet
-    _remembered: dict[int, str] = field(default_factory=dict)  # nonce -> peer asked, oldest first
-    _published: dict[int, Pulled] = field(default_factory=dict)  # by round, oldest first
+    _round_s: float = 0.0  # seconds for which a round is waited for
+    _verifying: dict[str, VerifyUpdate] = field(default_factory=dict)  # vectors that the engine is verifying, by peer
+    _remembered: dict[int, str] = field(default_factory=dict)  # nonce -> requested peer, oldest first
+    _published: dict[int, Pulled] = field(default_factory=dict)  # our published vectors by round, oldest first
     _deferred: dict[str, Pull] = field(default_factory=dict)
-    _answered: dict[str, int] = field(default_factory=dict)  # vectors by peer since the last publishing
-    _counted: dict[str, tuple[int, int]] = field(default_factory=dict)  # peer -> the round it asks for, how often
+    _answered: dict[str, int] = field(default_factory=dict)  # vectors sent to each peer since the last publishing
+    _counted: dict[str, tuple[int, int]] = field(default_factory=dict)  # peer -> (the round it requests, how often)
 
     @property
     def requested(self) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ class Pulls:
             del self._published[next(iter(self._published))]
         self._answered = {}
         waiting = self._due(published.round)
-        # if not all can be served, neither peer ids nor speed decide which are
+        # shuffled: if not all can be served, neither peer ids nor speed decide which are
         waiting.sort(key=lambda question: digest(published.signature + question[0].encode()))
         return [message for peer, pull in waiting for message in self._decide(peer, pull, now)]
 

@@ -30,10 +30,10 @@ from starling.gossip.wire.schema import Pulled, Relay, Relayed
 
 DEPTH = 2
 """Rounds for which a message may still be passed on: one in which its lack is noticed and mended, and one if that fails."""
-AT_ONCE = 2  # sources asked for one message at a time: the second in case the first is silent
+AT_ONCE = 2  # peers asked for one message at a time: a second one in case the first does not answer
 MAX_RELAYS = 16
 """Messages that one source is asked for at a time, and that one peer is given from one publishing to the next."""
-MAX_QUESTIONS = 64  # of a peer from one publishing to the next
+MAX_QUESTIONS = 64  # requests of one peer per publishing
 HEARD_BYTES = 8
 
 
@@ -71,15 +71,16 @@ class Relays:
     depth: int = 0
     waits_until: float = inf
     """When the round no longer waits for answers; infinite while it waits for none."""
-    rounds: dict[int, Round] = field(default_factory=dict)  # those for which messages are taken, and the present one; they rise
+    rounds: dict[int, Round] = field(default_factory=dict)  # open rounds, for which messages are accepted, and the current one; ascending
     open: dict[int, Question] = field(default_factory=dict)  # questions by nonce
     _current: int = -1
-    _pending: dict[str, Relayed] = field(default_factory=dict)  # direct messages that the engine verifies
+    _pending: dict[str, Relayed] = field(default_factory=dict)  # messages of the current round that the engine is verifying, by author
     _sources: list[str] = field(default_factory=list)  # peers that reported another digest in this round
     _tried: set[Question] = field(default_factory=set)
-    _verifying: list[tuple[VerifyEarlier, str, Relayed]] = field(default_factory=list)  # with who passed it on
+    # (call, the peer that passed the message on, the message) under verification
+    _verifying: list[tuple[VerifyEarlier, str, Relayed]] = field(default_factory=list)
     _given: dict[str, int] = field(default_factory=dict)  # messages passed on to each peer since the last publishing
-    _asked_by: dict[str, int] = field(default_factory=dict)  # questions of each since then
+    _asked_by: dict[str, int] = field(default_factory=dict)  # requests of each peer since the last publishing
 
     @property
     def waiting(self) -> bool:

@@ -37,17 +37,17 @@ from starling.gossip.exchange.commands import SendMessage
 from starling.gossip.robust_deadline import late_after
 from starling.gossip.wire.schema import MAX_WITNESSES, Claim, Wake
 
-VOICES = 2  # signers for a turn, or the one before it, before it is believed
-ANSWERS = 32  # times to an answer that are remembered, for each kind of turn
-ENOUGH = 5  # fewest for an estimate
+VOICES = 2  # signers of a step, or of the one before it, that make it believed
+ANSWERS = 32  # answer times remembered for each kind of step
+ENOUGH = 5  # fewest answer times for an estimate
 SPREADS, SLACK = (4.0, 0.25)  # an answer is late after the median and so many spreads, each at least this share of the median
-STRETCH = 16.0  # the longest wait for an answer, in `max_wait_s`
+STRETCH = 16.0  # longest wait for an answer, as a multiple of `max_wait_s`
 GUARD = 4.0
 """In `max_wait_s`: how long a hand-over that has succeeded is watched for the end of those who took it, how long nothing is heard until
 others are asked how far they are, how long the rest of a sample and the last model are waited for at most."""
-STUCK, SLOWER = 3.0, 8.0  # no new turn for so many GUARD, and so many times what turns took: the chain is broken
-ASKED = 3  # others that are asked at a time how far they are
-FRESHEST = 64  # turns by which the holders of fresh models are put before those of old ones
+STUCK, SLOWER = 3.0, 8.0  # without a new step for so many GUARD and so many usual step times, the run counts as stuck
+ASKED = 3  # members asked at a time for their progress
+FRESHEST = 64  # steps by which holders of fresh models are preferred to holders of old ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +118,15 @@ class Due:
 
     turn: int
     sources: tuple[str, ...]
-    last: bool = False  # take the last model, and publish nothing
-    again: bool = False  # publish the own model as it is
+    last: bool = False  # whether to take the final model and publish nothing
+    again: bool = False  # whether to publish our own model unchanged
 
 
 @dataclass(slots=True)
 class _Handover:
-    turn: int  # published, and handed over to the next
-    until: float  # when it is watched no more, once it has succeeded
-    at: float = -math.inf  # when to wake more
+    turn: int  # step that was published and handed over to the next
+    until: float  # time at which a hand-over that succeeded is no longer watched
+    at: float = -math.inf  # time at which to wake more members
     woken: dict[str, float] = field(default_factory=dict)  # peer -> when
     answered: set[str] = field(default_factory=set)
     succeeded: bool = False
@@ -139,25 +139,25 @@ class Sampled:
     me: str
     swarm: str  # swarm id
     sampling: Sampling
-    order: Callable[[int], Sequence[str]]  # members that are alive, this node among them, in the order of a turn
-    verify: Verify  # checks a peer's signature
-    is_member: Callable[[str], bool]  # whether a peer is known as a member, alive or not: others' signatures do not count
+    order: Callable[[int], Sequence[str]]  # returns the alive members, this node included, in the order of a step
+    verify: Verify  # verifies a peer's signature
+    is_member: Callable[[str], bool]  # returns whether a peer is a known member, alive or not; only those may sign
     min_wait_s: float  # shortest wait for the rest of a sample, and for an answer
-    max_wait_s: float  # longest of the former; the latter until it is known how long answers take
-    resting: bool = False  # whether this node's owner wants no turns: it takes the last model only
-    known: int = -1  # highest turn that is believed to be published
-    ours: int = -1  # highest turn that this node has taken on
+    max_wait_s: float  # longest wait for the rest of a sample, and for an answer until answer times are known
+    resting: bool = False  # whether the owner wants no training: this node only takes the final model
+    known: int = -1  # highest step that is believed to be published
+    ours: int = -1  # highest step that this node has taken on
     _began: float = math.inf
-    _heard_s: float = math.inf  # when something was heard last
-    _grown_s: float = math.inf  # when a new turn was heard of last
-    _turn_s: float = 0.0  # how long turns took lately
-    _last_s: float = math.inf  # until when the last model is waited for
-    _asked: int = 0  # how often others were asked since
-    _told: dict[str, Wake] = field(default_factory=dict)  # the highest of each peer
-    _first: tuple[int, float] = (-1, math.inf)  # the turn published last that we were woken after, and when first
-    _ready_s: float = math.inf  # when enough had published it
-    _useless: set[tuple[int, str]] = field(default_factory=set)  # whose vector of which turn could not be had
-    _evidence: Wake | None = None  # that `known` was published
+    _heard_s: float = math.inf  # time of the last message
+    _grown_s: float = math.inf  # time at which the last new step was heard of
+    _turn_s: float = 0.0  # recent duration of a step, in seconds
+    _last_s: float = math.inf  # time until which the final model is waited for
+    _asked: int = 0  # number of times others were asked since the last message
+    _told: dict[str, Wake] = field(default_factory=dict)  # latest Wake of each peer
+    _first: tuple[int, float] = (-1, math.inf)  # the latest step after which we were woken, and the time of the first such message
+    _ready_s: float = math.inf  # time at which enough members had published it
+    _useless: set[tuple[int, str]] = field(default_factory=set)  # (step, member) whose vector could not be fetched
+    _evidence: Wake | None = None  # a message that proves that `known` was published
     _over: _Handover | None = None
     _took: dict[bool, deque[float]] = field(default_factory=lambda: {kind: deque(maxlen=ANSWERS) for kind in (True, False)})
     _done: bool = False
@@ -240,7 +240,7 @@ class Sampled:
         wake = Wake(turn, yours=False, claims=(claim, *witnesses[: MAX_WITNESSES - 1]))
         self.ours, self._told[self.me] = turn, wake
         self._over = over = _Handover(turn, now + GUARD * self.max_wait_s)
-        # that the run has begun, or goes on again, is for all to know
+        # all members must learn that the run has begun, or continues
         told = set(used) if used and turn != sampling.stride - 1 else set(self.order(turn))
         self._grown_s = now
         self._believe(now)
@@ -341,7 +341,7 @@ class Sampled:
         elif not over.woken and sampling.trains(following):
             count += sampling.slack
         fresh = [peer for peer in order if peer not in over.woken]
-        if len(fresh) < count:  # all were woken: begin again
+        if len(fresh) < count:  # all members were woken: start over
             fresh += [peer for peer in order if peer not in fresh]
         chosen = [peer for peer in fresh if peer not in over.answered][:count]
         over.at = now + self._timeout_s(following)

@@ -30,7 +30,7 @@ OLD, NEW = 24, 8
 LEAST_SIGMA, SIGMAS, LEAST_RISE = 0.15, 3.0, math.log(1.5)
 FELT_S = 0.25
 HOT_NODE, HOT_EDGE, NORMAL = 2, 3, 12  # windows
-EDGES, MOST = 3, 0.6  # how many, and which share of them
+EDGES, MOST = 3, 0.6  # fewest edges, and the share of them, that must have become slow
 MAX_EDGES = 256
 
 
@@ -40,15 +40,15 @@ class Named:
 
     kind: Kind
     peer: str
-    times: float  # as slow as before
-    edges: tuple[int, int] = (1, 1)  # how many of how many are
+    times: float  # factor by which it is slower than before
+    edges: tuple[int, int] = (1, 1)  # (slow edges, all edges)
 
 
 @dataclass(slots=True)
 class _Past:
     old: deque[float] = field(default_factory=lambda: deque(maxlen=OLD))
     new: list[float] = field(default_factory=list)
-    felt: list[float] = field(default_factory=list)  # seconds of the new ones
+    felt: list[float] = field(default_factory=list)  # seconds of the samples in the new window
     hot: int = 0
     rise: float = 0.0
 

@@ -9,10 +9,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-WINDOW = 8  # rounds by which a node knows how long its own usually take
-LEAST = 3  # rounds before that is known
-TIMES = 8.0  # as long as usual, without the waiting for peers: then this node was held up
-ROUNDS = 16  # of ours afterwards, in which enough peers are met
+WINDOW = 8  # recent rounds that give the usual duration
+LEAST = 3  # fewest rounds for a usual duration
+TIMES = 8.0  # a round that takes so many times the usual, waiting for peers excluded, was interrupted by a suspension
+ROUNDS = 16  # rounds of ours in which enough peers are met after a suspension
 
 
 @dataclass(slots=True)

@@ -21,11 +21,11 @@ from starling.gossip.limits import keep
 from starling.gossip.quorum import LEAST, middle
 
 UNKNOWN = -1.0  # sent by a node without swarm time; real times are >= 0
-JUMP_S = 1.0  # errors beyond this are jumped, not slewed
-FRESH_S = 10.0  # by which members of a swarm that begins see its quorum at different times
-LONGEST_S = 1e9  # thirty years; longer times are ignored, so that arithmetic keeps its microseconds
+JUMP_S = 1.0  # larger errors are corrected at once, not gradually
+FRESH_S = 10.0  # seconds by which members of a starting swarm may see its quorum at different times
+LONGEST_S = 1e9  # thirty years; longer times are ignored, so that arithmetic keeps microseconds
 GAIN = 0.1  # share of the error corrected at one observation
-DRIFT = 5e-4  # of clocks, as NTP assumes it
+DRIFT = 5e-4  # drift of clocks that NTP assumes
 MAX_PEERS = 4096
 
 
@@ -36,7 +36,7 @@ class SwarmClock:
     has_vote: Callable[[str], bool] = lambda _peer: True
     _offset: float | None = None
     _offsets: dict[str, float] = field(default_factory=dict)
-    _anchor: tuple[float, float] = (0.0, 0.0)  # the offset at a jump or the beginning, and when that was
+    _anchor: tuple[float, float] = (0.0, 0.0)  # (offset after the last jump or the start, time of that)
 
     def observe(self, peer: str, their_swarm_time: float, rtt_s: float, now: float) -> None:
         """Take a peer's swarm time, received `rtt_s` >= 0 after the probe was sent; ignored outside [0, LONGEST_S], as UNKNOWN is."""

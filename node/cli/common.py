@@ -103,7 +103,7 @@ def emit_plain(fields: Mapping[str, object]) -> None:
 
 def check_network() -> None:
     """Raise GossipError where libp2p is not installed, which `pip install starling-swarm` leaves out, or another version is."""
-    from importlib import metadata  # takes a while, and few commands need it
+    from importlib import metadata  # importing it takes a while, and few commands need it
 
     try:
         version = metadata.version("libp2p")

@@ -19,7 +19,7 @@ from starling.node.status import demo_folder
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_STARLING_COMPLETE"
-PEERS_S = 0.5  # for the running node to list its peers: a person waits at the TAB key
+PEERS_S = 0.5  # seconds for the running node to list its peers: a person waits at the TAB key
 RECORD = "record.jsonl"
 NODE_FILES = ("node.toml", "control.sock", RECORD)
 

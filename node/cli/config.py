@@ -161,7 +161,7 @@ def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bo
     if preset is not None and part == "node":
         raise ConfigError(f"--preset: is about a manifest or a scenario, got {part}; try `starling config show manifest --preset {preset}`")
     parts = [part] if part else ["manifest"] if preset else ["manifest", "node"]
-    if run_dir != DEFAULT_DIR:  # one that was named: defaults in its place would mislead
+    if run_dir != DEFAULT_DIR:  # the person named a directory: showing defaults instead would mislead
         check_holds_node(run_dir)
     place = RunDir(run_dir)
     of_node = part != "scenario" and preset is None and place.config_file.exists()

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from starling.node.demo.summary import DemoNode, DemoSummary
     from starling.node.demo.swarm import Plan
 
-ROUNDS = 400  # some fifteen seconds: long enough for a killed node to be missed, restarted and at par again
-EARLY = "pace.evaluate_every=10"  # the lone node's accuracy beside the swarm's is what a newcomer waits for
-LOOPBACK = ("membership.probe_s=0.5", "membership.timeout_s=0.25", "membership.suspicion_s=1.0")  # no link here is slow
+ROUNDS = 400  # about fifteen seconds: enough for a killed node to be missed, restarted and level again
+EARLY = "pace.evaluate_every=10"  # a newcomer waits for the comparison of the lone node's accuracy with the swarm's
+LOOPBACK = ("membership.probe_s=0.5", "membership.timeout_s=0.25", "membership.suspicion_s=1.0")  # links on one machine are fast
 NEXT = """
 next:
   starling demo --kill 2@0.3 --join-late 0.4   one node is killed and comes back, one joins late
@@ -173,7 +173,7 @@ def make_plan(
     parts = crews + (join_late is not None and stages == 1)
     kind = wished.task.kind
     derived = [f"task={task}", f"seed={seed}", f"pace.quorum={crews}", f"partition.shards={parts}", EARLY, *LOOPBACK]
-    derived += [] if wished.preset == presets.CUSTOM else ["admission.kind=allow"]  # all of them are ours
+    derived += [] if wished.preset == presets.CUSTOM else ["admission.kind=allow"]  # all nodes belong to this demo
     derived += ["partition=by_file"] if kind == "text" else []
     derived += [f"task.nodes={parts}"] if kind in PER_NODE_TASKS else []
     derived += length
@@ -208,7 +208,7 @@ def _length(rounds: int | None, seconds: float | None) -> list[str]:
         return [f"pace.rounds={rounds or ROUNDS}"]
     if not 0 < seconds < float("inf"):
         raise ConfigError(f"--seconds: must be > 0, got {seconds:g}; try `starling demo --seconds 60`")
-    return ["pace.rounds=0", "optimizer.schedule=constant"]  # an end by the clock gives no schedule to aim at
+    return ["pace.rounds=0", "optimizer.schedule=constant"]  # a demo that ends by the clock has no last round for a schedule
 
 
 def _lone(assignments: tuple[str, ...], *, required: bool) -> Manifest | None:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from starling.node.storage.run_dir import RunDir
 
 Named = tuple[str, Verdict]
-STYLES = {"fail": "bold red", "warn": "yellow", "unknown": "dim", "ok": "green"}  # in the order in which they are shown
+# statuses in the order in which they are shown, with their style
+STYLES = {"fail": "bold red", "warn": "yellow", "unknown": "dim", "ok": "green"}
 PROBE = (sys.executable, "-m", "starling.node.engine.torch_probe")
 PACKAGES = {"starling": "starling-swarm", "torch": "torch", "libp2p": "libp2p"}
 
@@ -226,7 +227,7 @@ async def _outside(bootstrap: tuple[str, ...]) -> tuple[Torch | str | None, list
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
-        await trio.to_thread.run_sync(import_module, "starling.node.net.libp2p")  # takes as long as torch
+        await trio.to_thread.run_sync(import_module, "starling.node.net.libp2p")  # this import takes as long as torch's
         for address in bootstrap:
             nursery.start_soon(note, address)
     return torch[0], [dialled[address] for address in bootstrap]
@@ -242,7 +243,7 @@ async def ask_torch() -> Torch | str | None:
         if patience.cancelled_caught:
             return None
         return msgspec.json.decode(done.stdout.splitlines()[-1], type=Torch)
-    except OSError as error:  # no memory for another process, say
+    except OSError as error:  # for example no memory for another process
         return f"no process for it: {error.strerror}"
     except (IndexError, msgspec.DecodeError):
         lines = done.stderr.decode(errors="replace").strip().splitlines()
@@ -266,7 +267,7 @@ async def dial(address: str) -> Dialled:
             await stream.aclose()
     except (trio.TooSlowError, TimeoutError):
         return Dialled(address, failed="silent", kind=kind)
-    except (OSError, ValueError) as error:  # ValueError: another form of address, or a name that cannot be one
+    except (OSError, ValueError) as error:  # ValueError: an address of another form, or a name that cannot exist
         reason = sockets.reason_of(error) if isinstance(error, OSError) else str(error)
         failed = "name" if isinstance(error, socket.gaierror) else failed
         failed = "refused" if reason == os.strerror(errno.ECONNREFUSED) else failed

@@ -7,7 +7,7 @@ import click
 
 from starling.gossip.errors import closest
 
-Example = tuple[str, str]  # a command line as one types it, and what it is for
+Example = tuple[str, str]  # (a command line as one types it, what it does)
 
 
 class Command(click.Command):

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 WIDE = 190  # columns from which a peer id is shown in full
-WIDE_ENOUGH = 136  # columns from which it is shown how peers behave
-ATTACH_S = 1.0  # between attempts to reach a node that is gone
-INVITED_TOO = 148  # columns from which it is shown as well who invited them
+WIDE_ENOUGH = 136  # columns from which the behaviour of peers is shown
+ATTACH_S = 1.0  # seconds between attempts to reach a node that is gone
+INVITED_TOO = 148  # columns from which inviters are shown too
 
 
 @command(
@@ -94,7 +94,7 @@ def terminal(paths: tuple[Path, ...]) -> int:
     for path in shown:
         if path.suffix == ".jsonl" and not path.exists():
             raise click.UsageError(f"{path} is not there; a node with `--set record.every_s=1` writes one")
-        if not os.access(path, os.F_OK) or path.is_dir():  # else a record, whatever its name
+        if not os.access(path, os.F_OK) or path.is_dir():  # any other file is a record, whatever its name
             check_holds_node(path, "DIR", or_demo=True)
     # This process becomes the UI: it has an event loop of its own, and a signal must reach it.
     sys.stdout.flush()

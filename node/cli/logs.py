@@ -71,7 +71,7 @@ class Reader:
     def __init__(self, path: Path, levels: Collection[str] = LEVELS) -> None:
         self._path, self._levels = path, levels
         self._file: IO[bytes] | None = None
-        self._before: IO[bytes] | None = None  # kept open, so that no new file gets its number
+        self._before: IO[bytes] | None = None  # kept open, so that no new file gets its inode number
         self._rest = b""
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class Reader:
             following = self.next_file()
             if following is None:
                 return
-            yield from self._lines()  # written after the end was reached, before the file was renamed
+            yield from self._lines()  # lines written after the end was reached and before the file was renamed
             if not self._open(following):
                 return
 
@@ -115,7 +115,7 @@ class Reader:
         ours, before, newest, older = map(_identity, (self._file, self._before, self._path, earlier(self._path)))
         if newest == ours:
             return None
-        # After two rotations since the last read, what was written between them is in the older file.
+        # After two rotations since the last read, the lines between them are in the older file.
         return self._path if older in {None, ours, before} else earlier(self._path)
 
     def _open(self, path: Path) -> bool:
@@ -153,7 +153,7 @@ def _event(line: bytes) -> Line:
 def _log_of(run_dir: Path) -> Path:
     """Return the path of the log, which need not exist yet. Raises ConfigError: there is neither a log nor a node."""
     path = run_dir / LOG_NAME
-    if not os.access(path, os.F_OK):  # a log that was copied from elsewhere is read too
+    if not os.access(path, os.F_OK):  # also read a log that was copied from elsewhere
         RunDir.existing(run_dir)
     return path
 

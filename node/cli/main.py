@@ -29,7 +29,7 @@ from starling.node.status.control import ControlError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# group -> name -> where it is in starling.node.cli, and its line in --help
+# group -> name -> (place in starling.node.cli, line in --help)
 GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "Run a node": {
@@ -157,7 +157,7 @@ def starling() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, by default of the process's own arguments -> the exit code."""
     if "_STARLING_COMPLETE" in os.environ:
-        importlib.import_module("starling.node.cli.completion")  # with the bash that click shall use
+        importlib.import_module("starling.node.cli.completion")  # registers the bash that click then uses
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a latin-1 pipe gets `?` instead of a traceback
             stream.reconfigure(errors="replace")
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (GossipError, ControlError) as error:
         return _failed(error)
     except BaseExceptionGroup as group:
-        # A trio nursery wraps what ended it, Ctrl-C too.
+        # A trio nursery wraps the exception that ended it, Ctrl-C too.
         leaves = _leaves(group)
         if any(isinstance(error, KeyboardInterrupt) for error in leaves):
             return INTERRUPTED

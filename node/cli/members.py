@@ -18,7 +18,7 @@ from starling.node.status.control import typed
 if TYPE_CHECKING:
     from starling.node.node_handle import Invited
 
-DAYS = 90.0  # as node.attach has it, which takes longer to import
+DAYS = 90.0  # the default of node.node_handle, which takes longer to import
 UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 LONGEST_S = 10 * 365.25 * 86400.0
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"

@@ -21,9 +21,9 @@ from starling.node.cli.common import console, is_lively
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-LINE_S = 5.0  # between lines where no terminal draws a bar
-PATIENCE_S = 1.0  # before a person is shown what takes so long
-CLOSE_S = 0.8  # for the terminal UI to restore the terminal
+LINE_S = 5.0  # seconds between lines where no terminal draws a bar
+PATIENCE_S = 1.0  # seconds before the terminal shows what takes so long
+CLOSE_S = 0.8  # seconds for the terminal UI to restore the terminal
 
 
 class Display:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from starling.node.admission.invite import Invite
     from starling.node.storage.run_dir import RunDir
 
-_MOST_OF_AN_INVITE = 1 << 16  # bytes, with what a mail program put around it
+_MOST_OF_AN_INVITE = 1 << 16  # bytes of an invite, with the text that a mail program adds
 DEVICES = {"gpu": "cuda"}  # other names of devices
 HOST_PORT = re.compile(r"(?:(?P<host>[\w.-]*|\[[0-9a-fA-F:]*\]|\*):)?(?P<port>\d{1,5})")
 NODE_OPTIONS = (

@@ -31,7 +31,7 @@ def track(kind: str, target: str, run_dir: Path) -> None:
     Follows a running node until its rounds are done or Ctrl-C; of one that has ended its record is taken, else its last status. The node
     itself knows nothing of it and cannot be held up.
     """
-    sys.path.insert(0, "")  # where the owner may have a module:Class
+    sys.path.insert(0, "")  # the owner may have a module:Class in the current folder
     snapshots, written = Attached(run_dir).snapshots(), 0
     first = next(snapshots)
     with closing(TRACKERS.build("tracker", kind, {"target": target, "run": run_of(first)}, trusted=True)) as tracker:

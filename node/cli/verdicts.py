@@ -12,15 +12,15 @@ import msgspec
 from starling.node.status import format as show
 from starling.node.status.check import Answer
 
-TORCH_S = 20.0  # for torch to be imported in a process of its own
-DIAL_S = 3.0  # for a bootstrap address to be resolved and to answer
-NODE_BYTES, EASY_BYTES = 400_000_000, 1_000_000_000  # memory of the smallest node with both processes, and a margin
-GPU_BYTES = 1_000_000_000  # free on a GPU: with less, batches of most models do not fit
-DISK_BYTES, ROOMY_BYTES = 50_000_000, 1_000_000_000  # the logs of a run; with two checkpoints of a usual model
-BUSY = 2.0  # load per core from which local steps wait for other programs
-CLOCK_S = 300.0  # that clocks may differ
-RTT_S = 0.1  # of a long link
-LINUX_BUFFER = 4 << 20  # net.ipv4.tcp_wmem as Linux sets it
+TORCH_S = 20.0  # seconds for a separate process to import torch
+DIAL_S = 3.0  # seconds for a bootstrap address to be resolved and to answer
+NODE_BYTES, EASY_BYTES = 400_000_000, 1_000_000_000  # memory of the smallest node with both processes, and of a comfortable one
+GPU_BYTES = 1_000_000_000  # bytes free on a GPU: with less, batches of most models do not fit
+DISK_BYTES, ROOMY_BYTES = 50_000_000, 1_000_000_000  # disk space for the logs of a run, and with two checkpoints of a usual model
+BUSY = 2.0  # load per core above which local steps wait for other programs
+CLOCK_S = 300.0  # seconds by which clocks may differ
+RTT_S = 0.1  # round-trip time of a long link, in seconds
+LINUX_BUFFER = 4 << 20  # Linux's default of net.ipv4.tcp_wmem
 SYSCTL = "`sudo sysctl -w net.ipv4.tcp_wmem='4096 65536 33554432' net.ipv4.tcp_rmem='4096 131072 33554432'`"
 FORWARD = (
     "ask the router for a port, `--map-port`, or forward one to this machine: "
@@ -45,7 +45,7 @@ class Torch(msgspec.Struct, frozen=True):
     """Facts that torch reports in a separate process (`starling.node.engine.torch_probe`)."""
 
     version: str
-    built_for: str = ""  # CUDA 12.8, ROCm 6.4; "": the processor, or Apple's GPU, alone
+    built_for: str = ""  # version of CUDA or ROCm, such as CUDA 12.8; "": only the processor, or Apple's GPU
     gpus: tuple[Gpu, ...] = ()
     mps: bool = False
 
@@ -53,16 +53,16 @@ class Torch(msgspec.Struct, frozen=True):
 class Place(NamedTuple):
     """Facts of a run directory, or of the nearest existing folder above it."""
 
-    error: str = ""  # why no file can be written there
+    error: str = ""  # reason why no file can be written there
     free: int = 0
-    at: float | None = None  # the time that its file system gave to a new file
+    at: float | None = None  # time that the file system gave to a new file
 
 
 class Bound(NamedTuple):
     """A multiaddr that was bound for a moment; `error`: why it cannot be, "" if it can."""
 
     address: str
-    kept: bool = False  # the port of an earlier run, in the place of any: may become another
+    kept: bool = False  # whether the port is one of an earlier run, which may be replaced by another
     error: str = ""
 
 
@@ -73,7 +73,7 @@ class Dialled(NamedTuple):
     seconds: float | None = None
     failed: Literal["", "name", "refused", "silent", "other"] = ""
     reason: str = ""
-    kind: Kind = "public"  # names count as public
+    kind: Kind = "public"  # names count as public addresses
 
 
 def versions(installed: Mapping[str, str | None]) -> Verdict:

@@ -9,9 +9,9 @@ from starling.gossip.catalogue import Catalogue, Entry
 from starling.gossip.errors import ConfigError
 from starling.node.identity import public_key_of
 
-_KIB_PER_S = 1 << 20  # what argon2id fills with one lane on an ordinary core, about 1 GiB a second
+_KIB_PER_S = 1 << 20  # KiB that argon2id fills per second with one lane on an ordinary core
 _LONG_S = 600.0
-_EPOCH_SHARE = 16  # part of an epoch that work may take: even six times the average ends before the last ticket does
+_EPOCH_SHARE = 16  # work takes at most this part of an epoch: even six times the average ends before the last ticket does
 _HERE = "starling.node.config.admission"
 
 

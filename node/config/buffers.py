@@ -4,7 +4,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.node.config.schema import Manifest
 
-STAYS = "!"  # before a name that stays at its node
+STAYS = "!"  # prefix of a buffer that is not averaged
 
 
 def averaged(manifest: Manifest) -> bool:

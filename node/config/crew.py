@@ -14,7 +14,7 @@ from starling.node.catalogues import TASKS
 from starling.node.config.schema import CrewSection, Manifest, NodeConfig, NumericsSection
 from starling.node.status.format import size as shown
 
-HELD = 24  # bytes a parameter that a stage takes at the least: model, gradient, moments, the copy of another stage's state
+HELD = 24  # least bytes per parameter at a stage: model, gradient, moments, the copy of another stage's state
 STAGED = frozenset({"text", "digits"})
 
 

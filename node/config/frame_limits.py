@@ -11,8 +11,8 @@ from starling.node.config import size as sizes
 from starling.node.config.schema import Manifest
 from starling.node.status.format import size as shown
 
-_MEMORY = 1.6  # bytes a number at most, of m in eight bits and v in four, their scales included
-_IMPLIED = {"full", "mask", "random_k"}  # selectors whose coordinates need no list
+_MEMORY = 1.6  # most bytes per number of memories: m in eight bits and v in four, with their scales
+_IMPLIED = {"full", "mask", "random_k"}  # selectors whose coordinates need not be sent
 
 
 def check(manifest: Manifest, dim: int | None = None) -> None:
@@ -72,7 +72,7 @@ def _longest(manifest: Manifest, dim: int, count: int | None) -> int:
 def parameters(manifest: Manifest) -> int | None:
     """Return the number of shared parameters, from the task's keys or the created manifest; None: not known."""
     if manifest.mix.params().get("fragments", 1) > 1 or manifest.mix.personal or manifest.mix.turns:
-        return None  # of which a share is exchanged
+        return None  # only a share of the model is exchanged
     if manifest.mix.kind == "seeds":
         return manifest.pace.local_steps
     built = sizes.of(manifest.task)
@@ -84,6 +84,6 @@ def written(manifest: Manifest) -> int | None:
     lines = [line.split(" ", 3) for line in manifest.task.fingerprint]
     lines = [words for words in lines if len(words) == 4]
     model, tensors = ([words for words in lines if (words[0] == "model") is is_model] for is_model in (True, False))
-    if not model or any(words[1] == "frozen" for words in tensors):  # of which nothing is exchanged
+    if not model or any(words[1] == "frozen" for words in tensors):  # nothing of the model is exchanged
         return None
     return int(model[0][1][:18]) if model[0][1].isdecimal() else None

@@ -24,7 +24,7 @@ from starling.node.config.parts import shown
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status.control import typed
 
-MAX_BYTES = MAX_CHUNK_BYTES // DIGEST_BYTES * MAX_CHUNK_BYTES  # 32 GiB: the digests of so many chunks are one message
+MAX_BYTES = MAX_CHUNK_BYTES // DIGEST_BYTES * MAX_CHUNK_BYTES  # 32 GiB: the digests of so many chunks fit one message
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNKED = re.compile(r"chunks:([0-9a-f]{64}):([1-9][0-9]{0,11})")
 _SCRIPTS = "`starling.Swarm(DIR, model=…, optimizer=…)`"

@@ -6,7 +6,7 @@ from starling.gossip.mix.moments import averages_memories
 from starling.node.config import frame_limits
 from starling.node.config.schema import Manifest
 
-LARGE = 1 << 20  # parameters, beyond which memory is saved wherever it can be
+LARGE = 1 << 20  # parameters above which memory is saved where possible
 
 
 def sealed(manifest: Manifest) -> Manifest:

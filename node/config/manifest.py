@@ -41,12 +41,12 @@ from starling.node.config.schema import CompressSection, Manifest, MixSection
 from starling.node.identity import Identity
 
 MAX_BYTES = 64 << 10
-_MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie a thousand deep in each other
+_MAX_ITEMS = 256  # most items of a list: memory for them is allocated at once, and lists may be nested a thousand deep
 _ID_BYTES = 20
 SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: Mapping[str, object] = MappingProxyType({})
 """Keys that format 1 did not begin with ("mix.kappa", or a whole section), and their defaults, which the bytes leave out: ids stay."""
-_SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
+_SOME = 16  # number of members for which every overlay exists; whether an overlay is static does not depend on it
 
 
 def to_bytes(manifest: Manifest) -> bytes:

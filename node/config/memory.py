@@ -16,8 +16,8 @@ from starling.node.config import size as sizes
 from starling.node.config.schema import Manifest
 from starling.node.status.format import size as shown
 
-_COPIES = 4  # of the parameters while a model is opened, the least that any engine takes at its peak (docs/memory.md)
-_EVALUATED = 256  # held-out samples at once
+_COPIES = 4  # copies of the parameters while a model is opened, the least that any engine needs (docs/memory.md)
+_EVALUATED = 256  # held-out samples evaluated at once
 
 
 def available(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:

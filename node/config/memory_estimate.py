@@ -17,14 +17,14 @@ from starling.node.config import size as sizes
 from starling.node.config.schema import Manifest, NodeConfig, NumericsSection
 from starling.node.status.format import size as shown
 
-MODEL, GRADIENT = 4, 4  # bytes a parameter, as the others
+MODEL, GRADIENT = 4, 4  # bytes per parameter
 SUM = 4  # of flows
-EXCHANGE = 14  # at the most while a whole vector is exchanged
+EXCHANGE = 14  # bytes per parameter while a whole vector is exchanged, at most
 PARTS = {"float32": 1.0, "bfloat16": 0.5, "int8": 0.25}
 ADAMS = frozenset({"adam", "adamw", "nadam", "radam"})
 _MOMENTS = dict.fromkeys((*ADAMS, "adamax", "adadelta"), 8) | dict.fromkeys(("rmsprop", "adagrad", "rprop", "muon"), 4)
-NEIGHBOURS = 6  # of which flows are expected, at the most
-PROCESS = 250_000_000  # an engine without a model
+NEIGHBOURS = 6  # most neighbors whose flows are expected
+PROCESS = 250_000_000  # bytes of an engine without a model
 
 
 def check(manifest: Manifest, config: NodeConfig, free: int) -> None:

@@ -12,7 +12,7 @@ from starling.gossip.overlay.measure import check_static, matrix
 from starling.node.config.robustness import check_rule
 from starling.node.config.schema import Manifest
 
-_SOME = 64  # rounds that are looked at
+_SOME = 64  # rounds that are checked
 
 
 def overlay_of(manifest: Manifest, *, trusted: bool = True) -> Overlay:
@@ -55,7 +55,7 @@ def check_members(manifest: Manifest, n: int) -> None:
     Raises ConfigError: they do not, and why.
     """
     if manifest.pace.kind == "clock" and manifest.overlay.kind == "sticky":
-        return  # rings exist for any number
+        return  # sticky edges exist for any number of members
     graph = overlay_of(manifest)
     catalogue.check(graph, n)
     facts = MIXERS.facts(manifest.mix.kind, trusted=True)

@@ -360,7 +360,7 @@ def shown(value: object) -> str:
     """Return a value for a message, at most 80 characters."""
     try:
         text = repr(value)
-    except ValueError:  # Python does not write numbers of thousands of digits
+    except ValueError:  # Python refuses to print numbers of thousands of digits
         text = "a number of thousands of digits"
     return text if len(text) <= 80 else text[:79] + "…"
 

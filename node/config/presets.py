@@ -143,7 +143,7 @@ def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str
     """
     full: dict[str, Any] = {name: dict(value) if isinstance(value, dict) else value for name, value in raw.items()}
     chosen = PRESETS.get(preset, ())
-    for own in (False, True):  # of a section's own keys first, as they say which other keys there are
+    for own in (False, True):  # a section's own keys first, as they decide which other keys exist
         for key in chosen:
             head, _, tail = key.name.partition(".")
             if head not in kind.__struct_fields__:

@@ -11,7 +11,7 @@ from starling.robust import breakdown
 from starling.robust.catalogue import RULES
 
 _EXPENSIVE_KIB = 1024
-_ANY = 1000  # peers, more than any rule needs
+_ANY = 1000  # number of peers, more than any rule needs
 _MOST_K = 32
 
 
@@ -36,7 +36,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> None:
     if overlay.kind == "pull":
         check_rule(manifest, overlay.k)
         return
-    # how many neighbors a node has depends on the number of members
+    # the number of neighbors depends on the number of members
     check_rule(msgspec.structs.replace(manifest, byzantine_fraction=0.0), _ANY)
     if fraction > (most := RULES.facts(manifest.robust.rule, trusted=trusted).share):
         raise ConfigError(
@@ -53,7 +53,7 @@ def defended(manifest: Manifest) -> bool:
 def unprotected(manifest: Manifest) -> tuple[str, ...]:
     """Return the keys of bounds on what one peer's message moves that a manifest turns off: they are 0."""
     mix, off = manifest.mix, []
-    if not mix.clip_norm and mix.kind not in {"gather", "sparse_outer", "seeds"}:  # which have a rule, or mix.norm_bound
+    if not mix.clip_norm and mix.kind not in {"gather", "sparse_outer", "seeds"}:  # kinds with a robust rule, or mix.norm_bound
         off.append("mix.clip_norm")
     if getattr(mix, "norm_bound", None) == 0.0:
         off.append("mix.norm_bound")

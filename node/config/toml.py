@@ -25,8 +25,8 @@ from starling.node.config.parts import SHOW, PartSection, Section, convert, fiel
 S = TypeVar("S", bound=Section)
 
 _MAX_FILE_BYTES = 1 << 20
-_MAX_KEY_PARTS = 8  # of a dotted key; the deepest of ours has 3
-# Strings, also those that do not end, and comments, in which no key is. Possessive quantifiers: hostile text is read once.
+_MAX_KEY_PARTS = 8  # most parts of a dotted key; our deepest has 3
+# Strings, also unterminated ones, and comments, in which no key is. Possessive quantifiers: hostile text is read once.
 _NO_KEYS = re.compile(
     r'''"""(?:[^"\\]|\\.|"(?!""))*+"{0,5}|"(?:[^"\\\n]|\\.)*+"?|'{3}(?:[^']|'(?!''))*+'{0,5}|'[^'\n]*+'?|#[^\n]*+''', re.DOTALL
 )
@@ -71,7 +71,7 @@ def parse(text: str) -> dict[str, Any]:
         raise ConfigError(f"not TOML of settings: a key has more than {_MAX_KEY_PARTS} parts; compare with {SHOW}")
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also Python's, of a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError: also Python's, for a number of thousands of digits
         raise ConfigError(f"not TOML: {_one_line(error)}; compare with {SHOW}") from error
 
 
@@ -104,7 +104,7 @@ def apply_set(config: S, assignments: Sequence[str]) -> S:
     of_parts: list[tuple[list[str], str]] = []
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        if any("\ud800" <= character <= "\udfff" for character in assignment):  # bytes that are no text
+        if any("\ud800" <= character <= "\udfff" for character in assignment):  # undecodable bytes of the command line
             raise ConfigError(f"--set: must be text (UTF-8), got {shown(assignment)}; type it again")
         path = [part.strip() for part in name.split(".")]
         if not equals or not all(path):
@@ -113,7 +113,7 @@ def apply_set(config: S, assignments: Sequence[str]) -> S:
         if len(path) == 1 and path[0] in config.FORMER:
             raw[path[0]] = _value(text.strip(), types.StrType())
         elif isinstance(section, PartSection) and len(path) > 1 and path[1] not in section.BASE.__struct_fields__:
-            of_parts.append((path, text.strip()))  # keys that depend on the parts, which another assignment may name
+            of_parts.append((path, text.strip()))  # keys that depend on parts, which another assignment may name
         else:
             _assign(raw, type(config), path, text.strip())
     for name in type(config).__struct_fields__:

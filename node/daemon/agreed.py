@@ -16,7 +16,7 @@ def check_agreed(manifest: Manifest, config: NodeConfig, *, ours: bool) -> None:
     """
     if not ours:
         consent.check(manifest, config)
-    if consent.names_code(manifest):  # whose rules could not be checked before
+    if consent.names_code(manifest):  # rules of imported code could not be checked before consent
         consent.find(manifest, code_of(config))
         manifests.check(manifest, trusted=True)
     manifests.check_shard(manifest, config.shard)

@@ -73,11 +73,11 @@ class Node:
         self.progress = Progress(events.changes.notify)
         self.policy = PeerPolicy(setup.identity.peer_id, events, setup.machine.unix_time, setup.store.keep_decisions)
         self.policy.resume(setup.store.known_decisions())
-        self.manifest = setup.store.read_manifest()  # None until it is fetched
+        self.manifest = setup.store.read_manifest()  # None until the manifest is fetched
         self.transactions = Transactions(setup.machine.unix_time)
         self.began = trio.current_time()
         self.phase: Phase = Starting()
-        self.network: Network | None = None  # None until it is open
+        self.network: Network | None = None  # None until the network is open
         self._listening = trio.Event()
         self._ready = trio.Event()
         self._stop = trio.Event()

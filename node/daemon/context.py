@@ -38,7 +38,7 @@ class Limits:
 
     up_bytes_per_s: int  # 0: no cap
     down_bytes_per_s: int
-    threads: int  # of torch, 0: as many as are fastest
+    threads: int  # threads of torch, 0: as many as are fastest
 
     @classmethod
     def of(cls, config: NodeConfig) -> "Limits":
@@ -85,12 +85,12 @@ class NoSensors:
 class Machine:
     """The machine that a node runs on, real or in virtual time."""
 
-    open_network: Callable[[Reporter], AbstractAsyncContextManager[Network]]  # given where it reports peers' faults
+    open_network: Callable[[Reporter], AbstractAsyncContextManager[Network]]  # opens the network, given a reporter for peers' faults
     start_engine: StartEngine
     unix_time: Callable[[], float]  # seconds since 1970, for people and incarnations
     offload: Offload = in_thread
     sensors: Sensors = field(default_factory=NoSensors)
-    seconds: SecondNodes | None = None  # for stages whose machines are lost; None: there are no such
+    seconds: SecondNodes | None = None  # starts nodes for stages whose machines are lost; None: not available
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class NodeSetup:
     swarm: str  # the swarm's id
     store: NodeStore
     machine: Machine
-    chain: Chain = ()  # of invitations to this node
+    chain: Chain = ()  # invitations from the creator down to this node
     limits: Limits = field(init=False)
 
     def __post_init__(self) -> None:

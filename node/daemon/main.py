@@ -54,7 +54,8 @@ def run(
     if manifest is None and invite is None:
         raise ConfigError(f"--dir: {run_dir.path} holds no manifest and no invite; start with `starling join INVITE`")
     admitted = take_up(invite, identity)
-    if invite is not None and invite.bearer:  # a directory of before: bound to this identity the key is of no more use
+    # a directory of an earlier version: the invite is now bound to this identity, so its key is no longer needed
+    if invite is not None and invite.bearer:
         run_dir.write_invite(replace(invite, chain=admitted, bearer=b""))
     with open_log(run_dir.path, peer_id=identity.peer_id, run_id=f"{time.time_ns() // 1_000_000:x}") as log:
         events = Events(log, clock=time.time)

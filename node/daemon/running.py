@@ -34,11 +34,11 @@ from starling.node.daemon.trust.contributions import Contributions
 from starling.node.daemon.trust.peer_policy import PeerPolicy
 from starling.node.rpc import calls
 
-FAREWELL_S = 0.7  # for the farewell to all members
-ON_THE_WAY_S = 0.05  # for its last frames: a connection that is closed while the peer still sends may be reset, and lose them
-LAST_SAVE_S = 1.2  # for the last checkpoint
-PAYLOAD_BYTES_PER_PARAMETER = 32  # upper bound: two vectors of doubles, and an index for each coordinate …
-PAYLOAD_BYTES = 64 << 10  # … with their headers
+FAREWELL_S = 0.7  # seconds for the farewell to all members
+ON_THE_WAY_S = 0.05  # seconds for its last frames: closing while the peer still sends may reset the connection and lose them
+LAST_SAVE_S = 1.2  # seconds for the last checkpoint
+PAYLOAD_BYTES_PER_PARAMETER = 32  # upper bound on bytes per parameter: two vectors of doubles, and an index for each coordinate …
+PAYLOAD_BYTES = 64 << 10  # … and on the bytes of headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class RunningNode:
         models = PeerModels(context, self.membership, role.members, sync, begun.policy.allows)
         self.pace = pace_of(Services(context, role, self.around, (begun.transactions.observe,), house, models))
         self.training = Training(context.manifest.pace, role.members, self.pace.joining, self.pace.loop, house)
-        self.last: LastModel | None = None  # until the rounds are done
+        self.last: LastModel | None = None  # None until the rounds are done
         self.contributions = Contributions(self.exchange.revoke, lambda: self.exchange.edges, self._is_present)
         engine.reset = self.exchange.reset_all
         context.network.expect("exchange", PAYLOAD_BYTES_PER_PARAMETER * opened.parameters + PAYLOAD_BYTES)

@@ -18,7 +18,7 @@ from starling.node.daemon.membership.service import Membership
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.daemon.trust.peer_policy import PeerPolicy
 
-SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
+SETTLE_S = 3.0  # seconds that a joiner looks for members before it starts alone
 
 
 class Surroundings:
@@ -58,7 +58,7 @@ class Surroundings:
         me, network = self._context.me, self._context.network
         others = sorted(
             (peer for peer in self.membership.members if peer != me and self.policy.allows(peer)),
-            key=lambda peer: derive(0, "invite", me, peer),  # other members give others' addresses
+            key=lambda peer: derive(0, "invite", me, peer),  # random order by peer: other members give other addresses
         )
         return to_share((*network.relayed, *network.addresses), others, network.answered, self.membership.origins.met)
 

@@ -48,7 +48,7 @@ class Checkpointed:
     def forward(self) -> Iterator[None]:
         """Let forward passes in this block store the inputs and outputs of blocks, and nothing within them."""
         for module, wrapper in self._wrappers:
-            module.forward = wrapper  # an attribute of the instance, before that of its class
+            module.forward = wrapper  # the instance's attribute takes precedence over the class's
         try:
             yield
         finally:
@@ -76,7 +76,7 @@ def _wrappers(module: nn.Module) -> Iterator[tuple[nn.Module, Callable[..., Any]
         yield module, _in_pieces(children)
         return
     for child in nested:
-        if listed and not isinstance(child, nn.ModuleList):  # which has no forward
+        if listed and not isinstance(child, nn.ModuleList):  # nn.ModuleList has no forward
             yield child, _again(child.forward, [child])
         else:
             yield from _wrappers(child)

@@ -29,9 +29,9 @@ class BackgroundAnswers:
 
     def __init__(self, worker: Worker, pipe: Pipe) -> None:
         self._worker, self._pipe = worker, pipe
-        self._turn = threading.Condition()  # held while a call is read and answered here
+        self._turn = threading.Condition()  # locked while a call is read and answered in this thread
         self._open = False
-        self._left: tuple[int, Request] | None = None  # read by the second thread, to be answered by the first
+        self._left: tuple[int, Request] | None = None  # a call that the second thread read and the first must answer
         self._failure: Exception | None = None
         threads = torch.get_num_threads()
         begun = threading.Event()
@@ -50,7 +50,7 @@ class BackgroundAnswers:
         try:
             yield
         finally:
-            self._open = False  # at once: no other call begins
+            self._open = False  # first of all: no other call begins
             with self._turn:
                 pass
         if self._failure is not None:
@@ -66,7 +66,7 @@ class BackgroundAnswers:
         return left or self._pipe.receive()
 
     def _serve(self, begun: threading.Event) -> None:
-        torch.set_num_threads(1)  # of this thread alone
+        torch.set_num_threads(1)  # applies to this thread alone
         begun.set()
         try:
             while True:
@@ -74,7 +74,7 @@ class BackgroundAnswers:
                     self._turn.wait_for(lambda: self._open and self._left is None)
                 self._pipe.wait()
                 with self._turn:
-                    if self._open and self._left is None and self._pipe.ready():  # else the first thread read it
+                    if self._open and self._left is None and self._pipe.ready():  # otherwise the first thread has read it
                         self._answer()
         except Exception as error:  # noqa: BLE001 — raised again by the first thread, which ends the engine
             self._failure = error

@@ -48,7 +48,7 @@ class Best:
         self._facts: dict[str, str | int] = {"kind": "export", "swarm": swarm, "schema": schema}
         self._higher = higher_is_better
         self._large = large
-        self._waiting: Model | None = None  # until it is written
+        self._waiting: Model | None = None  # best model that is not written yet
         self.value: float | None = None
         self.round: int | None = None
         if path is not None:
@@ -68,7 +68,7 @@ class Best:
         if self.value is None or (value > self.value if self._higher else value < self.value):
             self.value, self.round, self._waiting = value, round, model
             if self._large:
-                with suppress(OSError):  # said by the checkpoint, whose disk it is, which tries again
+                with suppress(OSError):  # the checkpoint reports a full disk, and tries again
                     self.write()
 
     def write(self) -> None:

@@ -49,7 +49,7 @@ class Checkpoints:
         self._path = path
         self._previous = path.with_name(path.name + ".previous")
         self._identity: dict[str, str | int] = {"kind": KIND, "swarm": swarm, "schema": schema}
-        self._good = False  # the newest file is one we have read or written
+        self._good = False  # whether the newest file is one that this process has read or written
 
     def load(self) -> Checkpoint | None:
         """Return the newest readable checkpoint; None if there is no file. Raises ConfigError if no file is a checkpoint of this node."""

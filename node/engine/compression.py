@@ -26,8 +26,8 @@ from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES
 from starling.node.config.schema import CompressSection, Manifest
 from starling.robust.clip import clip
 
-Selection = Callable[[int, int], Selector]  # (bytes an exchange may cost or 0, D) -> which coordinates it is about
-MEMORY_BLOCK = 32  # numbers of m that share a scale: orthogonalisation makes the noise of codes larger
+Selection = Callable[[int, int], Selector]  # (budget of an exchange in bytes or 0, D) -> what selects its coordinates
+MEMORY_BLOCK = 32  # numbers of m that share a scale: orthogonalisation amplifies the noise of codes
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -106,11 +106,11 @@ def selection(
         return min((limit for limit in (budget_bytes, section.budget_bytes or 0) if limit > 0), default=0)
 
     def within(budget_bytes: int, dim: int) -> Selector:
-        most = min(limit(budget_bytes) or MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES)  # of both messages: so each fits a frame
+        most = min(limit(budget_bytes) or MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES)  # bytes of both messages, so that each fits a frame
         return Mask(min(plan(most, dim, request, response, extra_size), effort.of(dim)))
 
     def by_layer(budget_bytes: int, dim: int) -> Selector:
-        # Of a budget the request gets its share; without one, what top-k of the ratio's coordinates takes.
+        # Without a budget the request gets what top-k of the ratio's coordinates takes.
         count = kept(section.ratio, dim)
         asked, answered = listed_size(count, dim, request), response.size(count) + 2 * extra_size(count)
         budget = limit(budget_bytes) * asked // (asked + answered) or asked

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support
 
-PEERS = 5  # fewest peers of a figure: where a round has fewer exchanges, those of earlier rounds count as well
+PEERS = 5  # fewest peers of a figure: where a round has fewer exchanges, those of earlier rounds count too
 MOST = 64  # most peers of a figure
 
 
@@ -32,8 +32,8 @@ class ConsensusDistance:
     that look for what differs most.
     """
 
-    _fresh: dict[str, float] = field(default_factory=dict)  # since the last figure
-    _older: dict[str, float] = field(default_factory=dict)  # of other peers, the newest last
+    _fresh: dict[str, float] = field(default_factory=dict)  # distances since the last figure, by peer
+    _older: dict[str, float] = field(default_factory=dict)  # earlier distances of other peers, the newest last
 
     @property
     def size(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 try:
-    import pynvml  # nvidia-ml-py, of the extra `gpu`
+    import pynvml  # nvidia-ml-py, an optional dependency
 except ImportError:
     pynvml = None
 

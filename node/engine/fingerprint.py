@@ -35,7 +35,7 @@ from starling.node.engine.quantised import pieces, quantised
 from starling.node.engine.task_smoke_test import calling, fresh_model
 from starling.node.tasks.api import Task
 
-_ALL_CHARACTERS = 24 << 10  # of a fingerprint: fits into a manifest
+_ALL_CHARACTERS = 24 << 10  # most characters of a fingerprint, to fit a manifest
 _FACTS = ("version", "metric", "loss")
 _FROZEN = "frozen"
 _BLOCK = 16 << 20  # bytes of frozen values that are hashed at a time
@@ -99,7 +99,7 @@ def _blocks(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _hashed(block: Tensor) -> bytes:
-    return hashlib.sha256(block.cpu().numpy().data).digest()  # processors have instructions for it
+    return hashlib.sha256(block.cpu().numpy().data).digest()  # processors have instructions for SHA-256
 
 
 def compares_base(manifest: Manifest, model: nn.Module) -> bool:
@@ -211,7 +211,7 @@ def _said(text: str | None) -> str:
 def main() -> None:
     """Run the child process that computes a fingerprint at a swarm's creation."""
     answer = os.dup(1)
-    os.dup2(2, 1)  # what the task prints
+    os.dup2(2, 1)  # output of the task goes to standard error
     consent_to, plain = sys.argv[1], msgspec.json.decode(sys.stdin.buffer.read())
     manifest = convert(plain, Manifest, trusted=False)
     consent.find_module("task.kind", manifest.task.kind, consent_to)

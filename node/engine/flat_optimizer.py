@@ -62,9 +62,9 @@ class Optimizer:
         self.weighs_updates = weighs_updates
         self._pieces = pieces
         whole = self._cut(like)
-        rows = 2 if self._by_coordinate else None  # of a parameter (n, …) that is stepped for a trial
+        rows = 2 if self._by_coordinate else None  # rows of a parameter (n, …) that is stepped for a trial
         trials = [_still(part[:rows]) for part in whole]
-        self._parameters = [nn.Parameter(part) for part in whole]  # stand for others' data and gradients
+        self._parameters = [nn.Parameter(part) for part in whole]  # placeholders; data and gradients are set for each step
         try:
             optimizers, tried = make(self._parameters), make(trials)
             for each in tried:

@@ -21,7 +21,7 @@ from starling.node.engine.quantised import quantised
 from starling.node.tasks.api import Data, Task
 from starling.node.tasks.trees import mapped
 
-_WHOLE = ("hf", "onnx")  # forms that hold all of a model
+_WHOLE = ("hf", "onnx")  # formats that hold the whole model
 
 
 def write(form: str, model: Any, task: Task, data: Callable[[], Data], target: Path) -> None:
@@ -34,7 +34,7 @@ def write(form: str, model: Any, task: Task, data: Callable[[], Data], target: P
             f"--format: {form} holds the whole model, and the base of this {type(model).__name__} is packed; try `--format peft`, or "
             "`--format torch`, which hold what was trained"
         )
-    os.environ["HF_HUB_OFFLINE"] = "1"  # peft would ask the hub about the base model
+    os.environ["HF_HUB_OFFLINE"] = "1"  # peft would query the hub about the base model
     model.eval()
     FORMS[form](model, task, data, target)
 

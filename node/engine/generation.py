@@ -27,7 +27,7 @@ def generate(
         with torch.no_grad():
             last = logits(torch.tensor([so_far[-context:]]))[0, -1].float().cpu()
         if temperature:
-            scaled = (last - last.max()) / temperature  # or a small temperature would make infinities
+            scaled = (last - last.max()) / temperature  # a small temperature would make infinities otherwise
             token = int(torch.multinomial(scaled.softmax(-1), 1, generator=chance))
         else:
             token = int(last.argmax())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from starling.node.config.schema import OptimizerSection
 
-_TINY = 1e-12  # norm of a gradient that has no direction
+_TINY = 1e-12  # added to the norm, as a gradient of 0 has no direction
 
 
 def has_second_gradient(section: OptimizerSection) -> bool:

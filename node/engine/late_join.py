@@ -22,7 +22,7 @@ from starling.robust import model_agreement
 
 _MODEL, _X = "model", "x"
 MAX_CANDIDATES = 3  # models of peers stored at a time
-KEPT_S = 120.0  # an unread snapshot is deleted after this; a late joiner on a slow line reads one chunk in a quarter of that
+KEPT_S = 120.0  # seconds after which an unread snapshot is deleted; a late joiner on a slow line reads one chunk in a quarter of that
 
 
 class Offered:
@@ -46,7 +46,7 @@ class Offered:
     def snapshot(self, _call: calls.Snapshot) -> calls.SnapshotInfo | calls.Refused:
         """Take a snapshot of the model, instead of the previous one."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._rounds.round, "schema": self._schema.hex()}
-        self._let_go()  # never two of them
+        self._let_go()  # deleted first, so that there are never two
         self._read_at = self._clock()
         try:
             outgoing, side_state = self._outgoing, self._trainer.side_state()
@@ -81,7 +81,7 @@ class Fetched:
     def __init__(self, trainer: Trainer, rounds: Rounds, schema: bytes, forget: Callable[[], None]) -> None:
         """`schema` as of `Offered`; `forget` voids every edge."""
         self._trainer, self._rounds, self._schema, self._forget = trainer, rounds, schema, forget
-        self._candidates: dict[str, tuple[int, Mapping[str, Tensor]]] = {}  # by peer: the round and x (d,)
+        self._candidates: dict[str, tuple[int, Mapping[str, Tensor]]] = {}  # peer -> (round, x (d,))
         self._attempt = 0
 
     def handlers(self) -> Handlers:

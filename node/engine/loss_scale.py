@@ -70,7 +70,7 @@ class LossScale:
             return True
         self.good = 0
         if self.scale == 1.0:
-            return True  # it is not the scale's fault
+            return True  # without scaling, a non-finite gradient is not the scale's fault
         self.scale /= 2.0
         return False
 

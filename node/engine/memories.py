@@ -22,7 +22,7 @@ from starling.node.engine.moments import MomentFormat
 from starling.node.engine.stretches import STRETCH
 from starling.node.rpc.calls import Open
 
-_LOADED = 1 << 20  # age of a memory that came from a checkpoint without saying how old it is
+_LOADED = 1 << 20  # assumed age of an optimiser state from a checkpoint that does not give one
 
 
 class Keeper(Protocol):

@@ -58,7 +58,7 @@ def rule(manifest: Manifest) -> Rule:
     section, rounds = manifest.robust, manifest.pace.rounds
     params, first = section.params("rule"), section.params("before") if section.before else {}
     if section.rule == "balance" and rounds:
-        params["decay"] = 1.0 / rounds  # over a run, its threshold falls to 1/e
+        params["decay"] = 1.0 / rounds  # the threshold falls to 1/e over a run
     if section.rule == "foolsgold":
         params["seed"] = derive(manifest.seed, "histories")
     if section.before == "bucketing":

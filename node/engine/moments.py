@@ -24,7 +24,7 @@ FAMILY = ("adam", "adamw", "nadam", "radam")
 NAMES = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
 """Of moments in the state of torch's optimisers."""
 SCALES = ".scales"
-_SQUARED = "_sq"  # ends the names of second moments, which are not negative
+_SQUARED = "_sq"  # suffix of second moments, which are not negative
 _TINIEST = 1e-30
 
 

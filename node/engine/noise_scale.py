@@ -21,8 +21,8 @@ from torch import Tensor
 from starling.gossip.seeds import derive
 from starling.node.tasks.batches import part, samples
 
-MEMORY = 0.02  # share of the newest measurement in the averages, 1/number for the first
-LEAST = 10  # measurements before there is a figure
+MEMORY = 0.02  # weight of the newest measurement in the averages, 1/number for the first ones
+LEAST = 10  # measurements before a figure is given
 
 Shares = Callable[[Any, Sequence[Any], Sequence[int]], Sequence[float]]
 """(batch, parts of it, their samples) -> weights of their losses in its own."""

@@ -35,12 +35,12 @@ from starling.node.tasks.batches import cut, samples
 UNMOVED = Unmoved()
 DRAW_NOTHING = frozenset(f"starling.node.tasks.{name}" for name in ("convex", "digits", "images", "synthetic", "text"))
 """Modules of the tasks whose models and losses take no chance in a step."""
-SLOW = 2.0  # times the time of float32: then the owner gets a warning
+SLOW = 2.0  # times the time of float32 from which the owner is warned
 LESSER: Mapping[str, torch.dtype] = MappingProxyType({"bfloat16": torch.bfloat16, "float16": torch.float16})
 """Precisions that a forward pass is done in instead of float32."""
 SCALES: Mapping[str, Callable[[], Scale]] = MappingProxyType({"float16": LossScale})
 """Scales of the loss in some of them."""
-PRODUCT = 512  # rows of the square matrices that are multiplied to find it out
+PRODUCT = 512  # rows of the square matrices that are multiplied to measure it
 
 
 def inductor(loss: Loss) -> Loss:
@@ -128,7 +128,7 @@ class Gradients:
 
     def _backward(self, batch: Any, share: float) -> float:
         loss = self._loss(self._model, batch)
-        if loss is None:  # as some training steps return for a batch they leave out
+        if loss is None:  # a training step returns None to skip a batch
             return math.nan
         factor = share * self.scale.scale
         (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
@@ -145,7 +145,7 @@ class Gradients:
                 "shorter samples, `--set device=cpu`, or a machine with more"
             )
         self.micro_batch = (size + 1) // 2
-        torch.cuda.empty_cache()  # does nothing where nothing was computed there
+        torch.cuda.empty_cache()  # does nothing if nothing was computed on the GPU
         self.notes.append(
             f"out of memory: batches are computed {self.micro_batch} samples at a time from here on; "
             f"`--set numerics.micro_batch={self.micro_batch}` begins with that"
@@ -199,7 +199,7 @@ def slowdown(device: str, precision: torch.dtype, clock: Callable[[], float] = t
 
     def seconds(dtype: torch.dtype) -> float:
         matrix = torch.ones(PRODUCT, PRODUCT, dtype=dtype)
-        matrix @ matrix  # what is done only once
+        matrix @ matrix  # the first product includes one-time setup
         began = clock()
         matrix @ matrix
         return clock() - began

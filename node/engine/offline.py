@@ -51,7 +51,7 @@ def export(run_dir: Path, file: Path) -> None:
     if not place.checkpoint.exists():
         raise ConfigError(f"--dir: {run_dir} has no model yet; start the node with `starling run --dir {run_dir}`")
     with tempfile.TemporaryDirectory() as folder:
-        copied = Path(folder) / place.checkpoint.name  # a session writes its checkpoint
+        copied = Path(folder) / place.checkpoint.name  # a session writes its own checkpoint, so it gets a copy
         shutil.copyfile(place.checkpoint, copied)
         engine = Worker()
         open_request = calls.Open(

@@ -15,8 +15,8 @@ from starling.node.tasks.batches import cut, part, samples
 from starling.node.tasks.evaluate import evaluating
 from starling.node.tasks.means import Means, NoMean
 
-TRIED = 16  # samples that a loss is tried with when a node opens
-SIZES = (1, 2, 3, 5)  # of parts of them
+TRIED = 16  # samples on which a loss is tried when a node opens
+SIZES = (1, 2, 3, 5)  # sizes of the parts that are tried
 
 
 class Parts:

@@ -18,7 +18,7 @@ class Piece:
     start: int
     end: int
     shape: tuple[int, ...]
-    hidden: bool = False  # a hidden matrix, for Muon
+    hidden: bool = False  # whether it is a hidden matrix, for Muon
     decays: bool = True
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starling.node.engine.background_answers import BackgroundAnswers
     from starling.node.engine.worker import Worker
 
-GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # the daemon's end of the pipe is closed
+GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # errors that say that the daemon has closed its end of the pipe
 
 
 def serve(worker: Worker, pipe: Pipe) -> None:
@@ -80,16 +80,16 @@ def _background(worker: Worker, pipe: Pipe) -> BackgroundAnswers:
 
 def main() -> None:
     """Run the engine's process."""
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a creator's stdout is for the invite alone
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a creator's standard output carries the invite alone
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from starling.node.engine.worker import Worker  # noqa: PLC0415 — torch takes a second, in which a Ctrl-C must not end us
 
-    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(*GONE):  # the daemon is gone
+    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(*GONE):  # ends when the daemon is gone
         serve(Worker(work=time.thread_time), Pipe(sock))
     sys.stderr.flush()
-    os._exit(0)  # everything is saved, and an orderly exit of torch takes half a second
+    os._exit(0)  # everything is saved, and a regular exit of torch takes half a second
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-_MARKS = ("quant_state", "bnb_quantized", "CB")  # attributes of bitsandbytes' parameters
-_PACKED = "qweight"  # a buffer of the layers of GPTQ and AWQ, next to their scales
+_MARKS = ("quant_state", "bnb_quantized", "CB")  # attributes that mark bitsandbytes' parameters
+_PACKED = "qweight"  # a buffer in layers of GPTQ and AWQ, next to their scales
 
 
 def packed(parameter: Tensor) -> bool:

@@ -103,7 +103,7 @@ class StepsRounds:
         self.tally = Tally(clock())
         self._left = 0
         self._train = calls.Train(0, 0)  # granted last
-        self._unfrozen = False  # local steps run before the Mix that freezes them
+        self._unfrozen = False  # whether local steps run before the Mix that freezes them
 
     @property
     def round(self) -> int:
@@ -140,7 +140,7 @@ class StepsRounds:
         else:
             self._combine()
         self.vectors.round, self._train = call.round, call
-        if self._trainer.facts.crew.by_calls:  # its steps are done
+        if self._trainer.facts.crew.by_calls:  # the crew's calls do the steps
             return self._finished()
         self.tally = Tally(self._clock())
         self._left = call.steps

@@ -15,7 +15,7 @@ class SavedBuffers:
     def __init__(self, module: nn.Module, names: Collection[str], watched: Collection[str]) -> None:
         self._places = {name: (module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names}
         self._watched = set(watched)
-        self._steady = set[str]()  # that no round so far has changed
+        self._steady = set[str]()  # buffers that no round so far has changed
         self._at_mark = {name: self._now(name).clone() for name in self._places}
         self._saved = dict(self._at_mark)
 

@@ -9,7 +9,7 @@ from typing import Literal
 from starling.gossip.api import Phase
 from starling.node.config.schema import OptimizerSection
 
-CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
+CLIMB = 10.0  # `Phase.climb` for sgd (decision 0023 has measurements)
 DECAYS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {
         "constant": lambda _done, _floor: 1.0,

@@ -22,7 +22,7 @@ from starling.node.engine.saved_buffers import SavedBuffers, put, same
 from starling.node.tasks.evaluate import tracking
 
 BUFFER, FROZEN = "buffer.", "frozen."
-_LOOKED_AT = 64  # numbers of a frozen parameter, by which a change of all is seen
+_LOOKED_AT = 64  # numbers of a frozen parameter that are compared to detect a change
 _NAMED = 6  # in a note
 
 
@@ -225,7 +225,7 @@ def _extra_states(module: nn.Module) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for name, each in module.named_modules():
         if type(each).get_extra_state is not nn.Module.get_extra_state:
-            with suppress(Exception):  # the owner's objects raise what they like
+            with suppress(Exception):  # the owner's objects may raise anything
                 found[name or type(each).__name__] = pickle.dumps(each.get_extra_state())
     return found
 

@@ -27,7 +27,7 @@ class _StandIn(ModuleType):
         pass
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__file__":  # `inspect` looks for it in every module, also in the middle of an import
+        if name == "__file__":  # `inspect` reads it from every module, also during an import
             raise AttributeError(name)
         if sys.modules.get(TRACER) is self:  # not yet replaced
             del sys.modules[TRACER]

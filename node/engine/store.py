@@ -33,7 +33,7 @@ class Store:
             higher_is_better=trainer.facts.higher_is_better,
             large=trainer.facts.large,
         )
-        self.round: Callable[[], int] = lambda: 0  # to be noted in files
+        self.round: Callable[[], int] = lambda: 0  # returns the round to write in files
         self.saved: Callable[[], None] = lambda: None  # called after each save
 
     def handlers(self) -> Handlers:

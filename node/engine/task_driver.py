@@ -51,7 +51,7 @@ class TaskDriver:
         torch.set_num_threads(open_request.threads or most)
         self.trainer = trainer = catalogues.trainer(open_request)(open_request, csprng, self.window)
         self.gpu = Gpu(trainer.facts.device, clock)
-        # compiled code is of one number of threads
+        # compiled code depends on the number of threads
         fixed = trainer.facts.device != "cpu" or open_request.numerics.compile
         self.threads = threads_of(clock, fixed=open_request.threads > 0 or fixed)
         self.session, resumed = session_of(open_request, trainer, csprng, self.window, self._report, clock, work)

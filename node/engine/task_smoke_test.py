@@ -15,7 +15,7 @@ from starling.node.tasks.api import Data, Metered, Task
 from starling.node.tasks.evaluate import held_out
 
 T = TypeVar("T")
-BATCHES = 8  # tried until one has a loss
+BATCHES = 8  # batches tried until one has a loss
 
 
 def try_task(kind: str, task: Task, model: nn.Module, data: Data, batch_size: int) -> None:

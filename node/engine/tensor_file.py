@@ -24,7 +24,7 @@ from starling.node.storage import private
 from starling.node.versions import CHECKPOINT, unreadable
 
 FORMAT = CHECKPOINT.newest
-_KEY = "starling"  # one header entry, as the library does not fix the order of several
+_KEY = "starling"  # a single header entry, as the library does not fix the order of several
 _LENGTH_BYTES = 8
 _ALIGNED = 8
 _MAX_HEADER_BYTES = 64 << 20
@@ -50,7 +50,7 @@ _NAMES: Mapping[torch.dtype, str] = MappingProxyType(
 )
 """Of the format."""
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType({name: dtype for dtype, name in _NAMES.items()})
-_STRETCH = 16 << 20  # bytes of a file that are read before their pages are released
+_STRETCH = 16 << 20  # bytes of a file read before their pages are released
 _NO_TENSORS = (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError)
 
 

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 
-STEPS = 3  # with each number in a trial; the median counts
-HOPELESS = 3.0  # times the best median so far: a first step as slow as that ends the trial of a number
-FASTER = 0.9  # of the present number's time is the most that another's may be, to replace it
-REST_S, RESTS = 10.0, 20.0  # between trials: seconds, and times what the last one took, whichever is longer
+STEPS = 3  # steps of a trial with each number; the median counts
+HOPELESS = 3.0  # a first step so many times slower than the best median ends the trial of a number
+FASTER = 0.9  # another number replaces the present one if it takes at most this share of its time
+REST_S, RESTS = 10.0, 20.0  # between trials: seconds, or so many times the last trial's duration, whichever is longer
 
 Result = TypeVar("Result")
 Step = Callable[[Callable[[int], Any], int], Any]
@@ -27,7 +27,7 @@ Step = Callable[[Callable[[int], Any], int], Any]
 def one_thread() -> Iterator[None]:
     """Let torch compute on the calling thread alone. Also a decorator."""
     threads = torch.get_num_threads()
-    if threads == 1:  # also in a second thread, which must not change what the first one has
+    if threads == 1:  # also in a second thread, which must not change the setting of the first
         yield
         return
     torch.set_num_threads(1)
@@ -59,7 +59,7 @@ class Threads:
         self._numbers = [*powers, most]
         self._due = clock()
         self._began = 0.0
-        self._left: deque[int] = deque()  # of the trial under way; the first is being tried
+        self._left: deque[int] = deque()  # numbers of threads still to be tried; the first is under trial
         self._seconds: dict[int, list[float]] = {}
 
     def step(self, work: Callable[[int], Result], round: int) -> Result:

@@ -9,7 +9,7 @@ def _gpu(index: int) -> dict[str, object]:
     found = torch.cuda.get_device_properties(index)
     try:
         free = torch.cuda.mem_get_info(index)[0]
-    except RuntimeError:  # in exclusive use by another process, or out of memory
+    except RuntimeError:  # the GPU is in exclusive use by another process, or out of memory
         free = None
     return {"name": found.name, "total": found.total_memory, "free": free}
 

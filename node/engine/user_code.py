@@ -23,7 +23,7 @@ _PATHS = sysconfig.get_paths()
 _ELSEWHERE = tuple(
     str(Path(path).resolve()) for path in (_PATHS["stdlib"], _PATHS["purelib"], _PATHS["platlib"], Path(__file__).parents[2])
 )
-_LONGEST = 300  # characters of an error's own text
+_LONGEST = 300  # most characters of an error's own text
 
 
 def describe(error: BaseException) -> str:

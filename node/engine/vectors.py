@@ -17,7 +17,7 @@ from starling.node.engine.drift import Drift
 from starling.node.engine.exchange.api import Frozen
 from starling.node.engine.privacy.csprng import Csprng
 
-_AVERAGED = 0.1  # weight of the newest in the mean number of local steps between exchanges
+_AVERAGED = 0.1  # weight of the newest value in the mean number of local steps between exchanges
 
 
 class Outgoing(Protocol):
@@ -64,7 +64,7 @@ class FrozenVectors:
     def __init__(self, replica: Replica, outgoing: Outgoing, local_steps: int) -> None:
         self._replica, self._outgoing = replica, outgoing
         self.local_steps = float(local_steps)
-        self.round = 0  # the one to do next
+        self.round = 0  # the round to do next
         self.drift = Drift()
         self.frozen: Frozen | None = None
         self.committed: list[Committed] = []
@@ -159,7 +159,7 @@ class LiveVectors:
         self.round = 0
         self.drift = Drift()
         self.taken: list[Committed] = []
-        self._mean_gap = local_steps / 2.0  # mean local steps between any two exchanges of this node
+        self._mean_gap = local_steps / 2.0  # mean number of local steps between any two exchanges of this node
         self._last = steps()
 
     @property

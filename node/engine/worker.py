@@ -26,7 +26,7 @@ Driver = TaskDriver | ScriptDriver
 
 
 _KINDS: Mapping[type[GossipError], str] = MappingProxyType(
-    {ConfigError: "config", RemoteProtocolError: "peer", LocalProtocolError: "state"}  # others are kinds of the first
+    {ConfigError: "config", RemoteProtocolError: "peer", LocalProtocolError: "state"}  # other expected errors are subclasses of ConfigError
 )
 EXPECTED = tuple(_KINDS)
 """Errors that are answered."""

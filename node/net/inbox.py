@@ -7,7 +7,7 @@ from starling.node.net.api import Connected, Disconnected, Inbound
 from starling.node.net.round_robin import RoundRobin
 
 MAX_EVENTS = 1024
-IN_A_ROW = 16  # frames sent or received before other tasks run
+IN_A_ROW = 16  # frames handled before other tasks run
 
 
 class Inbox(trio.abc.ReceiveChannel[Inbound]):
@@ -21,7 +21,7 @@ class Inbox(trio.abc.ReceiveChannel[Inbound]):
         self._waiting: RoundRobin[Inbound] = RoundRobin(frames, 2 * MAX_FRAME_BYTES[lane])
         self._readers = trio.lowlevel.ParkingLot()
         self._waits: dict[str, trio.lowlevel.ParkingLot] = {}  # peers whose frames wait for space in the queue
-        self._at_once = 0  # received while other tasks did not run
+        self._at_once = 0  # frames received while other tasks did not run
         self._closed = False
 
     def full(self, peer: str) -> bool:

@@ -130,7 +130,7 @@ class Lan:
     def _queue(self, name: str) -> None:
         try:
             self._names.send_nowait(name)
-        except trio.WouldBlock:  # whoever floods is asked again when its announcement is repeated
+        except trio.WouldBlock:  # dropped: a flooding node is asked again when it repeats its announcement
             return
 
     async def _ask(self, zeroconf: Zeroconf, name: str) -> None:

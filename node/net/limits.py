@@ -55,7 +55,7 @@ class Pacer:
         """Account for `amount` bytes and sleep until they are within the cap."""
         if self._bucket is None:
             return
-        left = self._bucket.borrow(amount, trio.current_time()) * self._bucket.rate  # bytes that others send first
+        left = self._bucket.borrow(amount, trio.current_time()) * self._bucket.rate  # bytes that others send before
         while self._bucket is not None:
             rate, since = self._bucket.rate, trio.current_time()
             with trio.move_on_after(left / rate) as scope:

@@ -47,7 +47,8 @@ class MemoryHub:
         self._usually = delay(DEFAULT_DELAY_S, DEFAULT_DELAY_S / 2, seed)
         self._peers: dict[str, MemoryNetwork] = {}
         self._connections: dict[frozenset[str], _Connection] = {}
-        self._under_way: list[tuple[float, int, _Connection, str, Inbound]] = []  # due, number, …, destination, frame
+        # heap of (due time, number, connection, destination, frame)
+        self._under_way: list[tuple[float, int, _Connection, str, Inbound]] = []
         self._number = 0
         self._changed: trio.Event | None = None
 

@@ -23,7 +23,7 @@ from starling.node.net.lan import in_thread
 from starling.node.net.port_lease import LEASE_S, Lease
 
 PORT = 5351
-WAITS_S = (0.25, 0.5, 1.0, 2.0)  # for an answer, before the question is sent again
+WAITS_S = (0.25, 0.5, 1.0, 2.0)  # seconds to wait for an answer before each repetition
 ADDRESS, TCP = 0, 2  # operations
 _HEAD, _LEAD = struct.Struct(">BBHI"), struct.Struct(">BBHHHI")
 _GATEWAY_FLAG = 2
@@ -98,7 +98,7 @@ class NatPmp:
         """Return the payload of the router's answer as `answer`; empty also if it does not answer."""
         with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
             try:
-                await asked.connect((router, self.port))  # so that datagrams of others do not arrive
+                await asked.connect((router, self.port))  # connected, so that datagrams of others do not arrive
                 for wait_s in WAITS_S:
                     await asked.send(question(operation, port, outside, seconds))
                     with trio.move_on_after(wait_s):

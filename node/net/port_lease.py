@@ -17,7 +17,7 @@ from starling.node.net.lan import told
 
 LEASE_S = 3600.0
 AGAIN_S, POLL_S = 900.0, 10.0
-LEAST_S = 120.0  # between two requests, however short a lease is
+LEAST_S = 120.0  # least seconds between two requests, however short a lease is
 STOP_S = 0.5
 
 

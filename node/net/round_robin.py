@@ -12,7 +12,7 @@ class RoundRobin(Generic[T]):
     def __init__(self, each: int, total: int) -> None:
         self._each = each
         self._spare = total
-        self._queues: dict[str, deque[tuple[T, int]]] = {}  # the next owner first
+        self._queues: dict[str, deque[tuple[T, int]]] = {}  # queues by owner, the next one first
         self._held: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
@@ -43,7 +43,7 @@ class RoundRobin(Generic[T]):
         item, weight = self._queues[owner].popleft()
         self._count(owner, -weight)
         if owner in self._queues:
-            self._queues[owner] = self._queues.pop(owner)  # the last from now on
+            self._queues[owner] = self._queues.pop(owner)  # moved to the end of the order
         return item
 
     def _count(self, owner: str, weight: int) -> None:

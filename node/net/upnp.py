@@ -11,7 +11,7 @@ from starling.node.net.lan import in_thread
 from starling.node.net.port_lease import LEASE_S, Lease
 
 DISCOVER_MS = 2000
-PORTS = 8  # tried, beginning with the requested one
+PORTS = 8  # ports tried, beginning with the requested one
 NAME = "starling"
 
 
@@ -78,7 +78,7 @@ class Upnp:
 
     @staticmethod
     def _add(device: Device, outside: int, port: int) -> bool:
-        for lease_s in (int(LEASE_S), 0):  # some routers know no end
+        for lease_s in (int(LEASE_S), 0):  # some routers accept only leases without an end
             try:
                 if device.addportmapping(outside, "TCP", device.lanaddr, port, NAME, "", lease_s):
                     return True

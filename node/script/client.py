@@ -19,8 +19,8 @@ from starling.node.script.parts import Life
 from starling.node.status.control import socket_address
 
 POLL_S = 0.05
-LONG_S = 3.0  # of waiting without a word
-UP_S = 600.0  # that a node may take until its engine is there: it may have to fetch the model that the swarm begins with
+LONG_S = 3.0  # seconds of waiting after which the owner is told
+UP_S = 600.0  # seconds for a node until its engine is up: it may have to fetch the initial model
 
 
 class Client:
@@ -49,7 +49,7 @@ class Client:
             raise
 
     def _welcomed(self, hello: Hello, layout: Layout) -> tuple[Welcome, SharedVectors]:
-        with suppress(Closed):  # a refusal may be there to be read
+        with suppress(Closed):  # a refusal may have arrived
             messages.send(self._socket, hello)
         answer, file = messages.receive_from_engine(self._socket)
         if isinstance(answer, messages.Refusal):
@@ -74,7 +74,7 @@ class Client:
     def receive(self) -> messages.Grant | messages.Measure:
         """Wait for what is to be done next, and say what the node waits for if that takes long. Raises Closed."""
         told = ""
-        while not platform.readable(self._socket, timeout_s=LONG_S):  # here Ctrl-C loses nothing
+        while not platform.readable(self._socket, timeout_s=LONG_S):  # an interrupt here loses nothing
             if (doing := self._doing()) and doing != told:
                 told = doing
                 self._said(doing)

@@ -25,7 +25,7 @@ class Flows:
         self._c = torch.empty(0, device="cpu")
         self.active = False
         self.known = Borne()
-        self._stretches: list[Borne] = []  # what `known` is after each that was taken
+        self._stretches: list[Borne] = []  # `known` after each stretch that was taken
 
     def begin(self, c: Tensor, known: Sequence[float], *, active: bool) -> None:
         """Continue with c (d,), which is not copied, and its numbers."""

@@ -23,7 +23,7 @@ class Gradients:
         self._cut, self._layout = parameters.cut, parameters.layout
         self._parameters = list(parameters.named.values())
         self._numbers = {id(each): number for number, each in enumerate(self._parameters)}
-        self._flat: Tensor | None = None  # (d,), made when it is first needed and kept
+        self._flat: Tensor | None = None  # (d,), allocated when it is first needed
         self._views: list[Tensor] = []
 
     def exist(self, optimizer: Optimizer) -> bool:

@@ -105,8 +105,8 @@ class Moving:
 
     def __init__(self, exchanged: Exchanged) -> None:
         self._exchanged = exchanged
-        self._c = torch.zeros_like(exchanged.vectors.engine.correction)  # the engine writes its own while this is used
-        self._is_current = False  # the script's half has the parameters as they are
+        self._c = torch.zeros_like(exchanged.vectors.engine.correction)  # a separate copy, as the engine writes its own while this is used
+        self._is_current = False  # whether the script's half has the current parameters
         self._reported = Borne()
 
     def begin(self, grant: messages.Grant, *, parameters: bool) -> None:

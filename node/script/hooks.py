@@ -30,7 +30,7 @@ from starling.node.script.parameters import Parameters
 from starling.node.script.processes import Joined
 
 WARNED = 3  # local steps in a row without a gradient, after which a warning is given
-REFUSED = 100  # of them, or calls of `took_step` in a row that saw no hook run, after which it is an error
+REFUSED = 100  # local steps without a gradient, or calls of `took_step` without a hook, in a row, after which it is an error
 _OPEN: "weakref.WeakKeyDictionary[Optimizer, weakref.ref[Hooks]]" = weakref.WeakKeyDictionary()
 
 
@@ -57,10 +57,11 @@ class Hooks:
                 raise _evaluated_again(each)
         self._process, self._optimizers, self._correction = Joined(), tuple(optimizers), correction
         self._parameters, self._gradients = parameters, Gradients(parameters)
-        self._open = dict[int, bool]()  # by optimiser, from pre-hook to post-hook: whether there was a gradient
+        self._open = dict[int, bool]()  # optimiser, from pre-hook to post-hook -> whether it had a gradient
         self._by_hand, self._looked_at = set[int](), set[int]()
-        self._rates = dict[int, list[tuple[float, Sequence[Tensor]]]]()  # of each group in the optimiser's last step
-        self._ran = self._moved = self._empty = False  # since the last `took_step`
+        self._rates = dict[int, list[tuple[float, Sequence[Tensor]]]]()  # optimiser -> (rate, parameters) of each group in its last step
+        # whether since the last `took_step` a hook ran, parameters were stepped, or no gradient was found
+        self._ran = self._moved = self._empty = False
         self._idle = self._unseen = 0
         self.closed = False
         before, after = _weakly(weakref.ref(self))
@@ -131,7 +132,7 @@ class Hooks:
         for each in self._chosen(optimizer):
             self._by_hand.discard(id(each))
             self.before(each, (each,), {})
-            self._by_hand.add(id(each))  # hooks that do run until `corrected` do nothing
+            self._by_hand.add(id(each))  # hooks that still run do nothing until `corrected`
 
     def corrected(self, optimizer: object = None) -> None:
         """Note that the step after `correct` is done; arguments and errors as there."""

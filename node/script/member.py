@@ -34,7 +34,7 @@ from starling.node.script.parts import Life, Parts, Tally, effective_lr, say
 from starling.node.script.processes import Joined
 from starling.node.script.script_state import ScriptState
 
-LOADED = 1 << 20  # age of a memory that was loaded, where it does not say how old it is
+LOADED = 1 << 20  # assumed age of a loaded optimiser state that does not give one
 _OVER = messages.Grant(0, 0, 0.0, finished=True)
 """The node has ended, without a word."""
 
@@ -64,7 +64,7 @@ class Member:
         self._exchanged = Exchanged(parts.parameters, self.client.vectors, memories, flows)
         self._handover: Handover = Moving(self._exchanged) if welcome.ahead else Replacing(self._exchanged)
         self._ahead = welcome.ahead
-        self._is_given = False  # the script's half is the engine's until a grant is taken over
+        self._is_given = False  # whether the script's half was given to the engine, until a grant is taken
         self._anew = False  # another engine begins
         correction: Correction = Nowhere() if flows is None else flows
         self.hooks = Hooks(parts.optimizers, parts.parameters, correction)
@@ -106,12 +106,12 @@ class Member:
 
     def step(self, loss: Tensor | float | None) -> bool:
         stepped = self.hooks.took_step()
-        if self._grant is None:  # a step before the swarm's parameters were here does not count
+        if self._grant is None:  # a step before the swarm's parameters arrived does not count
             _ = self.grant
             return False
         if self._grant.finished:
             raise ConfigError("the swarm has finished: leave the loop when swarm.finished is true")
-        if self._is_given and not self._ahead:  # the wait at the round's end was interrupted: the mix replaces what was done since
+        if self._is_given and not self._ahead:  # the wait at the round's end was interrupted: the mixed model replaces later steps
             return self._taken(self._granted(wait=True))
         if not stepped:
             return False
@@ -138,7 +138,7 @@ class Member:
             return
         grant = self._grant
         if grant is not None and not grant.finished:
-            with suppress(ConfigError, Closed):  # what cannot be given is lost, as with a script that is killed
+            with suppress(ConfigError, Closed):  # steps that cannot be given are lost, as when a script is killed
                 if part and self._tally.steps and not self._is_given:
                     self._give(grant)
                 self._kept.write(grant.round)
@@ -179,7 +179,7 @@ class Member:
         said = messages.Stepped(
             tally.steps, tally.mean, effective_lr(self.hooks.rate, self._parts.optimizers), seconds, report.age, report.decays, report.known
         )
-        with suppress(Closed):  # which is noticed when a grant is read
+        with suppress(Closed):  # a closed connection is noticed when a grant is read
             self.client.send(said)
         self._is_given = True
 

@@ -73,7 +73,7 @@ class OptimizerMemories:
         squared = {id(piece.owner): piece.square is not None for piece in pieces if piece.state}
         found: list[tuple[Optimizer, Decay]] = []
         begins = self._parameters.layout.offsets
-        for piece, start, stop in zip(pieces, begins, begins[1:], strict=False):  # no pieces: they are not known
+        for piece, start, stop in zip(pieces, begins, begins[1:], strict=False):  # the pieces are unknown, so there are none
             has_square = piece.square is not None if piece.state else squared.get(id(piece.owner))
             second = piece.second if has_square else None
             if has_square is None or piece.first is None or (has_square and second is None):
@@ -133,7 +133,7 @@ class OptimizerMemories:
                 decay = Decay(slice(0, stop - start), piece.first, None if piece.square is None else piece.second)
                 carry(own[0], own[-1], (ends[0][0], ends[0][1]), (ends[1][0], ends[1][1]), [decay], steps, age)
                 for flat, each in zip(own, kept, strict=True):
-                    if flat.data_ptr() != each.data_ptr():  # it is in another dtype or order
+                    if flat.data_ptr() != each.data_ptr():  # the tensor has another dtype or order
                         real(each).copy_(flat.view(real(each).shape))
             _set_count(piece.state, age)
 
@@ -147,7 +147,7 @@ class OptimizerMemories:
         found = []
         for parameter in self._parameters.named.values():
             held = owners.get(id(parameter), [])
-            piece = _piece(parameter, *held[0]) if len(held) == 1 else None  # two memories of one parameter have no mean
+            piece = _piece(parameter, *held[0]) if len(held) == 1 else None  # two states of one parameter cannot be averaged
             if piece is None:
                 return None
             found.append(piece)

@@ -9,5 +9,5 @@ import torch
 @contextmanager
 def quiet() -> Iterator[None]:
     """Record no gradients, and make tensors that may be changed outside of `torch.inference_mode` too."""
-    with torch.inference_mode(mode=False), torch.no_grad():  # in this order: the first switches gradients on
+    with torch.inference_mode(mode=False), torch.no_grad():  # the order matters: the first switches gradients on
         yield

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from starling.gossip.errors import ConfigError
 
-_STEPS = inspect.getfile(Optimizer)  # torch's file that has the frame around each step, which runs the hooks
+_STEPS = inspect.getfile(Optimizer)  # torch's file with the function around each step, which runs the hooks
 
 
 def unwrapped(given: object, *, by_hand: bool = False) -> list[Optimizer]:
@@ -53,7 +53,7 @@ def has_hooks(optimizer: Optimizer) -> bool:
     """Return whether hooks can be registered around an optimiser's steps."""
     try:
         optimizer.register_step_pre_hook(lambda *_: None).remove()
-    except AttributeError:  # its class does not call Optimizer.__init__, or is none of torch
+    except AttributeError:  # its class does not call Optimizer.__init__, or is not torch's
         return False
     return True
 
@@ -66,7 +66,7 @@ def within_another(optimizer: Optimizer) -> bool:
     frame, found = inspect.currentframe(), 0
     while frame is not None and found < 2:
         if frame.f_code.co_filename == _STEPS:
-            found += frame.f_locals.get("self", optimizer) is optimizer  # absent in what a compiler made of the frame
+            found += frame.f_locals.get("self", optimizer) is optimizer  # absent in a frame that a compiler made
         frame = frame.f_back
     return found == 2
 

@@ -53,7 +53,7 @@ class Parameters:
             raise ConfigError("the optimizer holds none of the model's trainable parameters: build it from the model given to Swarm")
         self._model = model
         self._left_out = [each for each in trainable.values() if id(each) not in held]
-        self._frozen = set[int]()  # ids of those that were at the last round's end, and were not stepped since
+        self._frozen = set[int]()  # ids of parameters that the last round's end had and no step has changed since
         self.named: dict[str, nn.Parameter] = dict(zip(plain_names(own), own.values(), strict=True))
         self.layout = _layout(self.named)
         self.copies = StateCopies(self.named, optimizers, copies)
@@ -85,7 +85,7 @@ class Parameters:
             copies = list(self.copies.by_number())
             moved = {number: values[number].to(self.layout.dtype, copy=True) for _, number in copies}
             torch._foreach_copy_(values, places)
-            torch.clear_autocast_cache()  # inside an autocast region it may hold casts of the old values
+            torch.clear_autocast_cache()  # inside an autocast region the cache may hold casts of the old values
             if copies:
                 torch._foreach_sub_(list(moved.values()), [values[number] for number in moved])
                 torch._foreach_sub_([each for each, _ in copies], [moved[number].to(each.device) for each, number in copies])

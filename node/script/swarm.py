@@ -109,7 +109,7 @@ class Swarm:
         self._check_process()
         parts = Parts(model, unwrapped(optimizer, by_hand=by_hand), evaluate, state, copies)
         self._folder = Path(folder)
-        if (open_here := _OPEN.get(self._folder.resolve())) is not None:  # a cell that is run again
+        if (open_here := _OPEN.get(self._folder.resolve())) is not None:  # a notebook cell that is run again
             open_here.close()
         self._life = Running(self._folder, started(self._folder, invite, listen, config))
         try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 DIM = 10_000_000
 RULES_DIM = 1_000_000
-LEAST, LARGEST = 8, 64  # vectors; with fewer Krum has no choice
+LEAST, LARGEST = 8, 64  # number of vectors; with fewer than 8 Krum has no choice
 MOST = 2**32 - 1
 MOST_BUSY = 1024  # processes
 MESSAGES = (64 << 10, 1 << 20, 16 << 20)  # bytes
@@ -328,7 +328,7 @@ def _receiver(host: str, port: int) -> Iterator[tuple[subprocess.Popen[str], int
                 raise ConfigError(process.stderr.read().strip())
             yield process, int(bound)
         finally:
-            process.kill()  # has nothing to leave behind
+            process.kill()  # the process has no state to save
 
 
 def _endpoint(key: str, text: str) -> tuple[str, int]:

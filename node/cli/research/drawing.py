@@ -11,11 +11,11 @@ from string import ascii_lowercase
 from starling.gossip.errors import ConfigError
 
 COLUMNS, LINES = 72, 34  # size of a graph, in characters: fits 80 columns
-MOST_DRAWN = 64  # members beyond which a circle of chords is a blot
+MOST_DRAWN = 64  # most members in a circle of chords; more are unreadable
 BLANK = 0x2800
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bit of the dot in column x and line y of a character
 CURVE_LINES = 16
-FLOOR = 1e-33  # of a squared deviation in double precision; a logarithm has no place for 0
+FLOOR = 1e-33  # smallest squared deviation in double precision, as a logarithm has no 0
 
 
 def chords(n: int, edges: Iterable[tuple[int, int]]) -> str:

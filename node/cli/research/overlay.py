@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from starling.node.cli.documents import OverlayComparison, OverlayFacts, OverlaySampling
 
 MOST_MEMBERS = 10_000
-MOST_EDGES = 1 << 22  # weights of a round that are held in memory at once
-DENSE = 512  # members up to which whole matrices are multiplied
-SMALL = 128  # members up to which that is done some thousand times
-WATCHED = 60  # rounds of the consensus error in a plot, and of a comparison unless --rounds says otherwise
-REACHED = 1e-9  # consensus error at which a comparison takes the average as reached
+MOST_EDGES = 1 << 22  # most weights of a round that are held in memory at once
+DENSE = 512  # most members for which whole matrices are multiplied
+SMALL = 128  # most members for which that is done some thousand times
+WATCHED = 60  # rounds in a plot of the consensus error, and in a comparison without --rounds
+REACHED = 1e-9  # consensus error that counts as reached in a comparison
 RISK = 0.01  # probability that a run exceeds the largest number of Byzantine peers stated for it
-COUNTED = 0.4  # largest share of Byzantine members for `never_half`: near a half it is all members, after minutes
-LOWEST = 1e-15  # where the scale of a comparison ends
+COUNTED = 0.4  # largest share of Byzantine members for `never_half`: near a half the search takes minutes
+LOWEST = 1e-15  # lower end of the scale of a comparison
 
 n_option = click.option("-n", "n", type=click.IntRange(2, MOST_MEMBERS), default=33, help="Members.")
 k_option = click.option("--k", type=int, default=1, help="Most peers a round, for kinds that take it.")
@@ -278,7 +278,7 @@ def _print_comparison(rounds: int, compared: OverlayComparison) -> None:
     from starling.node.cli.research import drawing
 
     at = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000) if t <= rounds][-4:]
-    letters = dict(zip(compared.kinds, ascii_lowercase, strict=False))  # as drawn: no more than the alphabet
+    letters = dict(zip(compared.kinds, ascii_lowercase, strict=False))  # no more kinds than letters are drawn
     rows = []
     for name, walk in compared.kinds.items():
         errors = walk.consensus_error

@@ -22,8 +22,8 @@ from starling.node.forks import Forked
 from starling.node.rpc import pipe
 from starling.node.rpc.calls import Reply, Request
 
-QUEUED_FRAMES = 64  # calls written to the pipe's queue before further callers wait
-_REAP_S = 5.0  # for the exit status of a child that closed its pipe
+QUEUED_FRAMES = 64  # calls in the pipe's queue before further callers wait
+_REAP_S = 5.0  # seconds for the exit status of a child that closed its pipe
 
 
 class ProcessEngine:
@@ -36,7 +36,7 @@ class ProcessEngine:
         self._waiting: dict[int, trio.Event] = {}
         self._replies: dict[int, Reply] = {}
         self._calls = 0
-        self._end: EngineError | None = None  # what every call raises from then on
+        self._end: EngineError | None = None  # error that every call raises once the engine has ended
 
     @property
     def pid(self) -> int:
@@ -85,14 +85,14 @@ class ProcessEngine:
 
     def _gone(self) -> EngineError:
         end = self._end or EngineError("the engine ended")
-        return EngineError(str(end), end.place, refused=end.refused)  # an error has the traceback of one call
+        return EngineError(str(end), end.place, refused=end.refused)  # a new exception for each call, as it carries that call's traceback
 
     async def _write(self) -> None:
         async for frame in self._outgoing:
             try:
                 await self._stream.send_all(memoryview(frame))
             except trio.BrokenResourceError:
-                return  # the reader sees the end too, and knows the reason
+                return  # the reading task sees the end too, and knows the reason
 
     async def _read(self) -> None:
         while (header := await self._receive(pipe.HEADER.size)) is not None:
@@ -152,7 +152,7 @@ async def _start(sock: socket.socket) -> trio.Process | Forked:
     if forks.FOLDER in os.environ:
         return await trio.to_thread.run_sync(forks.engine, Path(os.environ[forks.FOLDER]), sock)
     return await trio.lowlevel.open_process(
-        # -P: a file of the folder the daemon was started in never shadows a module of ours
+        # -P: a file in the daemon's working directory never shadows a module of ours
         [sys.executable, "-P", "-m", "starling.node.engine.process", str(sock.fileno())],
         stdin=subprocess.DEVNULL,
         **platform.inheriting(sock.fileno()),

@@ -14,7 +14,7 @@ from starling.node.daemon.engine.client import ProcessEngine
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.rpc import calls
 
-MAX_RESTARTS = 5  # within RESTART_WINDOW_S; more means that restarting does not help
+MAX_RESTARTS = 5  # restarts within RESTART_WINDOW_S; after more the node gives up
 RESTART_WINDOW_S = 600.0
 
 StartEngine = Callable[[], AbstractAsyncContextManager[EngineHandle]]
@@ -35,12 +35,12 @@ class EngineSupervisor:
         self._up = trio.Event()
         self._down = trio.Event()
         self._restarts: list[float] = []
-        self._end = EngineError("")  # of the last engine that died
-        self._place_before = ""  # step and line of code at which the one before it died
+        self._end = EngineError("")  # why the last engine died
+        self._place_before = ""  # step and line of code at which the previous engine died
         self.restarts = 0
         self.opened: calls.Opened | None = None
-        self.pid: int | None = None  # of the engine; None where it has no process of its own, or is not up
-        self.reset: Callable[[], Awaitable[None]] | None = None  # after a restart, before `ready` returns
+        self.pid: int | None = None  # process id of the engine; None without a process, or while none runs
+        self.reset: Callable[[], Awaitable[None]] | None = None  # called after a restart, before `ready` returns
 
     @property
     def activity(self) -> str:
@@ -123,7 +123,7 @@ class EngineSupervisor:
                 if open_request is not self._open_request:
                     await engine.call(calls.Limit(self._open_request.threads))
         except EngineError as error:
-            self._end = EngineError(str(error))  # wherever it died, no step was under way
+            self._end = EngineError(str(error))  # it died outside of local steps
             return False
         except trio.TooSlowError:
             self._end = EngineError(f"the engine did not open the task within {self._silence_s:.0f} s")

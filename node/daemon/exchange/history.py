@@ -20,8 +20,8 @@ BEGUN = frozenset({Request, Response, Pull})
 """What is about to go out in an exchange that is under way."""
 MAX_ENDED = 50
 MAX_UNDER_WAY = 512
-SHOWN_AFTER_S = 2.0  # an exchange that takes no longer is of no interest while it lasts
-SHOWN_UNTIL_S = 600.0  # an exchange not ended by then was forgotten by its peer
+SHOWN_AFTER_S = 2.0  # seconds; shorter exchanges are not shown while they last
+SHOWN_UNTIL_S = 600.0  # seconds after which an exchange that has not ended is no longer shown: its peer has forgotten it
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from starling.node.daemon.exchange.slow_watch import SlowWatch
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.status.snapshot import Exchanges
 
-SEND_S = 60.0  # A peer that takes no frame for so long is unreachable
+SEND_S = 60.0  # seconds after which a peer that takes no frame counts as unreachable
 
 Noted = Callable[[Mapping[str, Outcome], Collection[str]], None]
 """Takes how the exchanges of a round, or a visit, ended, by peer, and the peers whose update was clipped."""

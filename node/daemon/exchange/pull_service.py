@@ -37,10 +37,10 @@ from starling.node.identity import verify
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
 
-MAX_UNDER_WAY_BYTES = 256 << 20  # of payloads being sent to peers; further requests meanwhile are answered with busy
-MAX_LEAD = 16  # rounds: nodes run ahead of each other by several without a fault
-KEPT_MESSAGES = 8  # rounds whose messages a node that lags may still ask for, where messages add up
-FRAME_BYTES = 512  # A frame without its payload is shorter
+MAX_UNDER_WAY_BYTES = 256 << 20  # payload bytes being sent to peers; further requests meanwhile are answered with busy
+MAX_LEAD = 16  # rounds by which nodes may be apart without a fault
+KEPT_MESSAGES = 8  # earlier rounds whose messages a lagging node may still request, where messages are summed
+FRAME_BYTES = 512  # upper bound on a frame without its payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class PulledExchange(ExchangeService[Pulls]):
     `noted` is called with how a round's requests ended, by peer, and whom the rule clipped or excluded; None where unknown.
     """
 
-    slow = ""  # what became slow: not looked for, as nobody waits for one answer
+    slow = ""  # slowness is not watched here, as nobody waits for a single answer
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class PulledExchange(ExchangeService[Pulls]):
             nonce=signing.first,
         )
         super().__init__(context, core, (*subscribers, self._observe), send_s=pace.max_wait_s)
-        self._longest = 0  # payload expected from a peer
+        self._longest = 0  # length of the longest payload that a peer can send
         self.payload_bytes = 0  # sent
-        self._since = math.inf  # when the local steps of the round began
+        self._since = math.inf  # time at which the local steps of the round began
         self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
-        self._given: set[str] = set()  # peers of which the engine has had a vector
+        self._given: set[str] = set()  # peers whose vector the engine has received
 
     @property
     def edges(self) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ class PulledExchange(ExchangeService[Pulls]):
     async def _publish(self, round: int) -> bool:
         """Have our vector encoded and sign it, once for each round -> whether there is one."""
         if not self._core.publishable(round):
-            return True  # the engine was restarted and did the round again: what was sent stays
+            return True  # the engine was restarted and repeated the round: what was sent stays valid
         reply = await self._engine.call(calls.Publish(round))
         if not isinstance(reply, calls.Published) or len(reply.payload) > MAX_PAYLOAD_BYTES:
             why = reply.reason if isinstance(reply, calls.Refused) else "it is longer than a frame may be"
@@ -226,7 +226,7 @@ class PulledExchange(ExchangeService[Pulls]):
         try:
             await self._engine.call(calls.Revoke(peer))
         except EngineError:
-            return  # and with it everything stored of the peer
+            return  # the engine is lost, and with it all that it stored of the peer
 
     async def reset_all(self) -> None:
         """Do nothing: no state of a peer lasts beyond a round."""

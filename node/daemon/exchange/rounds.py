@@ -65,7 +65,7 @@ class RoundExchange(PairwiseExchange):
         try:
             await self._until_done(look)
         finally:
-            # nobody is waited for beyond the deadline: what is later is this node's own delay
+            # peers are waited for until the deadline at most: anything later is this node's own delay
             waited_s = min(trio.current_time(), core.pace.link_deadlines.expires) - began - core.pace.link_deadlines.usual_s()
             self.carry_out(core.end(trio.current_time()))
         outcomes = dict(core.pace.outcomes)

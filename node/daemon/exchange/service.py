@@ -30,8 +30,8 @@ from starling.node.daemon.exchange.facts import About, Accepted, Called, Fact, Q
 from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 
-LONG_BYTES = 64 << 10  # of a payload: a shorter one is mostly on its way as soon as it is sent
-MAX_FRAMES = 16  # waiting to be sent to one peer; more are lost, and the cores repeat what is not answered
+LONG_BYTES = 64 << 10  # payload size from which requests are sent one at a time
+MAX_FRAMES = 16  # frames waiting to be sent to one peer; more are dropped, and the cores repeat what is not answered
 
 Core = TypeVar("Core", bound=Pairwise | Pulls)
 
@@ -46,7 +46,7 @@ class RoundOutcome:
     """The round that peers have credibly reached, if they left this node behind, else `round`: exchanging less often loses nothing."""
     distance: float | None = None  # as in `starling.node.rpc.calls.Done`
     diverged: tuple[str, ...] = ()  # likewise
-    waited_s: float = 0.0  # for the slowest peers, beyond what is usual
+    waited_s: float = 0.0  # seconds waited for the slowest peers, beyond what is usual
 
 
 @dataclass(slots=True)
@@ -78,10 +78,10 @@ class ExchangeService(Generic[Core]):
         self._subscribers = subscribers
         self._send_s, self._usual_s = send_s, usual_s
         self._one_at_a_time = trio.Lock()  # held while a long request is sent
-        self.under_way: dict[str, _Peer] = {}  # whose frames or calls are under way
+        self.under_way: dict[str, _Peer] = {}  # peers with frames or calls under way
         self._nursery: trio.Nursery | None = None
         self._happened = trio.Event()
-        self.queued_bytes = 0  # payload bytes that wait to be sent or are being sent
+        self.queued_bytes = 0  # payload bytes that are queued or being sent
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer peers until cancelled. A RemoteProtocolError is reported as the peer's fault."""
@@ -175,7 +175,7 @@ class ExchangeService(Generic[Core]):
         return self.under_way.setdefault(peer, _Peer())
 
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        if self._nursery is not None:  # else the service is stopping: there is no more work
+        if self._nursery is not None:  # otherwise the service is stopping
             self._nursery.start_soon(task)
 
     def _queue_frame(self, peer: str, message: PairwiseMessage | PulledMessage, *, repeat: bool) -> None:

@@ -15,7 +15,7 @@ from starling.node.daemon.exchange.facts import Fact, Received, Sent
 from starling.node.interfaces import Reporter
 from starling.node.status.format import short
 
-MIN_MEASURED_BYTES = 32 << 10  # smaller frames vanish into socket buffers and do not measure the link
+MIN_MEASURED_BYTES = 32 << 10  # smaller frames fit socket buffers and do not measure the link
 MAX_REQUESTED = 256
 WORDS: Mapping[tuple[Kind, bool], str] = {
     ("send", False): "this node's upload is {times:.1f} times as slow as before ({some} of {of} peers)",

@@ -37,7 +37,7 @@ class VisitExchange(PairwiseExchange):
     ) -> None:
         self.sticky = sticky
         self._slots = slots = slots_of(context.manifest, context.swarm, sticky, members)
-        self._moved_bytes: dict[str, int] = {}  # by peer, since it was last visited
+        self._moved_bytes: dict[str, int] = {}  # payload bytes by peer since its last visit
         super().__init__(context, members, fresh_inc, slots, noted, (*subscribers, self._observe))
 
     @property

@@ -31,14 +31,14 @@ from starling.node.daemon.context import NodeContext, Offload, in_thread
 from starling.node.daemon.store import NodeStore
 from starling.node.identity import peer_id_of
 
-BATCH_S = 0.25  # target duration of a batch of tries
+BATCH_S = 0.25  # seconds that a batch of tries should take
 PROGRESS_S = 1.0
-CLOCK_S = 60.0  # longest sleep between looks at the system clock, which may be set meanwhile
-SPREAD = 8  # members begin to renew within one part in so many of an epoch, each at its own time, so that not all tickets come at once
+CLOCK_S = 60.0  # seconds; the longest sleep before the system clock is read again, as it may be set meanwhile
+SPREAD = 8  # members begin to renew at random times within this part of an epoch, so that tickets do not come all at once
 WASTED_PER_S, WASTED_AT_ONCE = 1.0, 64.0
 MAX_WAITING = 512
 MAX_SOURCES = 1024
-LONGEST_S = 10 * 365 * 86400.0  # longer than any invitation lasts
+LONGEST_S = 10 * 365 * 86400.0  # seconds; longer than any invitation lasts
 
 
 class Admission:

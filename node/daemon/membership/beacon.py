@@ -30,7 +30,7 @@ from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
 from starling.robust.evidence import Rations
 
-# signatures verified and queries answered for one member: at once, and per second in the long run
+# signatures verified and queries answered per member: burst, and per second
 BURST, PER_S = 16.0, 2.0
 MAX_SENDERS = 4096
 
@@ -93,7 +93,7 @@ class BeaconService:
                 self._ask(1 if waiting.cancelled_caught else 0)
 
     def _enter(self, epoch: int) -> None:
-        could_know = self._began and epoch == self._epoch + 1  # a node that just joined or jumped has received none yet
+        could_know = self._began and epoch == self._epoch + 1  # a node that just joined or jumped has received no beacon yet
         self._began, self._epoch = True, epoch
         if self._me == self._creator:
             self._publish()

@@ -15,7 +15,7 @@ from starling.node.net.api import Network
 from starling.node.net.round_robin import RoundRobin
 
 SEND_S = 5.0
-MAX_QUEUED = 1024  # messages whose sending has not begun, to all peers together; who has most waiting loses the newest
+MAX_QUEUED = 1024  # queued messages to all peers together; when full, the peer with the most loses its newest
 MAX_SENDING = 8  # messages being sent to one peer; more are dropped
 
 

@@ -17,14 +17,14 @@ from starling.node.daemon.state.transfer import Transfer
 from starling.node.interfaces import Reporter
 from starling.node.net.api import Network
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts to fetch the manifest
-NEXT_S = 0.5  # head start of each address over the next
-OWN_SHARED = 4  # of this node's addresses in an invite where others' need the places
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # seconds between attempts to fetch the manifest
+NEXT_S = 0.5  # seconds by which each address is dialled before the next
+OWN_SHARED = 4  # addresses of this node in an invite that also has others'
 MAX_LOOKED_AT = 64  # members without an answered dial whose addresses are considered for an invite
-MAX_ADDED = 64  # addresses beyond those that the owner gave
-VAIN_DIALS = 2  # of an added address, after which it makes room for another
-MAX_REMEMBERED = 16  # addresses of members kept for the next run …
-STORE_S = 10.0  # … stored so often
+MAX_ADDED = 64  # addresses stored beyond those that the owner gave
+VAIN_DIALS = 2  # failed dials of an added address, after which another may replace it
+MAX_REMEMBERED = 16  # addresses of members stored for the next run …
+STORE_S = 10.0  # … and the seconds between writes
 
 
 class Bootstrap:
@@ -38,7 +38,7 @@ class Bootstrap:
         self.given = tuple(dict.fromkeys(bootstrap))
         self.addresses = tuple(dict.fromkeys((*bootstrap, *known)))
         self._added = trio.Event()
-        self._vain: dict[str, int] = {}  # dials in vain of each added address
+        self._vain: dict[str, int] = {}  # failed dials of each added address
         self._kept = frozenset(known)
         self._remember = remember
         self._report = report
@@ -76,7 +76,7 @@ class Bootstrap:
                 if address not in seen:
                     seen.add(address)
                     yield address
-            if seen.issuperset(self.addresses):  # none came while the last one was handed on
+            if seen.issuperset(self.addresses):  # no address came while the last one was tried
                 seen.intersection_update(self.addresses)
                 await self._added.wait()
 

@@ -14,7 +14,7 @@ from starling.gossip.seeds import derive
 from starling.node.daemon.context import NodeContext
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between greetings
-SILENT_GREETINGS = 4  # in a row, over seven seconds and more
+SILENT_GREETINGS = 4  # unanswered greetings in a row, over at least seven seconds
 SILENT = (
     "the bootstrap peers take our connections and answer nothing: they have banned this node, or another node runs with its identity.key; "
     "stop that one with `starling leave`"

@@ -60,5 +60,5 @@ class ControlLane:
 
 async def ended(what: str) -> None:
     """Raise GossipError, as what is followed ended: a node that hears nothing any more does not go on as if all were quiet."""
-    await trio.lowlevel.checkpoint()  # raises Cancelled where the node itself ends
+    await trio.lowlevel.checkpoint()  # raises Cancelled if the node itself is ending
     raise GossipError(f"the network gives no {what} any more")

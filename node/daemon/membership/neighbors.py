@@ -14,13 +14,13 @@ from starling.gossip.seeds import derive
 from starling.robust.sampling import draw
 
 AliveMembers = Callable[[], tuple[str, ...]]
-MAX_DRAWN = 64  # members on a link map; in larger swarms it has only this node and its neighbors
+MAX_DRAWN = 64  # most members on a link map; in larger swarms it has only this node and its neighbors
 
 
 class Members(Protocol):
     """The member list as other services see it."""
 
-    whom: ClassVar[str]  # what members are, for people
+    whom: ClassVar[str]  # what members are called in messages
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class OverlayNeighbors:
     overlay: Overlay
     members: AliveMembers
     me: str
-    salt: Callable[[int], bytes]  # of the ranks in a round
+    salt: Callable[[int], bytes]  # round -> salt of the ranks
     rows: bool = False
     """`weights` are this node's row of the mixing matrix, for pulled exchanges; else of links, equal at both ends."""
     may_meet: Callable[[str], bool] = lambda _peer: True
@@ -129,7 +129,7 @@ class OverlayNeighbors:
                 return own_links(order, self.me, self.links(round))
             rows = ((rank, other) for rank in range(n) for other in self.overlay.row(rank, n, round))
             return LinkMap(order, tuple(sorted({(min(pair), max(pair)) for pair in rows})))
-        except ValueError:  # the overlay is not defined for so many members
+        except ValueError:  # the overlay does not exist for so many members
             return LinkMap(order[:MAX_DRAWN])
 
     def _order(self, round: int) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ class Caps:
     """Limits how many drawn peers may share one label."""
 
     per_label: int = 0  # 0: no limit
-    labels: Callable[[str], Collection[str]] = lambda _peer: ()  # of a peer, see `starling.robust.sampling.labels`
+    labels: Callable[[str], Collection[str]] = lambda _peer: ()  # peer -> its labels, see `starling.robust.sampling.labels`
 
     def known(self, peers: Iterable[str]) -> Mapping[str, Collection[str]]:
         """Return the labels by peer, as far as there is a limit."""
@@ -161,8 +161,8 @@ class RandomNeighbors:
     me: str
     k: int  # neighbors per round
     caps: Caps
-    allowed: Callable[[str], bool]  # whether a peer may be drawn
-    seed: Callable[[int], int]  # of a round's draw, which no other node knows
+    allowed: Callable[[str], bool]  # returns whether a peer may be drawn
+    seed: Callable[[int], int]  # round -> seed of the draw, which no other node knows
     _last: _Last = field(default_factory=_Last, compare=False, repr=False)
 
     def weights(self, round: int) -> Mapping[str, float]:

@@ -14,7 +14,7 @@ from starling.robust.sampling import labels, prefix_of
 ORIGIN_SHARE, ELSEWHERE_SHARE = 64, 8
 """One public address prefix has at most 1/ORIGIN_SHARE of all places for members; members without a known public address, which costs
 nothing to claim, at most 1/ELSEWHERE_SHARE."""
-NOWHERE = frozenset({None, "named", "relayed"})  # `prefix_of` an address that says nothing of where its peer is
+NOWHERE = frozenset({None, "named", "relayed"})  # values of `prefix_of` for addresses that do not locate their peer
 
 
 @dataclass(frozen=True, slots=True)

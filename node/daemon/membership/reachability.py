@@ -23,8 +23,8 @@ from starling.robust.evidence import Rations
 
 CIRCUIT = "/p2p-circuit"
 POLL_S = 1.0
-BURST, PER_S = 3.0, 1 / 30  # dials for one member: at once, and per second in the long run
-MAX_DIALLING = 4  # for all members; who asks beyond waits
+BURST, PER_S = 3.0, 1 / 30  # dials for one member: burst, and per second
+MAX_DIALLING = 4  # concurrent dials for all members; further requests wait
 MAX_WAITING = 32
 """Who asks beyond gets no answer and asks again, so much later that all of these have been served by then."""
 TEXTS = {

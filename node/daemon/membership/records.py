@@ -34,16 +34,16 @@ from starling.node.admission.gate import Gatekeeper
 from starling.node.daemon.context import Offload
 from starling.node.net.round_robin import RoundRobin
 
-# budgets in signatures (UNMET: in peers): a second in the long run, and at once
-LOOP_PER_S, LOOP_AT_ONCE = 64.0, 256.0  # on the event loop: of all sources
-SOURCE_PER_S, SOURCE_AT_ONCE = 64.0, 1024.0  # of one source that is known
-STRANGER_PER_S, STRANGER_AT_ONCE = 4.0, 32.0  # of one that is not
-STRANGERS_PER_S, STRANGERS_AT_ONCE = 64.0, 256.0  # of all that are not
-UNMET_PER_S, UNMET_AT_ONCE = 1 / 60, 16.0  # peers of whom one source may tell and whom we have not met
+# budgets in signatures (UNMET: in peers): per second, and burst
+LOOP_PER_S, LOOP_AT_ONCE = 64.0, 256.0  # on the event loop, for all sources together
+SOURCE_PER_S, SOURCE_AT_ONCE = 64.0, 1024.0  # for one known source
+STRANGER_PER_S, STRANGER_AT_ONCE = 4.0, 32.0  # for one unknown source
+STRANGERS_PER_S, STRANGERS_AT_ONCE = 64.0, 256.0  # for all unknown sources together
+UNMET_PER_S, UNMET_AT_ONCE = 1 / 60, 16.0  # unmet peers that one source may report
 THREAD_PER_S = 512.0  # in the thread: a tenth of a processor
-FEW = 8  # signatures of one message on the event loop
-CREDENTIAL_BYTES = 100  # at least, for each signature in a credential
-MAX_WAITING = 32  # messages of one source
+FEW = 8  # signatures of one message that are verified on the event loop
+CREDENTIAL_BYTES = 100  # least bytes of a credential per signature
+MAX_WAITING = 32  # queued messages of one source
 MAX_WAITING_SIGNATURES = 8192  # of all
 MAX_SOURCES = 1024
 MAX_KEPT = 8192  # digests of records
@@ -64,15 +64,15 @@ class RecordVerifier:
 
     members: MemberList
     gate: Gatekeeper
-    signed: Callable[[Record], bool]  # whether a record is signed by its peer, for this swarm
+    signed: Callable[[Record], bool]  # returns whether a record is signed by its peer, for this swarm
     offload: Offload
-    read: Callable[[str, wire.Control], object]  # called with a peer and its message, verified in the thread
-    greeted: set[str] = field(default_factory=set)  # peers that may speak of others although they are not known
+    read: Callable[[str, wire.Control], object]  # receives a peer and its message, verified in the thread
+    greeted: set[str] = field(default_factory=set)  # unknown peers whose reports about others are accepted
     _found: dict[bytes, bool] = field(default_factory=dict)
     _loop: TokenBucket = field(default_factory=lambda: TokenBucket(LOOP_PER_S, LOOP_AT_ONCE))
     _strangers: TokenBucket = field(default_factory=lambda: TokenBucket(STRANGERS_PER_S, STRANGERS_AT_ONCE))
     _tellers: Rates[str] = field(default_factory=lambda: Rates(UNMET_PER_S, UNMET_AT_ONCE, MAX_SOURCES))
-    _unmet: dict[str, TokenBucket] = field(default_factory=dict)  # of the source that told of a peer
+    _unmet: dict[str, TokenBucket] = field(default_factory=dict)  # budget of the source that reported a peer
     _sources: dict[tuple[str, bool], TokenBucket] = field(default_factory=dict)
     _waiting: RoundRobin[_Waiting] = field(default_factory=lambda: RoundRobin(MAX_WAITING, MAX_WAITING_SIGNATURES))
     _arrived: trio.Event = field(default_factory=trio.Event)
@@ -144,7 +144,7 @@ class RecordVerifier:
             return True
         if record.status == "left":
             return member is not None
-        if member is not None or not unmet:  # else it is being verified
+        if member is not None or not unmet:  # otherwise it is being verified
             bucket = self._tellers.of(source)
             if not bucket.take(1.0, now):
                 return False

@@ -38,7 +38,7 @@ class ControlServer:
     """Serves one run directory's control socket."""
 
     run_dir: Path
-    snapshot: Callable[[], StatusSnapshot]  # takes the status of this moment, up to four times a second per watcher
+    snapshot: Callable[[], StatusSnapshot]  # returns the current status, up to four times a second per watcher
     command: Command  # carries out a command -> the fields of the answer; a GossipError or OSError is sent as the error
     changes: Changes
     _connections: int = 0

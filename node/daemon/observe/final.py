@@ -37,10 +37,10 @@ class FinalWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         cause = first_error(error) if isinstance(error, BaseExceptionGroup) else error
         if isinstance(cause, ConfigError):
-            return  # refused input: nothing has run
+            return  # refused input: no run has begun
         if isinstance(cause, Exception):
             self._write("failed", str(cause) if isinstance(cause, GossipError) else f"{type(cause).__name__}: {cause}")
-        else:  # it ended in order, or a second signal cancelled it
+        else:  # the run ended in order, or a second signal cancelled it
             self._write("finished" if self._finished or self.progress.state == "finished" else "left")
 
     def _write(self, ended: Ended, reason: str = "") -> None:

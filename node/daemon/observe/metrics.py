@@ -27,7 +27,7 @@ from starling.node.status.metrics import exposition, health
 from starling.node.status.snapshot import StatusSnapshot
 
 DEADLINE_S = 5.0
-CLOSE_S = 1.0  # for a client to close; if we closed first, data still in flight would reset the connection and lose the answer
+CLOSE_S = 1.0  # seconds for a client to close; if we closed first, data in flight would reset the connection and lose the answer
 MAX_CONNECTIONS = 32
 MAX_HOSTS = 1024
 RATE = 20.0
@@ -84,7 +84,7 @@ class MetricsService:
         while True:
             try:
                 listeners = await trio.open_tcp_listeners(port, host=host)
-            except (OSError, UnicodeError) as error:  # the latter of a name that no resolver takes
+            except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
                 if not reported:
                     why = error.strerror if isinstance(error, OSError) else None
                     self._report_failure(f"cannot listen there ({why or error}), {ALLOWED}")
@@ -128,7 +128,7 @@ class MetricsService:
             while (event := connection.next_event()) is h11.NEED_DATA:
                 connection.receive_data(await stream.receive_some(MAX_HEAD_BYTES))
             if not isinstance(event, h11.Request):
-                return  # the client left before its request was whole
+                return  # the client disconnected before its request was complete
             status, kind, body = self._answer(event)
             head_only = event.method == b"HEAD"
         except h11.RemoteProtocolError as error:

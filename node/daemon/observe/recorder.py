@@ -30,7 +30,7 @@ from starling.node.storage import private
 
 MIN_PAUSE_S = 0.1
 MIN_ROUND_S = 1.0
-RECORD_LINES = 1000  # a record has room for at least so many lines of any length
+RECORD_LINES = 1000  # lines of any length for which a record has room at least
 _BLOCK = 1 << 16
 
 
@@ -80,7 +80,7 @@ class Recorder:
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError as error:
-            self._close()  # a line that was torn is cut off when the file is opened again
+            self._close()  # an incomplete line is cut off when the file is opened again
             if not self._failed:
                 self._failed = True
                 advice = "training goes on, and so does the record once it can; free some disk space or look at the directory's permissions"
@@ -125,8 +125,8 @@ def _end_of_lines(file: int) -> int:
 class Totals:
     """Cumulative figures of a node since its start."""
 
-    at_s: float  # of a monotonic clock
-    round: int = 0  # rounds done, including those of a checkpoint or a peer's model
+    at_s: float  # time on a monotonic clock
+    round: int = 0  # rounds done, including those of a checkpoint or a fetched model
     computed: Computed = field(default_factory=Computed)  # by this process
     figures: EngineFigures = EngineFigures()  # noqa: RUF009 — frozen
     exchanges: Exchanges = Exchanges()  # noqa: RUF009 — frozen
@@ -145,7 +145,7 @@ def round_fields(before: Totals, now: Totals) -> dict[str, object]:
         "computing_s": round(computing_s, 4),
         "waiting_s": round(max(0.0, now.at_s - before.at_s - computing_s), 4),
         **{name: getattr(now.exchanges, name) - getattr(before.exchanges, name) for name in Exchanges.__struct_fields__},
-        # a network forgets unknown peers after a while
+        # the network forgets unknown peers after a while
         "bytes_sent": max(0, now.traffic.bytes_sent - before.traffic.bytes_sent),
         "bytes_received": max(0, now.traffic.bytes_received - before.traffic.bytes_received),
     }

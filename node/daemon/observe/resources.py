@@ -12,9 +12,9 @@ from msgspec import structs
 
 from starling.node.status.snapshot import Resources
 
-SAMPLE_S = 1.0  # between two samples; calls in between return the last one
-WALK_S = 10.0  # between two walks through the run directory
-MAX_FILES = 2000  # in it; of more the size is not known
+SAMPLE_S = 1.0  # seconds between two samples; calls in between return the last one
+WALK_S = 10.0  # seconds between two walks through the run directory
+MAX_FILES = 2000  # files in the run directory; with more its size is not known
 
 
 class ResourceMonitor:
@@ -88,7 +88,7 @@ def _bytes_of(folder: Path) -> int | None:
             if entries > MAX_FILES:
                 return None
             for name in files:
-                with suppress(FileNotFoundError):  # a checkpoint that was just renamed
+                with suppress(FileNotFoundError):  # the file is a checkpoint that was just renamed
                     total += Path(where, name).lstat().st_size
     except OSError:
         return None

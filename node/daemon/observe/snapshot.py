@@ -160,7 +160,7 @@ def _problem(node: Node) -> str | None:
 def _peers(node: Node, running: RunningNode) -> tuple[PeerStatus, ...]:
     now, membership, exchange = trio.current_time(), running.membership, running.exchange
     network = running.context.network
-    traffics = network.traffic  # a new dict of thousands of peers at each call
+    traffics = network.traffic  # each call makes a new dict of thousands of peers
     rows = []
     for peer, member in sorted(membership.table.items()):
         if peer == running.context.me:

@@ -10,8 +10,8 @@ from starling.gossip.wire.schema import Chunk, Digests, ManifestReply, Message, 
 from starling.node.net.api import Network
 
 REPLY_S = 10.0
-SLOW_BYTES_PER_S = 64 << 10  # and longer by what a long answer takes on a slow line, until it is known what it takes
-# after so long a request is repeated, each time after twice the wait, up to the second
+SLOW_BYTES_PER_S = 64 << 10  # rate that is assumed on an unmeasured line: a long answer may take so much longer
+# seconds after which a request is repeated, each time after twice the wait, up to the second number
 FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
 
 Reply = TypeVar("Reply", ManifestReply, StateOffer, Chunk, Digests, StageReply)
@@ -32,7 +32,7 @@ class Asking:
     def route(self, peer: str, message: Message) -> None:
         """Give a message to the task that waits for it; drop it if nobody requested it."""
         if (waiting := self._waiting.get((peer, type(message), _key(message)))) is not None:
-            with suppress(trio.WouldBlock):  # asked twice, answered twice
+            with suppress(trio.WouldBlock):  # a request that was repeated was answered twice
                 waiting.send_nowait(message)
 
     async def ask(self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0, *, timeout_s: float = REPLY_S) -> Reply:

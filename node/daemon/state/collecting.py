@@ -29,7 +29,7 @@ from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.rpc import calls
 
 ASKED = 3
-MOST_BESIDE = 2 * ASKED  # members asked at a time, those included that lag
+MOST_BESIDE = 2 * ASKED  # members asked at a time, including those that lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Collecting:
     """Members whose models the engine holds."""
     behind: int = field(default=0, init=False)
     """Members that contradict that there is a newer model."""
-    _under_way: dict[str, float] = field(default_factory=dict)  # members asked, and when
+    _under_way: dict[str, float] = field(default_factory=dict)  # peer -> time at which it was asked
     _took_s: list[float] = field(default_factory=list)  # what downloads took
     _changed: trio.Event = field(default_factory=trio.Event)
     _considering: trio.Lock = field(default_factory=trio.Lock)
@@ -79,7 +79,7 @@ class Collecting:
             if self.behind > len(self.held) + len(ahead):
                 break
             await self._hold(ahead)
-        if self.behind + 2 * live > len(self.held):  # a live node contradicts as well, and ties go to it
+        if self.behind + 2 * live > len(self.held):  # a live node counts as contradicting, and wins ties
             return [], ()
         return sorted(self.held), ()
 
@@ -175,8 +175,8 @@ class Collecting:
                 reply = await self.engine.call(calls.Consider(offered.peer, offered.offer.round, data, self.wanted.turn, path))
                 if not isinstance(reply, calls.Refused):
                     self.held.append(offered.peer)
-                elif reply.kind == "peer":  # else three are held
-                    # well-formed, but with values no honest node trains with
+                elif reply.kind == "peer":  # otherwise three are stored
+                    # well-formed, but with values that no honest node trains with
                     unusable = reply.reason == "state_unusable"
                     self.report.fault(offered.peer, "state_poisoned" if unusable else "state_refused")
         finally:

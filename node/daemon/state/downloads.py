@@ -57,7 +57,7 @@ class Downloads:
 
     def __init__(self, asking: Asking, report: Reporter, partial: Path | None) -> None:
         self._asking, self._report, self._partial = asking, report, partial
-        self._cleared = False  # of files that an earlier run left
+        self._cleared = False  # whether files of an earlier run were deleted
         self._incoming: dict[str, Incoming] = {}
 
     @contextmanager
@@ -101,7 +101,7 @@ class Downloads:
         whole = False
         try:
             file = await self._new_file(offer.size)
-            queued_s = QUEUED_S if offer.size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
+            queued_s = QUEUED_S if offer.size > MAX_CHUNK_BYTES else 0.0  # a single chunk waits behind no other
             incoming.chunks = chunks = Download(
                 offer.size,
                 offer.digest,
@@ -151,9 +151,9 @@ class Downloads:
         """
         size = DIGEST_BYTES * count(offer.size)
         if size == DIGEST_BYTES:
-            return b""  # the offer's digest says what the chunk's is
+            return b""  # a single chunk has the offer's digest
         right: list[bytes] = []
-        asked: dict[str, float] = {}  # who has not answered yet, since when
+        asked: dict[str, float] = {}  # peer without an answer -> time of the request
         longest_s = LEAST_S + size / SLOW_BYTES_PER_S
 
         async def look(peer: str, scope: trio.CancelScope, ended: trio.Event) -> None:
@@ -178,7 +178,7 @@ class Downloads:
                 nursery.start_soon(look, peer, nursery.cancel_scope, ended := trio.Event())
                 with trio.move_on_after(longest_s):
                     await ended.wait()
-        if right:  # another that was asked later answered before
+        if right:  # peers that were asked earlier have not answered
             times.let_down.update(peer for peer, since in asked.items() if trio.current_time() - since > longest_s)
         return right[0] if right else None
 

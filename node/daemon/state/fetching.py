@@ -18,10 +18,10 @@ from starling.gossip.chunks import Download
 from starling.node.daemon.state.partial import Partial
 from starling.node.interfaces import Reporter
 
-WINDOW = 4  # chunks of one peer under way; what it answers at a time
+WINDOW = 4  # chunks in flight from one peer, which answers as many at a time
 AHEAD_S = 2.0
-QUEUED_S = 2.0 * AHEAD_S  # that a chunk may wait behind others
-POLL_S = 1.0  # between two looks whether a chunk of another peer is late
+QUEUED_S = 2.0 * AHEAD_S  # seconds that a chunk may wait behind others
+POLL_S = 1.0  # seconds between two checks whether a chunk of another peer is late
 PROGRESS_S = 10.0
 
 
@@ -40,9 +40,9 @@ class Fetching:
     sources: Sequence[str]
     ask: Callable[[str, int], Awaitable[bytes]]
     report: Reporter
-    partial: Partial | None = None  # where to keep what came
-    file: File | None = None  # where the chunks are put, unless in memory
-    _beside: Counter[str] = field(default_factory=Counter)  # chunks under way beyond the first, by peer
+    partial: Partial | None = None  # file that stores the received chunks
+    file: File | None = None  # file into which the chunks are put; None: memory
+    _beside: Counter[str] = field(default_factory=Counter)  # chunks in flight beyond the first, by peer
     _changed: trio.Event = field(default_factory=trio.Event)
     _reported_at: float = field(default_factory=trio.current_time)
 
@@ -94,7 +94,7 @@ class Fetching:
             if self.file is not None:
                 self.file.release()
             if self.partial is not None:
-                with suppress(OSError):  # then it is not kept, and the download goes on
+                with suppress(OSError):  # the chunk is not stored, and the download continues
                     await trio.to_thread.run_sync(self.partial.write, index, data)
         return came != "wrong"
 

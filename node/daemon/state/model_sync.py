@@ -24,7 +24,7 @@ from starling.node.daemon.state.transfer import Transfer
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.rpc import calls
 
-MAX_LET_DOWN = 64  # members that are remembered
+MAX_LET_DOWN = 64  # members that failed to answer, remembered at most
 COMPARED = 64  # members among which those with little in common are searched
 
 
@@ -55,7 +55,7 @@ class ModelSync:
     report: Reporter
     contradicted: bool = False  # the last fetch received models, but no two that agree
     _turn: int = 0
-    _let_down: dict[str, None] = field(default_factory=dict)  # members that sent nothing when they were asked last
+    _let_down: dict[str, None] = field(default_factory=dict)  # members that did not answer the last time
 
     async def fetch(self, sources: Sequence[str], newer_than: int, *, live: bool = False, abreast: Collection[str] = ()) -> int | None:
         """Install a model that is past round `newer_than`, ours. -> its round; None if there is none that members agree on
@@ -80,7 +80,7 @@ class ModelSync:
             if not isinstance(agreed, calls.Agreed):
                 raise EngineError(f"models were not compared: {agreed}")
             for peer in agreed.outside:
-                # no proof: two that are alike may be two liars, or have just exchanged
+                # no proof of a fault: two equal offers may come from two liars, or from two that have just exchanged
                 self.report.fault(peer, "state_outlier")
             if agreed.peers:
                 peers = same or agreed.peers

@@ -23,7 +23,7 @@ class Partial:
     def __init__(self, path: Path, size: int) -> None:
         self._path, self._size = path, size
         self._file = private.keep(path, os.O_RDWR)
-        os.ftruncate(self._file, size)  # as long as the state: what an earlier one was longer is of no use
+        os.ftruncate(self._file, size)  # truncate: bytes beyond the state belong to an earlier, longer one
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
         """Yield index and bytes of every chunk in the file."""

@@ -16,7 +16,7 @@ from starling.node.interfaces import EngineHandle
 from starling.node.rpc import calls
 
 SNAPSHOT_FRESH_S = 1.0
-SNAPSHOT_BYTES_PER_S = 16 << 20  # that a busy engine packs and hashes at the least, its local step in between
+SNAPSHOT_BYTES_PER_S = 16 << 20  # least rate at which a busy engine packs and hashes, with a local step in between
 
 
 def engine_s(most_bytes: int) -> float:

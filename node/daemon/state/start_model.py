@@ -45,10 +45,10 @@ from starling.node.storage.start_file import Received
 
 T = TypeVar("T")
 
-MOST_REPLIES = 16  # under way to all peers together
-MAX_PARALLEL_QUERIES = 16  # addresses that are tried at a time
-SOURCES = 8  # peers that chunks come from at a time
-GRACE_S = 1.0  # beyond twice the time of the first that has the file, for others that may have it
+MOST_REPLIES = 16  # replies in flight to all peers together
+MAX_PARALLEL_QUERIES = 16  # addresses that are tried concurrently
+SOURCES = 8  # peers from which chunks are fetched concurrently
+GRACE_S = 1.0  # seconds to wait for others, beyond twice the time of the first peer with the file
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts
 
 
@@ -61,7 +61,7 @@ def number(swarm: str) -> int:
 class Ways:
     """The means of reaching bootstrap peers."""
 
-    addresses: Callable[[], Sequence[str]]  # those known at present
+    addresses: Callable[[], Sequence[str]]  # returns the addresses known at present
     dial: Callable[[str], Awaitable[str]]  # address -> peer; raises TransportError
 
 
@@ -174,7 +174,7 @@ class StartModel:
         if not holders:
             return None
         size = self.file.wanted.size
-        queued_s = QUEUED_S if size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
+        queued_s = QUEUED_S if size > MAX_CHUNK_BYTES else 0.0  # a single chunk waits behind no other
         chunks = Download(
             size,
             self.file.wanted.root,
@@ -214,7 +214,7 @@ class StartModel:
     async def _holders(self, ways: Ways) -> tuple[list[str], bytes]:
         """Return at most SOURCES peers that have the file, and the digests that they give."""
         found: dict[str, bytes] = {}
-        asked: set[str] = set()  # several addresses may be of one peer
+        asked: set[str] = set()  # several addresses may belong to one peer
         looks, began = trio.Semaphore(MAX_PARALLEL_QUERIES), trio.current_time()
 
         async def look(address: str, scope: trio.CancelScope) -> None:

@@ -36,7 +36,7 @@ from starling.node.net.api import Network
 from starling.node.rpc import calls
 
 OFFER_GRACE_S = 1.0
-MAX_REPLIES = 4  # to one peer at a time; its further queries meanwhile are dropped, and an honest one repeats them
+MAX_REPLIES = 4  # replies in flight to one peer; further queries are dropped, and honest peers repeat them
 WIDEST_SCALAR = 8  # bytes of a float64
 STATE_HEADER_BYTES = 64 << 10
 
@@ -61,7 +61,7 @@ class Transfer:
         self.downloads = Downloads(self.asking, report, partial)
         self._nonce = 0
         self._may: Callable[[str], bool] = lambda _peer: True
-        # which stage of a crew a newcomer should take; None: not known, or there are no crews
+        # returns the stage of a crew that a newcomer should take; None: not known, or there are no crews
         self.seats: Callable[[str], int] | None = None
 
     def expect(self, opened: calls.Opened) -> None:
@@ -93,7 +93,7 @@ class Transfer:
                     if of_model and not self._may(item.peer) and self._lent_by(message) is None:
                         continue
                     if isinstance(message, StageQuery) and self.seats is None:
-                        continue  # who asks tries again
+                        continue  # the peer that asked tries again
                 except RemoteProtocolError as error:
                     self._report.fault(error.peer, error.reason)
                     continue
@@ -152,7 +152,7 @@ class Transfer:
             await self.fetch_manifest(peer, swarm)
         except (TransportError, trio.TooSlowError):
             return False
-        except RemoteProtocolError:  # it does not have the manifest yet either
+        except RemoteProtocolError:  # this peer lacks the manifest too
             pass
         return True
 

@@ -13,9 +13,9 @@ from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.snapshots import SNAPSHOT_FRESH_S
 from starling.node.interfaces import Reporter
 
-FETCH_PAUSE_S = 10.0  # until claims that were not delivered are looked into again; doubles …
+FETCH_PAUSE_S = 10.0  # seconds until claims that were not delivered are checked again; doubles …
 LONGEST_FETCH_PAUSE_S = 640.0  # … up to this
-DIVERGED_ROUNDS = 8  # one after the other that this node began from another anchor than most others: then it takes theirs
+DIVERGED_ROUNDS = 8  # rounds in a row in which most peers have other outer parameters; then this node takes theirs
 
 Fetch = Callable[[int, bool, Sequence[str]], Awaitable[int | None]]
 """Takes over a peer's model, if it is past the given round -> its round, or None. Also takes whether this node is live, with a model of
@@ -153,7 +153,7 @@ class Jumps:
         """Fetch the outer parameters of the majority -> their round, or `following`. Snapshots age before the next try, or old ones might
         be offered again.
         """
-        self._anchors.rounds = 0  # if too few have another anchor by now, the next rounds tell
+        self._anchors.rounds = 0  # if too few have other outer parameters by now, the next rounds decide
         text = f"other members begin their rounds from one anchor and this node from another, for {DIVERGED_ROUNDS} rounds; it is fetched"
         self.report.event("anchor_parted", text, level="warning", round=following)
         fetched = await self.catch_up.replace(following, following - 1, live=True, first=self._anchors.together)

@@ -14,8 +14,8 @@ from starling.node.daemon.training.local_work import LocalWork
 from starling.node.interfaces import Reporter
 from starling.node.rpc import calls
 
-FEW = 0.5  # of the local steps of its rounds: a node that does less says so
-FEW_ROUNDS = 20  # not before so many rounds
+FEW = 0.5  # share of the local steps below which a node reports that it does fewer
+FEW_ROUNDS = 20  # rounds before that is reported
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Grants:
     pause_s: float = field(default=0.0, init=False)
     """While paused: what the local steps of a round would take; 0 until it is known, and while not paused."""
     _paused: bool = False
-    _local_steps: LocalSteps = field(init=False)  # of the next round
+    _local_steps: LocalSteps = field(init=False)  # decides the local steps of the next round
 
     def __post_init__(self) -> None:
         self._local_steps = LocalSteps(self.pace.local_steps)

@@ -16,7 +16,7 @@ from starling.node.daemon.training.evaluation import Evaluation
 from starling.node.rpc import calls
 from starling.node.status.snapshot import EngineFigures
 
-UNDONE_ROUNDS = 3  # without a single local step that was kept, one after the other: then a node says so
+UNDONE_ROUNDS = 3  # rounds in a row without a successful local step, after which a node reports that
 
 
 @dataclass(slots=True)
@@ -24,13 +24,13 @@ class Housekeeping:
     """Reports one node's figures and events of training, and writes its checkpoints."""
 
     context: NodeContext
-    engine: EngineSupervisor  # the context's, with its restarts
+    engine: EngineSupervisor  # the context's engine, with its restarts
     progress: Progress
     evaluation: Evaluation
-    cannot_save: str = ""  # why the last attempt to save failed; "" if it succeeded
-    undone_rounds: int = 0  # one after the other in which all local steps were undone
+    cannot_save: str = ""  # reason why the last attempt to save failed; "" if it succeeded
+    undone_rounds: int = 0  # rounds in a row in which all local steps were undone
     _began: float = field(default_factory=trio.current_time)
-    _saved_at: float = -math.inf  # so that the first round is saved at once, and a node that dies early resumes too
+    _saved_at: float = -math.inf  # -inf: the first round is saved at once, so that a node that dies early can resume
 
     @asynccontextmanager
     async def surviving(self, lost: Callable[[], object] = lambda: None) -> AsyncIterator[None]:

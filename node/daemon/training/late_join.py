@@ -15,7 +15,7 @@ from starling.node.daemon.training.catch_up import CatchUp
 from starling.node.daemon.training.housekeeping import Housekeeping
 from starling.node.rpc import calls
 
-CONTRADICTED_S = 2.0  # first pause of a joiner that was offered contradictory models; doubles …
+CONTRADICTED_S = 2.0  # seconds; first pause of a joiner that was offered contradictory models; doubles …
 LONGEST_CONTRADICTED_S = 60.0  # … up to this
 
 
@@ -45,7 +45,7 @@ class PeerModels:
         """
         me, moment, membership = self.context.me, int(self.context.unix_time() * 1e6), self.membership
         others = [peer for peer in self.members.members if peer != me and self.allows(peer)]
-        others.sort(key=lambda peer: derive(moment, "source", me, peer))  # no peer can arrange to be asked first
+        others.sort(key=lambda peer: derive(moment, "source", me, peer))  # random order, so that no peer can arrange to be asked first
         before = set(first)
         origins = membership.origins
         order = disjoint(others, lambda peer: {*origins.prefixes(peer), *origins.inviters_of(peer)[-1:]})
@@ -70,7 +70,7 @@ class LateJoin:
                 start = await self.catch_up.replace(opened.round, ahead)
                 tried = opened.resumed or not self.models.sync.contradicted
                 if not tried:
-                    await trio.sleep(pause)  # more members may come, or the Byzantine ones be banned
+                    await trio.sleep(pause)  # more members may come, or Byzantine ones be banned
                     pause = min(2.0 * pause, LONGEST_CONTRADICTED_S)
         self.house.progress.joined_late = start > opened.round and not opened.resumed
         return start

@@ -13,7 +13,7 @@ from starling.node.daemon.membership.service import Membership
 from starling.node.interfaces import EngineHandle, TaskStatus
 from starling.node.rpc import calls
 
-NO_CREW_BYTES = 1 << 10  # of a frame of a lane that nobody reads here
+NO_CREW_BYTES = 1 << 10  # most bytes of a frame on a lane that is not used here
 
 
 class LocalWork(Protocol):

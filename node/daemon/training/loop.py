@@ -14,7 +14,7 @@ from starling.node.daemon.membership.neighbors import Members
 from starling.node.daemon.training.housekeeping import Housekeeping
 from starling.node.daemon.training.late_join import Joining
 
-STABLE_S = 0.5  # the member list must be unchanged for so long before round 0
+STABLE_S = 0.5  # seconds for which the member list must be unchanged before round 0
 
 
 class RoundLoop(Protocol):

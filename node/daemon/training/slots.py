@@ -18,7 +18,7 @@ from starling.node.daemon.training.housekeeping import Housekeeping
 from starling.node.platform import asleep_s
 from starling.node.rpc import calls
 
-CLOCK_TIMEOUT_S = 10.0  # for members that tell the swarm's time
+CLOCK_TIMEOUT_S = 10.0  # seconds to wait for members that report the swarm's time
 
 
 class Contacts(Protocol):

@@ -101,7 +101,7 @@ class Overlapping:
     sequential: Sequential
     exchanges: RoundExchange
     pace: PaceSection
-    _ahead: calls.Trained | None = None  # of the round to do next
+    _ahead: calls.Trained | None = None  # result of the next round's local steps, done in advance
 
     async def train(self, round: int) -> calls.Trained:
         """Return what was done ahead, or do the local steps of the round."""
@@ -159,7 +159,7 @@ class MeasuredBeforeMix:
         self.progress.evaluated.alone = None
 
         async def evaluate() -> None:
-            with suppress(EngineError):  # the exchange meets it too
+            with suppress(EngineError):  # the exchange fails with the same error
                 found = await self.engine.call(calls.Evaluate(round + 1, keep=False))  # of a copy
                 if isinstance(found, calls.Evaluated) and math.isfinite(found.value):
                     self.progress.evaluated.alone = found.value
@@ -219,7 +219,7 @@ class StepsLoop:
     async def _following(self, outcome: RoundOutcome, elapsed_s: float) -> int:
         """Return the round after one that took `elapsed_s`."""
         self.jumps.ended(outcome, elapsed_s)
-        was_away = self.jumps.suspension.missed_rounds > 0  # which is not being slow
+        was_away = self.jumps.suspension.missed_rounds > 0  # a suspension does not count as being slow
         following = await self.jumps.following(outcome)
         if not was_away:
             self.grants.passed(following - outcome.round, elapsed_s, outcome.waited_s)

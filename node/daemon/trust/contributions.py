@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-RECONCILED_S = 5.0  # pause between comparisons of the edges with the members: what an event did not say is done then
+RECONCILED_S = 5.0  # seconds between comparisons of the edges with the members, which catch what no event reported
 
 
 @dataclass(slots=True)

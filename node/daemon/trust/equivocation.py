@@ -31,10 +31,10 @@ from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, eq
 
 SEND_EVERY_S = 0.5
 LISTENERS = 2
-WELCOME_S = 3.0  # A new member has the member list by then
-MAX_NEWCOMERS = 64  # joins that are waiting to be sent proofs; more are left to other members
-MAX_SHOWN = 8  # proofs sent to a new member: as many as it verifies for one sender
-WELCOMERS = 3.0  # members that send them, on average
+WELCOME_S = 3.0  # seconds after which a new member has the member list
+MAX_NEWCOMERS = 64  # joined members that wait for proofs; more are left to other members
+MAX_SHOWN = 8  # proofs sent to a new member: as many as it verifies from one sender
+WELCOMERS = 3.0  # number of members that send proofs to a newcomer, on average
 
 
 class EquivocationDetector:
@@ -46,7 +46,7 @@ class EquivocationDetector:
         self._swarm = context.swarm
         self._members = members
         self._progress = progress
-        # of randomness that peers cannot predict: an equivocator must not know which members will compare
+        # seeds that peers cannot predict: an equivocator must not know which members will compare
         self._sampler = Sampler(context.secret_seed("witness"))
         self._store = EvidenceStore({EQUIVOCATION: equivocation_check(self._swarm, verify)})
         self._statements = Statements(verify)

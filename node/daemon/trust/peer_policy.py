@@ -33,8 +33,8 @@ class Enforcement:
     refuse: Callable[[str, float], object] = lambda _peer, _until: None
     """Closes connections of a peer and refuses it until a time on trio's clock; -inf admits it again."""
     cut: Callable[[str], object] = lambda _peer: None  # deletes what a peer contributed; returns at once
-    inviters_of: Callable[[str], tuple[str, ...]] = lambda _peer: ()  # the peers that answer for a peer, its own inviter last
-    known: Callable[[], Collection[str]] = tuple  # peer ids that may be abbreviated in the owner's commands
+    inviters_of: Callable[[str], tuple[str, ...]] = lambda _peer: ()  # returns the peers that answer for a peer, its own inviter last
+    known: Callable[[], Collection[str]] = tuple  # returns peer ids that may be abbreviated in the owner's commands
 
 
 class PeerPolicy:
@@ -106,7 +106,7 @@ class PeerPolicy:
         now = trio.current_time()
         for peer, outcome in sorted(outcomes.items()):
             if not self.allows(peer):
-                continue  # it is refused, so its silence is no fault
+                continue  # the peer is refused, so its silence is no fault
             if outcome == "committed":
                 self._electorate.exchanged(peer)
                 self.reputation.exchanged(peer, now, clipped=None if clipped is None else peer in clipped)

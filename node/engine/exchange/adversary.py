@@ -35,12 +35,12 @@ from starling.robust.attacks.memory import Reversed
 
 Sent = TypeVar("Sent", calls.Offered, calls.Answered, calls.Published)
 
-MAX_RECEIVED = 16  # peers whose newest vector an attacker keeps
-CREW = "crew"  # a parameter for every attack: comma-separated peer ids of all attackers
+MAX_RECEIVED = 16  # peers whose newest vector an attacker stores
+CREW = "crew"  # parameter of every attack: comma-separated peer ids of all attackers
 TRACKED = frozenset({"gradient_tracking", "beer", "k_gt", "defended_tracking"})
 """Mixing algorithms whose shared vector is a model and a tracker."""
-_LARGEST = 6e4  # every codec can encode it, fp16 included
-_SURE = 0.6  # of the clip: a longer difference may have been clipped, and codecs shorten it further
+_LARGEST = 6e4  # largest number that every codec can encode, fp16 included
+_SURE = 0.6  # share of the clip beyond which a difference may have been clipped, as codecs shorten it further
 
 
 def poisoned(open_request: calls.Open, data: Data) -> Data:
@@ -117,7 +117,7 @@ class Adversary:
         sent = shared.clone()
         sent[self._part] = self._crafted(own, round, peer).to(shared)
         if self.targets == "tracker":
-            sent[self._part.stop :] = _LARGEST  # claimed norms, where there are any: passes every threshold on claims
+            sent[self._part.stop :] = _LARGEST  # claimed norms, where there are any, are made to pass every threshold
         if peer:
             keep(self._forged, peer, sent - shared, MAX_RECEIVED)
         if self._manifest.pace.kind == "clock":

@@ -77,24 +77,24 @@ class Site:
     open_request: calls.Open
     vectors: Vectors
     rates: SharedRates
-    losses: Losses | None  # of models, on the batch of the last local step; None where losses would reveal data
+    losses: Losses | None  # losses of models on the batch of the last local step; None where they would reveal data
     distances: ConsensusDistance
-    work: Callable[[], float]  # processor seconds of the calling thread, for what exchanges take
+    work: Callable[[], float]  # returns processor seconds of the calling thread, to measure exchanges
 
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
     """Result of a combination."""
 
-    excluded: tuple[str, ...] | None = None  # requested peers that the rule excluded; None: it does not say
-    diverged: tuple[str, ...] = ()  # the majority of peers, whose outer parameters differ from ours (`Done.parted`)
-    replaced: bool = False  # our own vector did not count: what the optimiser remembers is of another model
+    excluded: tuple[str, ...] | None = None  # requested peers that the rule excluded; None: unknown
+    diverged: tuple[str, ...] = ()  # the majority of peers, whose outer parameters differ from ours (`Done.diverged`)
+    replaced: bool = False  # whether our own vector did not count, so the optimiser's state belongs to another model
 
 
 class Exchange(Protocol):
     """One node's exchanges of one kind with all its peers."""
 
-    effort: Effort  # what exchanges and local steps take this node
+    effort: Effort  # measures what exchanges and local steps cost this node
 
     @property
     def replica(self) -> Replica:

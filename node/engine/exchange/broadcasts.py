@@ -33,9 +33,9 @@ class Broadcasts:
         self.replica, self.effort = replica, effort
         self._vectors, self._terms, self._inbox = site.vectors, terms, inbox
         self._codec = BroadcastCodec(terms.select(0, terms.form.dim), terms.codec.response)
-        self._sent: Tensor | None = None  # (D,) our own message of the round, as decoded
-        self._payloads: dict[str, bytes] = {}  # messages of the round, ours among them
-        self._anchors: dict[str, bytes] = {}  # digests of outer parameters in received messages
+        self._sent: Tensor | None = None  # (D,) this node's message of the round, as decoded
+        self._payloads: dict[str, bytes] = {}  # payloads of the round by peer, ours included
+        self._anchors: dict[str, bytes] = {}  # digests of outer parameters in received messages, by peer
         self._past = PastRounds(replica, self._decoded, DEPTH)
 
     def handlers(self) -> Handlers:

@@ -30,7 +30,7 @@ from starling.node.engine.exchange.transactions import Table, check_weight, faul
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
 from starling.robust.distances import agreed, share
 
-_FULL = 0.8  # of the clip: a clipped difference is at least so long after most codecs
+_FULL = 0.8  # share of the clip that a clipped difference has at least after most codecs
 _LEAST = 1e-300  # to divide by
 
 
@@ -42,7 +42,7 @@ class _Offer:
     theta: float
     gain: float
     borne: float
-    reference: float  # as the request tells it
+    reference: float  # usual distance that the request states
     local: Tensor
 
 
@@ -71,7 +71,7 @@ class Differences:
         self._bears = self._edge.borne(replica.state) is not None
         self._offers = Table[_Offer]("was offered to")
         self._pending = Table[_Pending]("is pending with")
-        self._wishes: dict[str, Indices] = {}  # coordinates that a responder requested
+        self._wishes: dict[str, Indices] = {}  # coordinates that a responder requested, by peer
         self._tables: tuple[Any, ...] = (self._offers, self._pending, self._known, self._wishes)
 
     def offer(self, call: Offer) -> Offered:
@@ -113,7 +113,7 @@ class Differences:
             moves = self._shares.of(call.gain, call.round, call.members, own_gain)
             borne = self._borne()
             local = (shared if isinstance(support, Full) else support.take(shared)).cpu()
-            torch.sub(local, remote, out=remote)  # the difference, in the memory of what came
+            torch.sub(local, remote, out=remote)  # the difference, written into the received values' memory
             length, apart = self._measured(remote, support)
             wish = self._wish(call, shared) if terms.wished else None
             chance = terms.chance(call.peer, call.inc, call.seq)
@@ -151,7 +151,7 @@ class Differences:
             self._wishes[call.peer] = wish
         self._known.note(done, offer.local)
         self._site.distances.record(call.peer, self._measured(done.value, support)[1])
-        at_once = self._vectors.exclusive  # it is booked, so its bytes need not be read again
+        at_once = self._vectors.exclusive  # applied at once, so its bytes need not be read again
         self._vectors.take(done if at_once else encoded(done, partial(self._read, support, answer, 1.0)))
         return structs.replace(self._reply(length), far=self._defence.met(call.peer, distance / max(call.clip, _LEAST)))
 

@@ -80,7 +80,7 @@ class Gathers:
         self._inbox.clear()
 
     def _decode(self, payload: bytes) -> Tensor:
-        if len(payload) < HEADER.size or payload[1] != Kind.FULL:  # before anything else is paid for
+        if len(payload) < HEADER.size or payload[1] != Kind.FULL:  # checked before anything is allocated
             raise ValueError("not_whole")
         terms = self._terms
         _, values = codec.decode(payload, terms.form.dim, terms.form.dtype, (terms.codec.response,), device=terms.form.device)

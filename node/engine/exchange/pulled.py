@@ -14,7 +14,7 @@ from starling.node.engine.exchange.api import Vectors
 from starling.node.engine.exchange.terms import Form
 from starling.node.rpc.calls import VerifyEarlier, VerifyUpdate
 
-LARGEST = 1e12  # largest number accepted in a vector: sums of squares of such stay finite in float32
+LARGEST = 1e12  # largest number accepted in a vector: sums of squares stay finite in float32
 
 
 class Inbox:

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from starling.node.engine.exchange.api import Vectors
 
-_ROUNDING = 1e-6  # relative difference of a gain between two machines
-_APART = 8  # rounds that an honest initiator may be from us in clock pace; in steps pace none
+_ROUNDING = 1e-6  # relative rounding difference of a gain between two machines
+_APART = 8  # rounds by which an honest initiator may differ from us in pace "clock"; in pace "steps" none
 
 _LEAST = 1e-300  # to divide by
 
@@ -35,7 +35,7 @@ class Agreed:
         """Return 1. Raises ValueError: "gain_out_of_bounds"."""
         vectors = self.vectors
         credible = min(max(round, vectors.round - _APART), vectors.round + _APART)
-        # In clock pace the initiator measures K: the gain is largest for K = 1.
+        # In pace "clock" the initiator measures K: the gain is largest for K = 1.
         most = gain(1.0 if vectors.exclusive else vectors.local_steps, credible, 1)
         if not 0.0 <= requested <= most * (1.0 + _ROUNDING):
             raise ValueError("gain_out_of_bounds")

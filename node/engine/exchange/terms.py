@@ -21,7 +21,7 @@ class Form:
     dim: int  # D
     dtype: torch.dtype
     device: torch.device  # of the model
-    model: int  # of the D numbers, the first so many are of the model
+    model: int  # how many of the D numbers, from the first, belong to the model
 
     @property
     def whole(self) -> bool:
@@ -41,7 +41,7 @@ class Terms:
     seed: int  # of the swarm
     codec: ExchangeCodec
     select: Selection
-    wished: int  # most coordinates that a responder asks for besides its answer; 0: none
+    wished: int  # most coordinates that a responder requests besides its answer; 0: none
     form: Form
 
     def mask_seed(self, peer: str, inc: int) -> int:

@@ -45,7 +45,7 @@ class Operation:
     """A call with arguments of some shapes, and how often a step does it."""
 
     call: Callable[..., Any]
-    given: Any  # args and kwargs, with `Like` for tensors
+    given: Any  # (args, kwargs), with `Like` for tensors
     count: int = 0
 
     @property
@@ -68,7 +68,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record an operation as torch dispatches it."""
         kwargs = kwargs or {}
-        if func.namespace != "prim":  # questions about a tensor, of the fake ones alone
+        if func.namespace != "prim":  # questions about a tensor's metadata are no operations
             given = tree_map(_like, (args, kwargs))
             self.seen.setdefault((func, repr(given)), Operation(func, given)).count += 1
         return func(*args, **kwargs)

@@ -40,7 +40,7 @@ from starling.node.engine.vectors import GradientWindow
 from starling.node.rpc import calls
 from starling.node.tasks.api import Data, Task
 
-LINKS = 12  # layers of the chain that is all overhead
+LINKS = 12  # layers of a chain whose time is only overhead
 NODE = "forecast"  # its label
 
 

@@ -12,7 +12,7 @@ Clock = Callable[[], float]
 """Seconds."""
 REPEATS = 12
 GROUP_BYTES = 1 << 30
-LONGEST_S = 20.0  # in which operations are timed, after each of them was at least twice
+LONGEST_S = 20.0  # seconds for timing, once each operation was timed at least twice
 
 
 def times(call: Callable[[], object], clock: Clock, repeats: int) -> Iterator[float]:
@@ -59,5 +59,5 @@ def _in_turn(operations: Sequence[Operation], clock: Clock, repeats: int, longes
             seconds.append(clock() - start - idle_s)
         if number > 1 and time.perf_counter() - began > longest_s:
             break
-    warm = (median(seconds[1:]) for _, _, seconds in ready)  # the first one warms up
+    warm = (median(seconds[1:]) for _, _, seconds in ready)  # the first measurement is a warm-up
     return [each.count * each_s for each, each_s in zip(operations, warm, strict=True)]

@@ -90,7 +90,7 @@ class GradientStep:
         if not finite(model.x):
             self.undone += 1
             self._guard.restore()
-            descent.renew()  # its memory is what blew up
+            descent.renew()  # the optimiser's state caused the non-finite update
             self._correction.drop()
             return None
         self._correction.keep()

@@ -31,7 +31,7 @@ class Machine:
     """Device that computes the model."""
 
     device: str
-    memory: int  # bytes that a model may take there
+    memory: int  # bytes that a model may take on this device
 
 
 def machine_of(open_request: Open) -> Machine:

@@ -24,7 +24,7 @@ class Rates:
         self._section, self._pace = manifest.optimizer, manifest.pace
         self._schedule = schedules.schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
-        self._known = (-1, 0.0)  # the last requested round, and its rate
+        self._known = (-1, 0.0)  # (the last requested round, its rate)
 
     def used(self, effective_lr: float) -> None:
         """Do nothing: the manifest says which rates are used."""

@@ -32,7 +32,7 @@ from starling.node.tasks.api import taken_notes
 from starling.node.tasks.evaluate import Result, evaluate
 from starling.node.tasks.reserved import Reserved
 
-EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
+EVALUATION_BATCH = 256  # held-out samples of a slice, about the work of a local step
 _X = "x"
 _OPTIMIZER = "optimizer."
 _KNOWN = "known."

@@ -19,9 +19,9 @@ from starling.node.engine.local.rates import Rates
 class CrewFacts:
     """Facts about a stage of a crew."""
 
-    by_calls: bool  # local steps are done by calls of their own, and not by `Trainer.step`
-    batches: int  # of held-out data that the first stage evaluates
-    most_state_bytes: int  # of any stage's state
+    by_calls: bool  # whether calls do the local steps, instead of `Trainer.step`
+    batches: int  # batches of held-out data that the first stage evaluates
+    most_state_bytes: int  # most bytes of any stage's state
 
 
 NO_CREW = CrewFacts(by_calls=False, batches=0, most_state_bytes=0)
@@ -33,9 +33,9 @@ class TrainerFacts:
 
     metric: str
     higher_is_better: bool
-    samples: int  # of this node's training data
+    samples: int  # number of this node's training samples
     device: str
-    large: bool  # whether copies of the model matter
+    large: bool  # whether the model is so large that copies of it matter
     crew: CrewFacts = NO_CREW
 
 
@@ -43,9 +43,9 @@ class TrainerFacts:
 class TrainerFigures:
     """Measurements of a trainer so far."""
 
-    epsilon: float | None  # ε used; None without differential privacy
-    halted: str  # why training on the data has stopped; "" while it goes on
-    noise_scale: float | None  # in samples; None where it is not measured, or not known yet
+    epsilon: float | None  # ε spent so far; None without differential privacy
+    halted: str  # why training on the data has stopped; "" while it continues
+    noise_scale: float | None  # noise scale in samples; None where it is not measured, or not known yet
 
 
 class Trainer(Protocol):

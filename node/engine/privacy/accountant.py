@@ -45,7 +45,7 @@ def epsilon(lots: Sequence[Lot], delta: float, orders: Sequence[float] = ORDERS)
         return 0.0
     moments = sum(lot.steps * _moments(lot.noise, lot.rate, tuple(orders)) for lot in taken)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the best order is the largest: the bound holds, it could be tighter
+        warnings.simplefilter("ignore")  # the warning says that the best order is the largest: the bound holds, but could be tighter
         used, _ = _opacus().get_privacy_spent(orders=list(orders), rdp=moments, delta=delta)
     return max(0.0, float(used))
 
@@ -79,11 +79,11 @@ class Accountant:
         self._path = path
         self._delta = delta
         self._most = most
-        self.lots = [] if path is None else _read(path)  # steps with the same noise and rate, the last of now
+        self.lots = [] if path is None else _read(path)  # steps grouped by noise and rate, the current ones last
         if not self.lots or (self.lots[-1].noise, self.lots[-1].rate) != (noise, rate):
             self.lots.append(Lot(noise, rate, 0))
         self._reserved = self.lots[-1].steps
-        self.epsilon(1)  # raises now instead of at the first step
+        self.epsilon(1)  # raises an error now instead of at the first step
         self.problem = ""  # why no step may be taken; "" if one may
 
     def epsilon(self, further: int = 0) -> float:

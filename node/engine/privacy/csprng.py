@@ -13,7 +13,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
-Entropy = Callable[[int], bytes]  # n -> n bytes that are hard to guess, as `os.urandom` gives them
+Entropy = Callable[[int], bytes]  # n -> n unpredictable bytes, as from `os.urandom`
 _KEY_BYTES = 32
 _PIECE = 1 << 18  # numbers drawn at a time: 2 MB of each intermediate
 

@@ -31,7 +31,7 @@ from starling.node.tasks.api import Sampled, Task
 from starling.node.tasks.evaluate import TaskLoss
 from starling.robust.catalogue import RULES
 
-CHUNK_BYTES = 64 << 20  # of gradients in memory at a time, one for each sample
+CHUNK_BYTES = 64 << 20  # bytes of per-sample gradients in memory at a time
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d)
 
 
@@ -94,7 +94,7 @@ class PrivateGradients:
         total, losses = torch.zeros(self._dim, dtype=torch.float64), [torch.empty(0)]
         parameters = {name: parameter.detach() for name, parameter in self._parameters.items()}
         for part in torch.split(index, self._chunk) if index.numel() else ():
-            with sdpa_kernel(SDPBackend.MATH):  # vmap cannot map the fused kernels
+            with sdpa_kernel(SDPBackend.MATH):  # vmap does not support the fused attention kernels
                 named, loss = self._each(parameters, self._data.take(part))
             rows = torch.cat([named[name].reshape(part.numel(), -1) for name in parameters], dim=1)
             total += clipped_sum(rows, self._clip_norm).cpu()

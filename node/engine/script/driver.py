@@ -29,9 +29,9 @@ from starling.node.rpc.script import Closed
 from starling.node.rpc.shared_vectors import Half, SharedVectors
 from starling.node.status.snapshot import EngineFigures
 
-FIRST_S = 120.0  # that a granted round waits for the first script
-AWAY_S = 5.0  # likewise for one that was here: a restart of a script imports torch
-LEAST_S = 1.0  # of a round without a script, which takes as long as the last one with it
+FIRST_S = 120.0  # seconds that a granted round waits for the first script
+AWAY_S = 5.0  # seconds that it waits for a script that was connected before: its restart imports torch
+LEAST_S = 1.0  # least seconds of a round without a script, which takes as long as the last one with it
 
 Ended = calls.Trained | calls.Evaluated | calls.Refused | None
 """A reply to Train or Evaluate; None: neither has ended."""
@@ -67,8 +67,8 @@ class ScriptDriver:
         answers[calls.Evaluate], answers[calls.Limit] = self._evaluate, self._limit
         answers[calls.Save], answers[calls.Stop] = self._save, self._stop
         self._finished = False
-        self._kept = self.session.round if resumed else -1  # round of the checkpoint
-        self._keep = -1  # round of a checkpoint with which the script has not stored its state yet
+        self._kept = self.session.round if resumed else -1  # round of the newest checkpoint; -1: none
+        self._keep = -1  # round of a checkpoint whose script state is not stored yet
         self._measuring: calls.Evaluate | None = None
         self._patience, self._missed, self._usual_s = FIRST_S, clock(), LEAST_S
         self.contact = Contact(Path(open_request.checkpoint).parent, open_request.manifest, trainer)
@@ -113,7 +113,7 @@ class ScriptDriver:
     def handle(self, request: calls.Request) -> calls.Reply | None:
         """Answer a call; None: the reply comes out of `step`."""
         reply = self.session.handle(request)
-        with suppress(Closed):  # which is noticed when the script is heard
+        with suppress(Closed):  # a closed connection is noticed when the script is heard
             self._go_on()
         return reply
 

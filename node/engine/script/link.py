@@ -15,7 +15,7 @@ from starling.node.rpc import script as messages
 from starling.node.rpc.script import SOCKET_NAME, Closed, FromEngine, FromScript
 from starling.node.status.control import socket_address
 
-HEARD_S = 10.0  # for the rest of a message that has begun
+HEARD_S = 10.0  # seconds for the rest of a message that has begun
 
 
 class Link:
@@ -32,7 +32,7 @@ class Link:
         self._path.chmod(0o600)
         self._listening.listen(4)
         self._script: socket.socket | None = None
-        self._process = 0  # of the script, which says it first
+        self._process = 0  # process id of the script, which its first message states
 
     @property
     def is_up(self) -> bool:
@@ -53,7 +53,7 @@ class Link:
     def receive(self) -> FromScript | None:
         """Return what the script says, while `ready`; None: nothing that is for others. Raises Closed: the script is gone."""
         script = self._script
-        if script is not None and platform.readable(script):  # before another is heard: it may be the goodbye
+        if script is not None and platform.readable(script):  # before another script is accepted: this may be its farewell
             try:
                 said = messages.receive_from_script(script)
             except Closed:

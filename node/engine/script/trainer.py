@@ -76,7 +76,7 @@ class ScriptTrainer:
         self.rates = (OwnRates if script.trains(open_request.manifest) else Rates)(open_request.manifest)
         self.steps = self.undone = 0
         self._notes: list[str] = []
-        self._unknown = False  # that was said of the optimiser
+        self._unknown = False  # whether the owner was told of an unknown optimiser
         self.memory = self._remembered(open_request)
 
     def _remembered(self, open_request: Open) -> ScriptMemory | None:

@@ -23,7 +23,7 @@ def _load() -> None:
         if (inner := importlib.util.find_spec(package)) is not None:
             sys.modules[package] = importlib.util.module_from_spec(inner)
     try:
-        importlib.import_module("libp2p.transport")  # first: its parts import one another in circles
+        importlib.import_module("libp2p.transport")  # imported first: parts of py-libp2p import one another in circles
     except ImportError:
         for name in [name for name in sys.modules if name.partition(".")[0] == "libp2p"]:
             del sys.modules[name]

@@ -13,7 +13,7 @@ import psutil
 _ID = "[1-9A-HJ-NP-Za-km-z]{20,128}"
 _FORM = re.compile(rf"/(ip4|ip6|dns|dns4|dns6)/([^/\s]{{1,253}})/tcp/([0-9]{{1,5}})(?:/p2p/({_ID})/p2p-circuit)?(?:/p2p/({_ID}))?")
 CIRCUIT = "/p2p-circuit"
-MAX_BYTES = 256  # of an address in a record
+MAX_BYTES = 256  # most bytes of an address in a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Endpoint:
     """Address of a TCP listener: ip4, ip6, dns, dns4 or dns6, and the id of the peer expected there, or ""."""
 
     protocol: str
-    host: str  # address in canonical form, or name
+    host: str  # address in canonical form, or a name
     port: int  # 0 to 65535; 0 only for listening
     peer: str = ""
-    rumored: bool = False  # reported by others, see `destinations`
-    relay: str = ""  # id of the peer that listens there and connects to `peer`; "": it is `peer` itself
+    rumored: bool = False  # whether another peer reported it, see `destinations`
+    relay: str = ""  # id of the relay that listens there and connects to `peer`; "": `peer` itself does
 
     def __str__(self) -> str:
         suffix = f"/p2p/{self.peer}" if self.peer else ""

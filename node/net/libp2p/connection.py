@@ -18,11 +18,11 @@ from starling.node.net.limits import Pacer
 QUEUE_BYTES = 8 << 10  # at first
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES = 2 << 10, 8 * MAX_PLAIN_BYTES
 WRITE_S = 0.02
-MEASURED_S = 0.02  # of sending without a pause, after which the rate of the link is worked out
-SLOW_QUEUE_BYTES = 64 << 10  # of a link whose send buffer limits it: the system takes up to 64 kB more than its limit
-MANY_FRAMES = 64  # in a piece; of a peer that sends such, FINE_BYTES are parsed at a time, not a record
+MEASURED_S = 0.02  # seconds of sending without a pause, after which the rate of the link is estimated
+SLOW_QUEUE_BYTES = 64 << 10  # send queue of a slow link: the system buffers up to 64 kB more than its limit
+MANY_FRAMES = 64  # small frames in a piece, from which FINE_BYTES are parsed at a time instead of a record
 FINE_BYTES = 1 << 10
-WRITE_STALL_S = 120.0  # for one piece: slower than two kilobytes a second is gone
+WRITE_STALL_S = 120.0  # seconds for one piece: a link below two kilobytes a second counts as broken
 
 
 @dataclass(slots=True, eq=False)
@@ -30,18 +30,18 @@ class ConnectionInfo:
     """Facts of a connection for the connection limits; equal only to itself."""
 
     peer: str
-    block: str  # of its address, see `addresses.block`
+    block: str  # address block of the peer, see `addresses.block`
     inbound: bool  # the peer dialled
     since: float  # time of the handshake
-    useful_at: float  # time of the last whole frame
-    origin: str = ""  # public prefix of its address, see `limits.origin_of`
-    local: str = ""  # our own address of it
+    useful_at: float  # time of the last complete frame
+    origin: str = ""  # public prefix of the peer's address, see `limits.origin_of`
+    local: str = ""  # local address of the connection
     host: str = ""  # the peer's address
     local_port: int = 0
     port: int = 0
-    relay: str = ""  # peer id of the relay that it goes through; "": none
-    relay_bytes: int = 0  # that the relay carries of it; 0: as many as there are
-    punched: bool = False  # both ends dialled at once
+    relay: str = ""  # peer id of the relay that carries it; "": none
+    relay_bytes: int = 0  # bytes that the relay carries; 0: no limit
+    punched: bool = False  # whether both ends dialled at once (hole punching)
 
 
 class Connection:
@@ -54,7 +54,7 @@ class Connection:
         self, info: ConnectionInfo, socket: trio.abc.AsyncResource, channel: Channel, received: bytes, up: Pacer, down: Pacer
     ) -> None:
         self.info = info
-        self.violation: str | None = None  # the violation by which the peer ended the connection, if any
+        self.violation: str | None = None  # violation by which the peer ended the connection, if any
         self.closing = False
         self.over = trio.Event()
         self._socket, self._channel, self._received = socket, channel, received
@@ -65,13 +65,13 @@ class Connection:
         self._streams: dict[int, Stream] = {}
         self._scope = trio.CancelScope()
         self._writing = False
-        self._in_a_row = 0  # bytes written since nothing was queued
+        self._in_a_row = 0  # bytes written since the queue was last empty
         self._written_at = 0.0
         self._counted_bytes, self._counted_s = 0, 0.0
         self._queued = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
         self.turn = trio.StrictFIFOLock()  # locked by the stream that queues the next piece
-        self.room = trio.lowlevel.ParkingLot()  # where it waits while the queue is full
+        self.room = trio.lowlevel.ParkingLot()  # streams wait here while the queue is full
 
     async def run(self, accept: Callable[[Stream], Awaitable[None]]) -> None:
         """Serve until either end closes, the peer misbehaves or this is cancelled. Then every stream is broken.
@@ -206,7 +206,7 @@ class Connection:
         if not self._in_a_row:
             self._written_at = trio.current_time()
         before = 0
-        while before < self.session.outgoing_bytes < self.queue_bytes:  # as long as tasks that are running add to it
+        while before < self.session.outgoing_bytes < self.queue_bytes:  # as long as running tasks add data
             before = self.session.outgoing_bytes
             await trio.lowlevel.checkpoint()
         if self._paced is not None and self.queue_bytes <= SLOW_QUEUE_BYTES:

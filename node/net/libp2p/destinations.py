@@ -21,7 +21,7 @@ from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
 
 AGAIN_S = 60.0
-MOST_OF_HOST = 4  # loopback excepted: a whole swarm may live there
+MOST_OF_HOST = 4  # dials of one host; loopback is exempt, as a whole swarm may run there
 AT_ONCE = 3
 MAX_REMEMBERED = 4096
 
@@ -70,7 +70,7 @@ class Destinations:
     """Dials of rumored addresses in the last minute, of a node that belongs to networks of the kinds `own`."""
 
     own: frozenset[Kind]
-    _dialled: dict[str, tuple[str, float]] = field(default_factory=dict)  # destination -> its host, and when
+    _dialled: dict[str, tuple[str, float]] = field(default_factory=dict)  # destination -> (its host, time)
 
     def choose(self, endpoints: Iterable[Endpoint], met_at: str, now: float) -> list[Endpoint]:
         """Return the peer's endpoints that may be dialled now, and count the dials; `met_at`: the block that it was met at, or ""."""

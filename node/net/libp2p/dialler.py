@@ -19,7 +19,7 @@ MAX_DIALS, MAX_RUMORED_DIALS, MAX_RELAYED_DIALS = 32, 12, 12
 may wait for that of the relay.
 """
 DIAL_S, RUMORED_DIAL_S = 10.0, 5.0
-NEXT_ADDRESS_S = 0.25  # head start of each address over the next (RFC 8305)
+NEXT_ADDRESS_S = 0.25  # seconds by which each address is dialled before the next (RFC 8305)
 
 
 @dataclass(slots=True)
@@ -37,9 +37,9 @@ class Dialler:
 
     connect: Callable[[str, Endpoint], Awaitable[Connection]]
     """Makes a connection to a peer at an endpoint; raises OSError, UnicodeError or HandshakeFailed."""
-    made: Callable[[Connection], None]  # registers a new connection, before its callers are woken
+    made: Callable[[Connection], None]  # registers a new connection before its callers are woken
     run: Callable[[Connection], Awaitable[None]]  # serves a connection until it ends; does not raise
-    _attempts: dict[str, _Attempt] = field(default_factory=dict)  # at most one per peer, which bounds the channel
+    _attempts: dict[str, _Attempt] = field(default_factory=dict)  # dials under way, at most one per peer, which bounds the channel
     _channel: tuple[trio.MemorySendChannel[_Attempt], trio.MemoryReceiveChannel[_Attempt]] = field(
         default_factory=lambda: trio.open_memory_channel[_Attempt](math.inf)
     )
@@ -102,7 +102,7 @@ async def first_of(
         try:
             made.append(await connect(endpoint))
             scope.cancel()
-        except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that cannot exist
             reasons.append(f"{endpoint.host}:{endpoint.port}: {reason_of(error)}")
         except HandshakeFailed as error:
             reasons.append(f"{endpoint.host}:{endpoint.port}: {error}")
@@ -116,7 +116,7 @@ async def first_of(
                     nursery.start_soon(attempt, endpoint, failed, nursery.cancel_scope)
                     with trio.move_on_after(NEXT_ADDRESS_S):
                         await failed.wait()
-    except BaseException:  # cancelled: these connections have no owner
+    except BaseException:  # cancelled: nobody owns these connections
         with trio.CancelScope(shield=True):
             for connection in made:
                 await connection.abandon()

@@ -63,7 +63,7 @@ class FrameStreams:
         lock, record.at_once = record.locks[lane], record.at_once + 1
         if lock.locked() or record.at_once >= IN_A_ROW:
             record.at_once = 0
-            await lock.acquire()  # lets other tasks run
+            await lock.acquire()  # acquiring the lock lets other tasks run
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
             lock.acquire_nowait()
@@ -137,7 +137,7 @@ class FrameStreams:
                 raise PeerUnreachable(peer, f"its relay does not carry {size} bytes of the {lane} lane")
             stream = record.outgoing.pop(lane, None)
             if stream is not None and stream.connection is not connection:
-                stream.finish()  # a newer connection is likelier to be alive
+                stream.finish()  # prefer the newer connection, which is likelier to be alive
                 stream = None
             try:
                 self.versions.check(peer, lane)

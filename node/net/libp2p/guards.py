@@ -20,7 +20,7 @@ MAX_HANDSHAKES_PER_BLOCK = 32
 MAX_PER_PEER = 3
 IDLE_S = 60.0
 
-ACCEPTS_PER_S = 10.0  # of an address block: one costs some 6 ms of a core
+ACCEPTS_PER_S = 10.0  # connections accepted from an address block; a handshake costs some 6 ms of a core
 ACCEPTS_AT_ONCE = 400.0
 MAX_BLOCKS = 1024
 
@@ -50,7 +50,7 @@ class AcceptRate:
 class Handshakes(Generic[Handle]):
     """Inbound connections that have not authenticated yet."""
 
-    _under_way: dict[Handle, str] = field(default_factory=dict)  # the address block of each, the oldest first
+    _under_way: dict[Handle, str] = field(default_factory=dict)  # handshakes under way by address block, the oldest first
 
     def begin(self, block: str, handle: Handle) -> Handle | None:
         """Add a handshake from an address block -> the handshake to cancel if there are too many."""

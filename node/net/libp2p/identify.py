@@ -18,8 +18,8 @@ from starling.node.net.libp2p.destinations import kind_of
 from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed, negotiate
 from starling.node.net.libp2p.streams import Stream
 
-ANSWER_S = 10.0  # for the other end's part
-ANYWHERE = "2000::1"  # of what is public
+ANSWER_S = 10.0  # seconds for the other end's answer
+ANYWHERE = "2000::1"  # any public IPv6 address
 
 Locals = dict[str, tuple[str, int]]
 """Where connections of each version, ip4 or ip6, are to come from."""

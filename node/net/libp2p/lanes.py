@@ -20,16 +20,16 @@ from starling.node.net.libp2p.partial_frames import HEADER_BYTES, MAX_STRANGE_BY
 from starling.node.net.libp2p.streams import Stream, StreamBroken
 from starling.node.versions import Range
 
-TELL_VERSIONS = "/starling/versions/1"  # a stream on which both ends list their versions, if a lane has no common one
+TELL_VERSIONS = "/starling/versions/1"  # protocol of a stream on which both ends list their versions, if a lane has none in common
 MAX_TOLD_BYTES = 512
 NEGOTIATION_S = 10.0
 STALL_S = 30.0
-MAX_STRANGE_FRAME_BYTES = MAX_STRANGE_BYTES // 4  # a longer one waits until its peer is known
-FIRST_BYTES = 32 << 10  # of a frame, copied behind its length: a few bytes alone are a frame of the muxer too
-MAX_RELAYED_MANIFEST_BYTES = 66 << 10  # a ManifestReply, the longest
+MAX_STRANGE_FRAME_BYTES = MAX_STRANGE_BYTES // 4  # a longer frame waits until its peer is known
+FIRST_BYTES = 32 << 10  # first bytes of a frame, sent together with its length: a few bytes alone would be a separate muxer frame
+MAX_RELAYED_MANIFEST_BYTES = 66 << 10  # bytes of a ManifestReply, the longest control frame over a relay
 MAX_RELAYED_FRAME_BYTES = 2 << 20
-LEAST_EXCHANGE_BYTES = 16 << 20  # of a circuit; with less it carries control messages alone
-FRAMES_AT_ONCE = 64  # delivered before other tasks run
+LEAST_EXCHANGE_BYTES = 16 << 20  # bytes of a circuit; one with less carries control messages only
+FRAMES_AT_ONCE = 64  # frames delivered before other tasks run
 
 
 class FrameTooLong(Exception):
@@ -166,7 +166,7 @@ async def read_frames(
                 unfinished.extend(assembly, data[:missing])
                 data = data[missing:]
                 if stream.broken:
-                    return  # reset, as it had most of all bytes
+                    return  # reset, because this stream held the most bytes
                 if in_header and not assembly.frame.missing:
                     wanted = int.from_bytes(assembly.frame.whole(), "big")
                     if wanted > longest[lane]:

@@ -63,7 +63,7 @@ class Links:
     ) -> None:
         self._identity, self._settings, self._announcing = identity, settings, announcing
         self._announce, self._report = announce, report
-        # apart from the thousands of peers remembered, as every new connection scans it
+        # stored apart from the thousands of known peers, as every new connection scans it
         self._open: dict[str, list[Connection]] = {}
         self.peers = PeerTable(settings.limits.frames_per_s, self._open)
         self.serve_stream: Callable[[Stream], Awaitable[None]] = _refused
@@ -135,7 +135,7 @@ class Links:
 
     async def drained(self) -> None:
         """Wait until all that was sent is handed to the operating system."""
-        circuits_first = sorted(self.connections(), key=lambda each: not each.info.relay)  # they are in the others
+        circuits_first = sorted(self.connections(), key=lambda each: not each.info.relay)  # circuits run inside the other connections
         for connection in circuits_first:
             await connection.drained()
 
@@ -201,7 +201,7 @@ class Links:
             useful_at=now,
             **{name: getattr(where, name) for name in Location.__slots__},
         )
-        # a circuit is paced in the connection to the relay
+        # a circuit is already paced in the connection to the relay
         up, down = (Pacer(0), Pacer(0)) if where.relay else (self._settings.up, self._settings.down)
         return Connection(info, raw, channel, received, up, down)
 
@@ -213,7 +213,7 @@ class Links:
         """Add a connection that is about to run."""
         info = connection.info
         if info.relay:
-            self.peer(info.peer)  # is remembered from now on; where it is was not seen
+            self.peer(info.peer)  # creates the peer's state; its address is unknown
         else:
             self.peer(info.peer).met_at = info.block
             self._announcing.met_public |= bool(info.origin)
@@ -240,7 +240,7 @@ class Links:
         connections.remove(connection)
         if not connections:
             del self._open[peer]
-            self.peer(peer).other_version.clear()  # it may come back upgraded
+            self.peer(peer).other_version.clear()  # the peer may return upgraded
             self._announce(Disconnected(peer))
         if not connection.info.relay and self.direct(peer) is None:
             for lost in self.lost:

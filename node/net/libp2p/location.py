@@ -14,7 +14,7 @@ from starling.node.net.limits import origin_of
 class Location:
     """Location of the other end of a new connection, and the way to it."""
 
-    block: str  # what its limits are counted by
+    block: str  # address block by which limits are counted
     origin: str = ""
     host: str = ""
     port: int = 0

@@ -9,8 +9,8 @@ from libp2p.protocol_muxer.multiselect import Multiselect
 from libp2p.protocol_muxer.multiselect_client import MultiselectClient
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 
-MAX_READ_BYTES = 65535  # at a time, as long as a Noise record
-MAX_NEGOTIATION_BYTES = 128 << 10  # both handshakes together need one or two thousand
+MAX_READ_BYTES = 65535  # bytes read at a time, the length of a Noise record
+MAX_NEGOTIATION_BYTES = 128 << 10  # most bytes of negotiation; both handshakes together need one or two thousand
 
 
 class HandshakeFailed(Exception):
@@ -23,7 +23,7 @@ class Conversation:
     def __init__(self, receive: Callable[[], Awaitable[bytes | memoryview]], send: Callable[[bytes], Awaitable[None]]) -> None:
         self._receive, self._send = receive, send
         self._spare = MAX_NEGOTIATION_BYTES
-        self.rest = b""  # received but not read yet; the next reader gets it first
+        self.rest = b""  # bytes received and not read yet; the next reader gets them first
 
     async def read(self, n: int) -> bytes:
         """At least one byte, at most n; HandshakeFailed at the end, or beyond the bytes that a handshake needs."""

@@ -28,7 +28,7 @@ NOISE_PROTOCOL_ID = "/noise"
 MAX_RECORD_BYTES = 65535
 TAG_BYTES = 16
 MAX_PLAIN_BYTES = MAX_RECORD_BYTES - TAG_BYTES
-RECORDS_AT_ONCE = 4  # sealed, then sent: a buffer that stays in a processor's cache
+RECORDS_AT_ONCE = 4  # records encrypted before they are sent: their buffer stays in a processor's cache
 READ_BYTES = 256 << 10
 
 # py-libp2p logs peers' errors, to stderr unless configured. Those that matter are faults in our own log.
@@ -108,7 +108,7 @@ class Channel:
         self._opening = _Cipher(state.noise_protocol.cipher_state_decrypt)
         self._received = received
         self._plain = self._sealed = memoryview(b"")
-        self._buffer = bytearray()  # a record that is cut
+        self._buffer = bytearray()  # bytes of an incomplete record
 
     @property
     def buffered(self) -> int:

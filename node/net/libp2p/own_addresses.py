@@ -11,7 +11,7 @@ from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.announcing import Announcing
 from starling.node.net.libp2p.destinations import Kind, own_kinds
 
-INTERFACES_S = 3.0  # between checks of this machine's addresses, each a few tenths of a millisecond
+INTERFACES_S = 3.0  # seconds between checks of this machine's addresses, each a few tenths of a millisecond
 
 
 class OwnAddresses:
@@ -79,7 +79,7 @@ class OwnAddresses:
 
     def leased(self, outside: tuple[str, int] | None) -> None:
         """Announce the host and port that the router leads to us; None: it does so no more."""
-        with suppress(ValueError):  # it says something that is no address
+        with suppress(ValueError):  # the other end reported something that is no address
             self._announcing.leased = None if outside is None else (addresses.canonical(outside[0]), outside[1])
             self.poll()
 

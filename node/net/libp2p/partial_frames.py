@@ -13,7 +13,7 @@ from starling.node.net.libp2p.receive_buffer import ReceiveBuffer
 from starling.node.net.libp2p.streams import Stream, StreamBroken
 
 MAX_UNFINISHED_BYTES = 2 * max(MAX_FRAME_BYTES.values())
-LEAST_UNFINISHED_BYTES = 64 << 20  # of swarms with short frames: a few windows
+LEAST_UNFINISHED_BYTES = 64 << 20  # least memory for unfinished frames, even where frames are short: a few windows
 MAX_STRANGE_BYTES = 8 << 20
 HEADER_BYTES = 4
 
@@ -38,7 +38,7 @@ class PartialFrames:
     """The memory of all incomplete inbound frames; beyond a limit the stream that holds most is reset."""
 
     limit: int = MAX_UNFINISHED_BYTES  # most bytes
-    strange_limit: int = MAX_STRANGE_BYTES  # most bytes of unknown peers
+    strange_limit: int = MAX_STRANGE_BYTES  # most bytes held for unknown peers
     held: int = 0
     strange: int = 0  # bytes of `held` that belong to unknown peers
     _assemblies: list[Assembly] = field(default_factory=list)

@@ -15,32 +15,32 @@ from starling.node.net.libp2p.connection import ConnectionInfo
 from starling.node.net.libp2p.streams import Stream
 
 MAX_PEERS_REMEMBERED = 4096
-REJECTED_WITHIN_S = 2.0  # a dialled connection that is closed sooner, without a frame: the peer rejected us
-REJECTED_DIALS_TOLERATED = 3  # in a row; after the next ones the peer is dialled again 1, 2, 4 … seconds later
+REJECTED_WITHIN_S = 2.0  # seconds; a dialled connection that closes sooner, without a frame, counts as rejected
+REJECTED_DIALS_TOLERATED = 3  # rejections in a row; after further ones the peer is dialled again 1, 2, 4 … seconds later
 MAX_REDIAL_DELAY_S = 60.0
-DROPPED_PER_S = 250.0  # frames beyond the rate that are dropped and counted; a peer that sends more is disconnected
+DROPPED_PER_S = 250.0  # excess frames per second that are dropped and counted; a peer that sends more is disconnected
 
 
 @dataclass(slots=True)
 class PeerState:
     """Addresses, connections and failures of one peer."""
 
-    bucket: TokenBucket  # frames that it may send
+    bucket: TokenBucket  # budget of frames that the peer may send
     dropped: TokenBucket = field(default_factory=lambda: TokenBucket(DROPPED_PER_S, 4 * DROPPED_PER_S))
-    known: trio.Event = field(default_factory=trio.Event)  # its addresses were given to `learn`, or it was dialled
+    known: trio.Event = field(default_factory=trio.Event)  # set once its addresses were given to `learn`, or it was dialled
     outgoing: dict[Lane, Stream] = field(default_factory=dict)
     locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
-    at_once: int = 0  # frames sent since other tasks ran for it
+    at_once: int = 0  # frames sent to it since other tasks ran
     endpoints: tuple[Endpoint, ...] = ()
     met_at: str = ""  # address block of its last connection
-    lan_endpoints: tuple[Endpoint, ...] = ()  # on the local network, as it was heard there
-    answered: Endpoint | None = None  # where our last successful dial reached it
-    other_version: dict[Lane, str] = field(default_factory=dict)  # why a lane cannot be opened, while a connection lasts
+    lan_endpoints: tuple[Endpoint, ...] = ()  # endpoints at which it was heard on the local network
+    answered: Endpoint | None = None  # endpoint where our last successful dial reached it
+    other_version: dict[Lane, str] = field(default_factory=dict)  # lane -> why it cannot be opened; cleared with the connection
     traffic: Traffic = field(default_factory=Traffic)
     refused_until: float = -inf
     rejected_dials: int = 0  # in a row
     redial_at: float = -inf
-    relay_failures: int = 0  # in a row, of dials through relays
+    relay_failures: int = 0  # failed dials through relays in a row
     through_relay_at: float = -inf  # not before
 
     @property

@@ -23,8 +23,8 @@ from typing import Literal
 from starling.gossip.limits import keep
 
 MAX_ADDRESSES = 4
-MOST_DELAY_S = 2.0  # half a round trip, at most
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 65.0, 3600.0  # the first is longer than the pause between two dials of an address
+MOST_DELAY_S = 2.0  # half a round trip, in seconds, at most
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 65.0, 3600.0  # seconds; the first pause is longer than the one between two dials of an address
 MAX_REMEMBERED = 1024
 
 State = Literal["idle", "asked", "answered", "connecting", "over"]
@@ -98,7 +98,7 @@ class Punch:
 class Pairs:
     """Decides which peers may be tried: a failed peer waits, twice as long each time, as NATs do not change by the minute."""
 
-    _failed: dict[str, tuple[int, float]] = field(default_factory=dict)  # peer -> times in a row, try again at
+    _failed: dict[str, tuple[int, float]] = field(default_factory=dict)  # peer -> (failures in a row, time of the next attempt)
 
     def may_try(self, peer: str, now: float) -> bool:
         """Tell if enough time has passed."""

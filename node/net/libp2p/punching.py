@@ -28,11 +28,11 @@ from starling.node.net.libp2p.sockets import share_port
 from starling.node.net.libp2p.streams import Stream, StreamBroken
 from starling.node.net.limits import origin_of
 
-ANSWER_S = 10.0  # for the other end's part, or the relay's answer
+ANSWER_S = 10.0  # seconds for the other end's message, or the relay's answer
 CONNECT_S, HANDSHAKE_S = 5.0, 10.0
-FIRST_S = 3.0  # for IPv6, where both ends can try IPv4 as well
-AGAIN_S = 0.25  # after a connection that was refused at once
-LINGER_S = 5.0  # for which a relayed connection outlives a direct one's start
+FIRST_S = 3.0  # seconds for IPv6, where both ends can try IPv4 as well
+AGAIN_S = 0.25  # seconds after a connection that was refused at once
+LINGER_S = 5.0  # seconds that a relayed connection is kept after a direct one has begun
 POLL_S = 1.0
 MAX_AT_ONCE = 4
 
@@ -61,7 +61,7 @@ class Punching:
         info = stream.connection.info
         if not info.relay or self._links.direct(info.peer) is not None:
             raise HandshakeFailed("there is a direct connection")
-        if info.peer in self._opening:  # both began: the smaller id goes on
+        if info.peer in self._opening:  # both began: the one with the smaller id continues
             if self._links.peer_id < info.peer:
                 raise HandshakeFailed("this end has begun as well")
             self._opening[info.peer].cancel()

@@ -6,7 +6,7 @@ time. All of it at once would be memory for an announcement. Here what was not w
 
 import numpy as np
 
-RESERVED_BYTES = 1 << 20  # at first; then twice the size so far
+RESERVED_BYTES = 1 << 20  # bytes reserved at first; then twice the size so far
 
 
 class ReceiveBuffer:

@@ -31,7 +31,7 @@ from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed, 
 from starling.node.net.libp2p.relay_slots import ALLOWANCES, Circuit, Mode, Refusal, RelaySlots
 from starling.node.net.libp2p.streams import Stream, StreamBroken
 
-ASK_S = 10.0  # for the other end to take a circuit
+ASK_S = 10.0  # seconds for the other end to accept a circuit
 STATUS: Mapping[Refusal, Status.ValueType] = MappingProxyType(
     {
         "refused": Status.RESERVATION_REFUSED,

@@ -26,9 +26,9 @@ from starling.gossip.limits import Rates, TokenBucket
 from starling.gossip.shares import Shares
 
 RESERVATION_S = 1800.0
-STRANGERS_SHARE = 4  # of circuits for peers that are no members
-ASKS, ASKS_PER_S = 10.0, 0.5  # of one peer: at once, and per second
-KNOCKS, KNOCKS_PER_S = 16.0, 2.0  # at one target, so that it need not take us for a flood
+STRANGERS_SHARE = 4  # one part in so many circuits is for peers that are no members
+ASKS, ASKS_PER_S = 10.0, 0.5  # requests of one peer: burst, and per second
+KNOCKS, KNOCKS_PER_S = 16.0, 2.0  # circuits to one target: burst, and per second, so that it does not take us for a flood
 MAX_ASKING = 1024
 BURST_S = 2.0
 
@@ -42,7 +42,7 @@ class Allowance:
 
     circuit_bytes: int  # both ways together
     circuit_s: float
-    peer_bytes_per_s: float  # of all circuits of a peer, as either end
+    peer_bytes_per_s: float  # rate of all circuits of a peer together, as either end
     bytes_per_s: float  # of all
     reservations: int = 32
     circuits: int = 64
@@ -61,9 +61,9 @@ class Circuit:
 
     number: int
     source: str
-    origin: str  # address prefix of the source
+    origin: str  # address prefix of the source's connection
     target: str
-    member: bool  # the source is one
+    member: bool  # whether the source is a member
     ends_at: float
     left: int  # bytes
 
@@ -77,12 +77,12 @@ class RelaySlots:
     _circuits: dict[int, Circuit] = field(default_factory=dict)
     _reservations: Shares[str] = field(default_factory=lambda: Shares(1))  # by holder
     _places: Shares[int] = field(default_factory=lambda: Shares(1))  # of circuits
-    _places_at: dict[str, Shares[int]] = field(default_factory=dict)  # of those of each target
+    _places_at: dict[str, Shares[int]] = field(default_factory=dict)  # slots at each target
     _asks: Rates[str] = field(default_factory=lambda: Rates(ASKS_PER_S, ASKS, MAX_ASKING))
-    _knocks: dict[str, TokenBucket] = field(default_factory=dict)  # of holders of reservations
+    _knocks: dict[str, TokenBucket] = field(default_factory=dict)  # token buckets of peers with a reservation
     _knocks_from: Rates[tuple[str, str]] = field(default_factory=lambda: Rates(KNOCKS_PER_S / 2.0, KNOCKS / 2.0, MAX_ASKING))
     """By target and the prefix of sources."""
-    _paces: dict[str, TokenBucket] = field(default_factory=dict)  # of the ends of circuits
+    _paces: dict[str, TokenBucket] = field(default_factory=dict)  # token buckets of the ends of circuits
     _pace: TokenBucket | None = None
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
@@ -147,7 +147,7 @@ class RelaySlots:
             return "full"
         number = next(self._numbers)
         self._places_at[target] = places[1]
-        for each in reversed(places):  # one that ends for it at the target is a place of all, too
+        for each in reversed(places):  # the target's slots first: a circuit evicted there frees another slot, too
             _, given_up = each.take(number, owner)
             if given_up is not None:
                 self.end(self._circuits[given_up])
@@ -193,7 +193,7 @@ class RelaySlots:
             del self._places_at[circuit.target]
         ends = {peer for it in self._circuits.values() for peer in (it.source, it.target)}
         for peer in {circuit.source, circuit.target} - ends:
-            if peer not in self._reserved:  # whose pace lasts as long as the reservation
+            if peer not in self._reserved:  # the token bucket lasts as long as the reservation
                 self._paces.pop(peer, None)
 
     def lost(self, peer: str) -> None:

@@ -36,8 +36,8 @@ from starling.node.net.libp2p.streams import Stream, StreamBroken
 
 ASK_S = 10.0
 POLL_S = 1.0
-USUALLY_S = 1800.0  # of a relay that does not say for how long
-PER_RELAY = 2  # addresses of one relay
+USUALLY_S = 1800.0  # seconds of a reservation whose relay does not state them
+PER_RELAY = 2  # most addresses of one relay
 WORDS = {
     Status.RESERVATION_REFUSED: "it refuses",
     Status.RESOURCE_LIMIT_EXCEEDED: "it is full",

@@ -13,7 +13,7 @@ from starling.gossip.limits import keep
 
 WANTED = 2
 RENEW_S = 300.0
-LEAST_S, MOST_S = 60.0, 3600.0  # of what a relay says of a reservation's time
+LEAST_S, MOST_S = 60.0, 3600.0  # bounds on the duration that a relay states
 AGAIN_S, MOST_AGAIN_S = 10.0, 1280.0
 MAX_REFUSED = 256
 
@@ -22,8 +22,8 @@ MAX_REFUSED = 256
 class Reservations:
     """Relay reservations of one node."""
 
-    _held: dict[str, tuple[float, float]] = field(default_factory=dict)  # relay -> renew at, end
-    _refused: dict[str, tuple[int, float]] = field(default_factory=dict)  # peer -> times in a row, ask again at
+    _held: dict[str, tuple[float, float]] = field(default_factory=dict)  # relay -> (time to renew, end of the reservation)
+    _refused: dict[str, tuple[int, float]] = field(default_factory=dict)  # peer -> (refusals in a row, time to ask again)
     _asking: set[str] = field(default_factory=set)
 
     def held(self, now: float) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def share_port(sock: trio.socket.SocketType) -> None:
 def tune(sock: trio.socket.SocketType) -> None:
     """Let the system notice within half a minute, where it can, that the other end lost its power."""
     wanted = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000))
-    with suppress(OSError):  # it is gone already
+    with suppress(OSError):  # the socket is already closed
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in wanted:
             if hasattr(socket, name):
@@ -94,5 +94,5 @@ def tune(sock: trio.socket.SocketType) -> None:
 def hold_back(sock: trio.socket.SocketType, most_bytes: int) -> None:
     """Let the system take no more than about so many bytes beyond those on their way, where it can: what it has, nothing overtakes."""
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        with suppress(OSError):  # it is gone already
+        with suppress(OSError):  # the socket is already closed
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most_bytes)

@@ -10,10 +10,10 @@ class StreamState:
     """Credit of both ends, in bytes; `inbound`: the peer opened it."""
 
     inbound: bool
-    steady: bool = False  # its window does not grow
+    steady: bool = False  # whether its window does not grow
     send_credit: int = INITIAL_WINDOW
     receive_credit: int = INITIAL_WINDOW
-    window: int = INITIAL_WINDOW  # most bytes that are received and not consumed
-    consumed: int = 0  # since the last update
+    window: int = INITIAL_WINDOW  # most bytes that may be received and not consumed
+    consumed: int = 0  # bytes consumed since the last window update
     we_finished: bool = False
     they_finished: bool = False

@@ -14,7 +14,7 @@ import trio
 if TYPE_CHECKING:
     from starling.node.net.libp2p.connection import Connection
 
-HANG_UP_S = 5.0  # for a peer to take notice of an answer
+HANG_UP_S = 5.0  # seconds for a peer to read an answer
 
 
 class StreamBroken(Exception):

@@ -24,17 +24,17 @@ from starling.node.net.libp2p.stream_state import INITIAL_WINDOW, StreamState
 from starling.node.net.libp2p.yamux_events import Event, Violation
 
 PROTOCOL_ID = "/yamux/1.0.0"
-WINDOW = 16 << 20  # 100 ms at 1 Gbit/s and a third more
-STRANGE_WINDOW = 1 << 20  # for peers that are not known yet
-MAX_WINDOWS = 2 * WINDOW  # of all streams of a session together
-LEAST_UPDATE = INITIAL_WINDOW // 2  # bytes; a window update is a small frame, of which peers take so many a second
+WINDOW = 16 << 20  # window of a stream: 100 ms at 1 Gbit/s and a third more
+STRANGE_WINDOW = 1 << 20  # window of a session with an unknown peer
+MAX_WINDOWS = 2 * WINDOW  # windows of all streams of a session together
+LEAST_UPDATE = INITIAL_WINDOW // 2  # bytes per window update, as peers accept few small frames a second
 MAX_BODY_BYTES = (64 << 10) - 17 - 12  # header and body fill one Noise record exactly
 MAX_INBOUND_STREAMS = 16
-MAX_OUTGOING_BYTES = 1 << 20  # senders of data stop far below, so only unread answers reach it
+MAX_OUTGOING_BYTES = 1 << 20  # senders of data stop far below this, so only unread answers reach it
 OPENINGS_PER_S = 20.0
 SMALL_BYTES = 1 << 10
-SHARED_BYTES = 16 << 10  # a shorter piece is copied, for it not to keep a whole record in memory
-SMALL_FRAMES_PER_S = 1000.0  # a frame of a lane is two of them, and 200 of those a second are taken
+SHARED_BYTES = 16 << 10  # a shorter piece is copied, so that it does not keep a whole record in memory
+SMALL_FRAMES_PER_S = 1000.0  # frames accepted per second: each of 200 frames of a lane is two of them
 
 _HEADER = struct.Struct("!BBHII")
 _DATA, _UPDATE, _PING, _GO_AWAY = range(4)  # types of frames
@@ -49,14 +49,14 @@ class Session:
     max_inbound: int = MAX_INBOUND_STREAMS
     most_window: int = WINDOW  # of a stream
     frames: int = 0  # received so far
-    streams: dict[int, StreamState] = field(default_factory=dict)  # that are not over
+    streams: dict[int, StreamState] = field(default_factory=dict)  # open streams by number
     _outgoing: Outgoing = field(default_factory=Outgoing)
     _next_id: int = 0
     _last_inbound: int = 0
-    inbound: int = 0  # number of those that the peer opened
+    inbound: int = 0  # number of open streams that the peer opened
     _windows: int = 0  # of inbound streams
     _buffer: bytearray = field(default_factory=bytearray)
-    _body: tuple[int, int] = (0, 0)  # stream and bytes left of the data frame under way
+    _body: tuple[int, int] = (0, 0)  # (stream, bytes left) of the data frame being received
     _body_finishes: bool = False
     _openings: TokenBucket = field(default_factory=lambda: TokenBucket(OPENINGS_PER_S, 4 * OPENINGS_PER_S))
     _small: TokenBucket = field(default_factory=lambda: TokenBucket(SMALL_FRAMES_PER_S, 4 * SMALL_FRAMES_PER_S))
@@ -92,7 +92,7 @@ class Session:
         """
         count = min(self.room(stream), MAX_BODY_BYTES, len(data))
         if 0 < len(data) - count < SMALL_BYTES < count:
-            count -= SMALL_BYTES  # for what is left not to be a small frame
+            count -= SMALL_BYTES  # avoids that the remainder becomes a small frame
         if count:
             self.streams[stream].send_credit -= count
             self._put(_DATA, 0, stream, count)
@@ -211,7 +211,7 @@ class Session:
                 raise Violation("muxer_window_overrun")
             self._body = (stream, length)
         if state is None:
-            return  # reset by us a moment ago: what was under way is skipped
+            return  # we reset this stream: data in flight is skipped
         if kind == _DATA:
             if state.they_finished and length:
                 raise Violation("muxer_data_after_end")
