@@ -1,4 +1,4 @@
-"""The signature of a node under the vector it publishes: one per round, so that two vectors for one round prove equivocation.
+"""Signatures under published vectors: a node signs one vector per round, so two signed vectors for one round prove equivocation.
 
 Signed are swarm, peer, incarnation of the peer's record, round, and the digest of the vector: the peer's id suffices for verification, the
 vector is not needed. A node that restarts from a checkpoint repeats some rounds with other vectors, which is no equivocation: it has

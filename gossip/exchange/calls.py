@@ -1,4 +1,4 @@
-"""Engine calls of the exchange protocols, and their replies: what the state machines emit is what crosses the engine pipe.
+"""Calls to the engine and their replies, as the exchange state machines emit them and as they cross the engine's pipe.
 
 Every call has exactly one reply. `starling.node.rpc.calls` adds the calls of training and state to these. Encoded as msgpack arrays
 between two processes of one node; peers never see them.

@@ -1,4 +1,4 @@
-"""Protocol rules of an edge that every honest peer keeps under any loss, repetition and reordering, by the kind of message.
+"""Rules that every honest peer's messages on an edge keep under any loss, repetition and reordering, by kind of message.
 
 Each rule takes a message and the end that received it, and returns in one snake_case word how the message breaks it, or "":
 incarnation_too_large, wrong_role, request_malformed, proof_of_nothing, answer_unasked, check_of_nothing, closed_unasked.

@@ -1,4 +1,4 @@
-"""Memory of late peers: missed exchanges, time needed, and withdrawn extensions of deadlines."""
+"""Records of late peers: missed exchanges, time needed, and withdrawn extensions of deadlines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines of a neighbor: for its answer, for a retry, and for giving it up."""
+"""Deadlines for a neighbor's answer, for a retry, and for giving the link up."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

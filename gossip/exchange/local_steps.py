@@ -1,4 +1,4 @@
-"""Number of a round's local steps that a node does, so that it keeps up with the swarm. No clock: seconds arrive as arguments."""
+"""Choose how many of a round's local steps a node does, so that it keeps up with the swarm. No clock: seconds are arguments."""
 
 from collections import deque
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Steps pace where nodes pull vectors from peers and combine them. No clock: time arrives as `now`.
+"""Pace "steps" where nodes pull vectors from peers and combine them. No clock: time is the argument `now`.
 
     computing --publish, ask--> asking --close--> computing (the next round)
 

@@ -1,4 +1,4 @@
-"""Passing on each other's signed messages, where messages of all add up: what one member was not told it gets from others. No clock.
+"""Relays of signed messages where all members' messages are summed: a member that missed one gets it from others. No clock.
 
 Who lacks a member's message of the last `depth` rounds says so in its ordinary questions, and each answer carries the digest of what the
 answering peer has of these rounds. Where that differs from ours the peer is asked for what is missing. The author signed it, so it does not

@@ -1,4 +1,4 @@
-"""Sampled rounds: in each a few members train and a few average; all others sleep. No clock: time arrives as `now`.
+"""Sampled rounds: in each, a few members train and a few average, while all others sleep. No clock: time is the argument `now`.
 
 A run is a chain of turns, each done by the first members of a hash order of all that are alive in a node's view; nobody is asked who does
 what. With aggregators, turn 2k trains in round k and turn 2k + 1 averages what came out; without, every turn trains on the average of the

@@ -1,5 +1,5 @@
-"""Detect what became slow: an edge compared with its own past, never against other edges, since volunteers' lines are not equal
-and slow is no fault.
+"""Detect edges that became slow. Each is compared with its own past, never with other edges: volunteers' lines differ, and a slow line is
+no fault.
 
 Of each edge and kind (sending a payload, in seconds a byte; waiting for an answer, in seconds) the logarithms of OLD past values are
 compared with those of the NEW last:

@@ -1,4 +1,4 @@
-"""How far the swarm may have gone on while this node was held up itself: suspended, stopped, or without a processor. Seconds are arguments.
+"""Estimate how far the swarm may be ahead after this node was suspended, stopped, or without a processor. Seconds are arguments.
 
 Of most nodes that slept at once none is believed when two that were awake say how far they are: there could be two liars. But a node knows
 of itself that it was away, and for how long. It is its own witness that it may be behind by the rounds that fit into that time, and no

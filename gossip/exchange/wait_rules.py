@@ -1,4 +1,4 @@
-"""Deadlines of the peers of a round: rules in order of precedence, of which the first that answers decides.
+"""Rules for the deadlines of a round's peers, in order of precedence: the first that applies decides.
 
 A rule is a function `(peer, context) -> seconds | None` of facts alone; `gossip/exchange/link_deadlines.py` keeps the facts. All times are
 seconds since exchanges of the round began. docs/explanation/waiting.md lists the rules with all other deadlines of a node.

@@ -1,4 +1,4 @@
-"""What commands share: common options, the question to a running node, and how results are printed.
+"""Helpers of several commands: common options, requests to a running node, and output of results.
 
 Standard output is data, standard error is for people. No color unless a terminal reads that wants it.
 """

@@ -1,4 +1,4 @@
-"""`starling completion`: the script a shell reads, and what may come next at a cursor.
+"""`starling completion`: print a shell's completion script, and complete a command line.
 
 click answers the script's questions. Two things are ours: bash breaks words at `:` and `=`, which our words contain (`3:alie`,
 `mix=dsgd`), so its script passes the whole line; and values are looked up without torch and without waiting for long.

@@ -1,4 +1,4 @@
-"""`starling manifest show|check` and `starling config show`: what is set, with its meaning, and whether it can work."""
+"""`starling manifest show|check` and `starling config show`: print settings with their meaning, and check them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`starling doctor`: what of this machine and its network would hinder a node. Measures; `verdicts` concludes."""
+"""`starling doctor`: measure what could hinder a node on this machine and its network; `verdicts` judges the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--json` prints, command by command. `version` is raised when a reader of the one before would misread; new keys do not raise it.
+"""JSON documents that `--json` prints. `version` is raised when an older reader would misread one; new keys do not raise it.
 
 JSON Schemas of all of them are in docs/schemas, made by tools/schemas.py.
 

@@ -1,3 +1,3 @@
-"""Exit codes of commands that more than one of them gives; `starling --help` lists all."""
+"""Exit codes shared by several commands; `starling --help` lists all."""
 
 INTERRUPTED = 130  # Ctrl-C: 128 and the signal's number

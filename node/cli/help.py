@@ -1,4 +1,4 @@
-"""Command and Group: click's own, with examples at the end of `--help`, `help` as a word, and suggestions for unknown names."""
+"""click's Command and Group with examples at the end of `--help`, `help` as a word, and suggestions for unknown names."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""`starling status`, `peers` and `tui`: look at a running node, or at what an ended one left behind; change nothing."""
+"""`starling status`, `peers` and `tui`: show a running node, or the files of an ended one, without changing anything."""
 
 from __future__ import annotations
 

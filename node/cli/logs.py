@@ -1,4 +1,4 @@
-"""`starling logs`: what a node wrote down, for people or as JSON lines, now or as it comes.
+"""`starling logs`: print a node's log, for people or as JSON lines, once or continuously.
 
 The node appends to log.jsonl; at 8 MiB that becomes log.jsonl.1, in place of the one before, and a new file begins. A follower keeps
 open what it reads, so what is renamed or deleted under it is read to its end, and then it goes to the next one.

@@ -1,4 +1,4 @@
-"""`starling`: the table of commands, and what an error looks like from outside.
+"""`starling`: the table of commands, and how errors are printed.
 
 Only the module of the command that is called gets imported, so that `--help` answers at once.
 

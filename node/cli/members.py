@@ -1,4 +1,4 @@
-"""`starling invite`, `revoke`, `ban`, `unban` and `trust`: who may be a member, and which peers this node refuses."""
+"""`starling invite`, `revoke`, `ban`, `unban` and `trust`: decide who may be a member, and which peers this node refuses."""
 
 from __future__ import annotations
 

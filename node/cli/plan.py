@@ -1,4 +1,4 @@
-"""`starling plan`: which machines can train a model, and how fast, before anything is downloaded.
+"""`starling plan`: compute which machines can train a model, and how fast, before anything is downloaded.
 
 Arithmetic, or with --manifest single operations of a task timed here, in a process of its own.
 """

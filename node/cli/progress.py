@@ -1,4 +1,4 @@
-"""How a run is shown that takes a while: lines in a log, a bar on a terminal, or the terminal UI."""
+"""Displays of a long run: lines in a log, a bar on a terminal, or the terminal UI."""
 
 from __future__ import annotations
 

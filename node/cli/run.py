@@ -1,4 +1,4 @@
-"""`starling create`, `join`, `run`, `pause`, `resume`, `limits` and `leave`: a node's life.
+"""`starling create`, `join`, `run`, `pause`, `resume`, `limits` and `leave`: start, control and end a node.
 
 What a person gives is checked before anything is written, and a directory that holds a node is never overwritten.
 """

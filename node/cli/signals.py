@@ -1,4 +1,4 @@
-"""How a command that leaves something behind is ended from outside."""
+"""Let signals end a command in order, so that it can clean up."""
 
 import signal
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`starling task check`: does a person's own task do what a node needs?"""
+"""`starling task check`: check that a person's own task does what a node needs."""
 
 import json
 import subprocess

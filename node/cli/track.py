@@ -1,4 +1,4 @@
-"""`starling track`: a node's figures into a file, or into a tracker of experiments."""
+"""`starling track`: write a node's figures to a file or an experiment tracker."""
 
 import sys
 from contextlib import closing

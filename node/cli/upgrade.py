@@ -1,4 +1,4 @@
-"""`starling upgrade-check`: what this version reads of a node or a manifest that another one wrote."""
+"""`starling upgrade-check`: report what this version can read of a node or a manifest that another version wrote."""
 
 from __future__ import annotations
 

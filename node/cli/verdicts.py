@@ -1,4 +1,4 @@
-"""What `starling doctor` concludes: from what was measured to the verdict of a `Check`. Pure: nothing is asked, opened or timed here.
+"""Verdicts of `starling doctor`: functions from measurements to a `Check`. Pure: they measure nothing themselves.
 
 Sizes in bytes, times in seconds, `*_at` in Unix time. A check's `todo` is the next step, as a command where there is one.
 """

@@ -1,4 +1,4 @@
-"""`starling web`: what the terminal UI shows, as a page for a browser on this machine."""
+"""`starling web`: show the terminal UI's contents as a page for a browser on this machine."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a person can set: schema, TOML, presets, manifest, and the checks that need more than one key."""
+"""Settings: schema, TOML, presets, manifest, and the checks that involve more than one key."""

@@ -1,4 +1,4 @@
-"""Kinds of admission: their keys, and what a manifest may say. Torch-free."""
+"""Kinds of admission, their keys, and the checks on a manifest's. Torch-free."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Python values as the `KEY=VALUE` texts that `--set` takes: how the Python API sets keys of a manifest, a scenario or node.toml."""
+"""Convert Python values to the `KEY=VALUE` texts of `--set`, by which the Python API sets keys of a manifest, a scenario or node.toml."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Names in a manifest that stand for code, and the consent of this machine's owner to import it. Torch-free.
+"""Names of code in a manifest, and the consent of this machine's owner to import it. Torch-free.
 
 A manifest is another person's. Built-in parts and those of installed packages need no consent; "module:Class" may name anything
 importable, and task.path any file.

@@ -1,4 +1,4 @@
-"""A manifest in words, for people who look at a node: `method` in one line, `sections` in a row for each thing agreed on. Torch-free.
+"""Describe a manifest for people: `method` in one line, `sections` in a row for each thing agreed on. Torch-free.
 
 Every entry of every catalogue that a manifest can name has its words here, which a test checks; a part of another package, or
 "module:Class", is called by its name.

@@ -1,4 +1,4 @@
-"""The fingerprint of a task of people's own, which creation puts into the manifest. Torch-free: a program of its own makes the model.
+"""Compute the fingerprint of a custom task at a swarm's creation. Torch-free: a separate program makes the model.
 
 Of built-in tasks the manifest's keys already say all, so they need none. That of a swarm of scripts is written by the creator's script.
 """

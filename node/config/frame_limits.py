@@ -1,4 +1,4 @@
-"""Whether what an exchange sends fits a frame, told before anything is sent. Torch-free."""
+"""Check that an exchange's messages fit a frame, before anything is sent. Torch-free."""
 
 import math
 

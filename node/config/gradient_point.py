@@ -1,4 +1,4 @@
-"""Rules for local steps that look ahead or back: `optimizer.sam`, `optimizer.gradient`. Torch-free."""
+"""Rules for gradients at another point than the model: `optimizer.sam`, `optimizer.gradient`. Torch-free."""
 
 from typing import Any
 

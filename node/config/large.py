@@ -1,4 +1,4 @@
-"""What creation chooses for a large model where its creator left it open: numbers that take less memory. Torch-free."""
+"""Memory-saving defaults that creation writes into the manifest of a large model where its creator left them open. Torch-free."""
 
 from msgspec import structs
 

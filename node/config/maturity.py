@@ -1,4 +1,4 @@
-"""What is experimental in a configuration, for people. Torch-free.
+"""List what is experimental in a configuration, for people. Torch-free.
 
 A built-in part is *stable* once a default, a preset, an example or a recipe of the benchmarks uses it: it keeps its keys and its meaning
 while manifests have the format they have. All others are *experimental*: they may change, or go, without notice.

@@ -1,4 +1,4 @@
-"""How much memory a task takes at the least, told before it is allocated: a manifest comes from other people. Torch-free.
+"""Estimate the least memory that a task takes, before it is allocated: a manifest comes from other people. Torch-free.
 
 What is estimated is below the peak of any engine, also of a lean one that exchanges masks, so that nothing is refused that would run. With
 flows, moments and whole vectors the peak of a large model is up to three times as high.

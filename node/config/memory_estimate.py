@@ -1,4 +1,4 @@
-"""What a node is expected to hold at its peak, against the memory that is free when it joins: before a model is fetched. Torch-free.
+"""Compare a node's expected peak memory with what is free when it joins, before a model is fetched. Torch-free.
 
 `starling.node.config.memory` knows what no engine does without; this is what the manifest and the owner's settings come to, by the counts
 that `starling plan` uses (docs/memory.md has measurements).

@@ -1,4 +1,4 @@
-"""From a manifest to the overlay it names, and whether so many members can have it. Torch-free."""
+"""Make the overlay that a manifest names, and check that it exists for so many members. Torch-free."""
 
 from types import MappingProxyType
 from typing import Final

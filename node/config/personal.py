@@ -1,4 +1,4 @@
-"""Rules for models of which a part, or a share of each step, is a node's own. Torch-free."""
+"""Rules for models of which a node does not share a part, or a share of each step. Torch-free."""
 
 from typing import Any
 

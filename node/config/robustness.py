@@ -1,4 +1,4 @@
-"""Whether a manifest's overlay, rule and fraction of Byzantine members agree. Torch-free."""
+"""Check that a manifest's overlay, rule and fraction of Byzantine members agree. Torch-free."""
 
 from collections.abc import Iterator
 

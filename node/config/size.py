@@ -1,4 +1,4 @@
-"""How many numbers a built-in task holds, as its keys say before any of it is made. Torch-free."""
+"""Sizes of a built-in task (parameters, samples), computed from its keys before any of it is made. Torch-free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a person's TOML and `--set` to typed settings and back, or one line that says what is wrong and what is allowed.
+"""Convert TOML and `--set` to typed settings and back; an error is one line that says what is wrong and what is allowed.
 
 Works for every `Section` of `starling.node.config.schema`; what the keys mean and their bounds are there.
 """

@@ -1,4 +1,4 @@
-"""How much a node counts in what its swarm learns, by the number of its samples. Torch-free.
+"""Weight of a node in the swarm's average, by the number of its samples. Torch-free.
 
 The swarm minimises Σ w_i f_i, f_i the mean loss on node i's samples, with w_i = n_i / `mix.typical_samples` in [LEAST, MOST].
 Any typical number gives the same minimum where no weight meets a bound; one near the mean keeps steps as long as without weights.

@@ -1,1 +1,1 @@
-"""The trio shells: network, engine and cores joined."""
+"""The daemon: trio services that connect network, engine and state machines."""

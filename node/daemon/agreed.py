@@ -1,4 +1,4 @@
-"""Whether this node may, and can, do what the manifest of its swarm says."""
+"""Check that this node may, and can, do what the manifest of its swarm says."""
 
 from pathlib import Path
 

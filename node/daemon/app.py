@@ -1,4 +1,4 @@
-"""One node, running once: the phases of its life in the nursery in which its services live.
+"""One run of a node: its phases, in the nursery in which its services run.
 
     Starting ── network opens ──▶ Joining ── manifest ──▶ Opening ── engine, credential ──▶ RunningNode
                                      └──────▶ Fetching ──▶ ┘ the model of a swarm of scripts  │

@@ -1,4 +1,4 @@
-"""What a node is built from: `NodeSetup` differs between production and simulation, `NodeContext` is shared by all services."""
+"""Inputs of a node: `NodeSetup` differs between production and simulation, `NodeContext` is shared by all services."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""How far a node is: written by training, read for the status."""
+"""Progress of a node's training: written by training, read for the status."""
 
 import math
 from collections import deque

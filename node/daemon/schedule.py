@@ -1,4 +1,4 @@
-"""A node pauses itself outside of its owner's hours, and while the machine runs on battery."""
+"""Pause a node outside of its owner's hours, and while the machine runs on battery."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a node keeps between its runs: in its run directory (`starling.node.storage.run_dir`), or in memory where it has none."""
+"""State that a node keeps between its runs: in its run directory (`starling.node.storage.run_dir`), or in memory."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The swarm around a node, in any pace: who its members are, how they are met, and the salts by which they are ranked."""
+"""The swarm around a node, in any pace: its members, how they are met, and the salts by which they are ranked."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,1 +1,1 @@
-"""Training: a synchronous object in a process of its own."""
+"""Training: a synchronous object in a separate process."""

@@ -1,4 +1,4 @@
-"""Calls of exchanges answered by a second thread while a gradient is computed.
+"""Answer calls of exchanges in a second thread while a gradient is computed.
 
 A local step of a large model takes long, and most of it only reads the model. A call that came meanwhile, and that only reads it too, is
 answered at once, as if it had come before the step; any other waits for the step's end, and all that came after it with it. Outside of

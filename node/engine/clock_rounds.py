@@ -1,4 +1,4 @@
-"""Clock pace: Free lets training run; exchanges read the live vector, and their effects are added at once, between two local steps."""
+"""Pace "clock": Free starts training; exchanges read the live vector, and their effects are added at once, between two local steps."""
 
 import math
 from collections.abc import Callable

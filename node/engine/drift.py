@@ -1,4 +1,4 @@
-"""How far a node's own local steps go between two exchanges, measured on some coordinates of the shared vector.
+"""Measure how far a node's own local steps go between two exchanges, on some coordinates of the shared vector.
 
 Shapes: D numbers of the shared vector.
 """

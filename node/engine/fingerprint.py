@@ -1,4 +1,4 @@
-"""Fingerprint of a task that people wrote, which nodes compare: version, metric, loss, and the parameters of its model.
+"""Fingerprint of a custom task, by which nodes compare theirs: version, metric, loss, and the parameters of its model.
 
 A creator's node writes it into the manifest as lines of text (`task.fingerprint`), and every other compares its own when it makes the
 model:

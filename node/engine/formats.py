@@ -1,4 +1,4 @@
-"""A trained model in the forms of other libraries, so that it can be used without Starling.
+"""Export a trained model in the formats of other libraries.
 
 torch   a state_dict, which `torch.load(weights_only=True)` reads; of a model with a packed base what was trained of it
 hf      the folder of `save_pretrained` of a transformers model

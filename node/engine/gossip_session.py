@@ -1,4 +1,4 @@
-"""The table of calls of an opened engine. It knows no task: what trains the replica drives it.
+"""The table of calls of an opened engine. It is independent of the task: what trains the replica drives it.
 
 A driver does local steps while `granted` is above 0, says so by `stepped`, and has calls answered by `handle` in between. While a gradient
 is computed the model does not change: calls that only read it may be answered then (`BESIDE_GRADIENT`).

@@ -1,4 +1,4 @@
-"""Gradients at a look-ahead point, or minus the previous gradient: sharpness-aware and optimistic local steps, extragradient.
+"""Gradients at a second point, or combined with the previous one: sharpness-aware, extragradient and optimistic steps.
 
 All come before corrections, which are added to what is made here: so a flow moves by an exchange as ever, and nothing that is remembered
 has to move along.

@@ -1,4 +1,4 @@
-"""A node's model for late joiners, and the models that it fetched when it joined late.
+"""Serve this node's model to late joiners, and combine the models that it fetched when it joined late itself.
 
 Shapes: d parameters.
 """

@@ -1,4 +1,4 @@
-"""A model as it was at one moment, measured and exported while training goes on.
+"""A copy of a model at one moment, measured and exported while training continues.
 
 No module is copied, as copies are often impossible (a module that keeps an activation of its last forward pass, or a lock), wrong (a hook
 that is a closure over the original) or too large (a quantised base). The model in training itself computes, with the values of that moment

@@ -1,4 +1,4 @@
-"""The memory of this node's optimiser, as exchanges of memories see it (`starling.gossip.mix.memories`).
+"""The state of this node's optimiser in the form that exchanges of memories use (`starling.gossip.mix.memories`).
 
 Shapes: t parameters, D numbers of the shared vector.
 """

@@ -1,4 +1,4 @@
-"""Make the mixing algorithm that a manifest names, and the rule by which a node that gathers combines.
+"""Make the mixing algorithm that a manifest names, and the rule by which a gathering node combines vectors.
 
 The owner of this machine has agreed to import what "module:Class" names: `node.config.consent` is checked before an engine starts.
 """

@@ -1,4 +1,4 @@
-"""A batch's gradient within the memory and in the precision that this machine has. None of it changes what the swarm agrees on.
+"""Compute a batch's gradient within this machine's memory and precision. None of it changes what the swarm agrees on.
 
 A batch that does not fit is computed in micro-batches, whose gradients, weighted by what the loss is a mean of, add up to its own within
 rounding (`starling.node.engine.parts`), if no layer uses the batch as a whole (BatchNorm does). The parameters, their gradient and the

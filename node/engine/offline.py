@@ -1,4 +1,4 @@
-"""The model of a run directory without its node. Started by `starling eval --data`, and by `eval` and `export` where no node runs.
+"""Use the model of a run directory without its node. Started by `starling eval --data`, and by `eval` and `export` where no node runs.
 
     python -m starling.node.engine.offline export DIR FILE
     python -m starling.node.engine.offline evaluate DIR MODEL [DATA]    MODEL is exported first if it does not exist

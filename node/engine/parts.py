@@ -1,4 +1,4 @@
-"""Weights of the parts of a batch, so that their losses and gradients add up to its own whatever the task's loss is a mean of.
+"""Weights for the parts of a batch, with which their losses and gradients add up to the whole batch's, whatever the loss averages over.
 
 Losses are measured without a gradient, in evaluation mode and in the parameters' own precision.
 """

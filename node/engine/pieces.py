@@ -1,4 +1,4 @@
-"""Structure that an optimiser needs of a model's flat vector: its matrices, or which parameters decay."""
+"""Structure of a model's flat vector that optimisers need: its matrices, and which parameters decay."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

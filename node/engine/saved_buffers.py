@@ -1,4 +1,4 @@
-"""Buffers as the last local step that counts has left them, for a step that must be undone.
+"""Copies of a module's buffers after the last successful local step, to undo one that fails.
 
 A comparison after each round shows which ones training changes; all others, as masks and tables, are not copied in steps.
 """

@@ -1,4 +1,4 @@
-"""Optimisers of torch without its compiler, a stand-in for `torch._dynamo` until something compiles, and without its profiling.
+"""Import torch's optimisers without its compiler, by a stand-in for `torch._dynamo` until something compiles, and without its profiling.
 
 Every optimiser of torch imports `torch._dynamo` in its constructor, to tell the tracer which functions to leave alone. Nothing here is
 traced unless a model is compiled, and the import costs more than a second of processor time and 70 MB in every engine. The stand-in

@@ -1,4 +1,4 @@
-"""One parameter stepped a stretch at a time, which bounds the memory of a step. Its coordinates are independent.
+"""Step one parameter in consecutive parts, which bounds the memory of a step. Its coordinates are independent.
 
 Shapes: n numbers of a parameter.
 """

@@ -1,4 +1,4 @@
-"""A trial of the owner's own task on the model, which is as it was before, so that its errors are reported before the first round."""
+"""Try the owner's own task once on the model, which is then restored, so that errors are reported before the first round."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Number of torch's threads that compute.
+"""Choose the number of torch's threads by trials.
 
 They meet at a barrier after each operation. Where a busy process keeps one of them off its core for milliseconds, all others wait, and
 many threads may be slower than one by far. Coding a payload is hundreds of short operations: it is done on one thread. Local steps are done

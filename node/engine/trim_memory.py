@@ -1,5 +1,5 @@
-"""Memory that was freed, given back to the system. glibc keeps what lies between blocks in use: after the vectors that come and go in a
-round of a large model, several bytes a parameter.
+"""Return freed memory to the system. glibc keeps free blocks that lie between blocks in use: several bytes per parameter after a round of a
+large model.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Code that a manifest names: imported on trial, and described where it raises. `starling manifest check` starts this program.
+"""Import code that a manifest names, on trial, and describe its errors. `starling manifest check` starts this program.
 
     python -P -m starling.node.engine.user_code FOLDER KEY SECTION
 

@@ -1,4 +1,4 @@
-"""The vector that exchanges read, and where their effects wait: frozen for a round in steps pace, live in clock pace.
+"""The vector that exchanges read, and where their effects are collected: frozen for a round in pace "steps", live in pace "clock".
 
 Shapes: D numbers of the shared vector.
 """

@@ -1,4 +1,4 @@
-"""The engine: a plain synchronous object that answers calls and does its work a slice at a time.
+"""The engine: a synchronous object that answers calls and works in slices between them.
 
 Its driver (`node.engine.process` behind a pipe, `node.simulate.virtual.inline_engine` under virtual time) alternates `handle` and `step`.
 Expected errors are answered by `Refused` and have changed nothing; any other exception is a bug, or one of the owner's task.

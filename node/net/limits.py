@@ -1,4 +1,4 @@
-"""The prefix that addresses are counted by, and a pacer of bytes, which sleeps by a token bucket."""
+"""The address prefix by which peers are counted, and a pacer of bytes by a token bucket."""
 
 import ipaddress
 

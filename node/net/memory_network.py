@@ -1,4 +1,4 @@
-"""One peer's place on a network in memory (`starling.node.net.memory`)."""
+"""One peer's access to a network in memory (`starling.node.net.memory`)."""
 
 from __future__ import annotations
 

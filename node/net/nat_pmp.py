@@ -1,4 +1,4 @@
-"""A router that speaks NAT-PMP (RFC 6886), as many do that have no UPnP: two datagrams each way.
+"""Map ports on a router by NAT-PMP (RFC 6886), which many speak that have no UPnP: two datagrams each way.
 
     ask      version 0, operation; to lead a port: 2 zero bytes, port here, port outside, seconds
     answer   version 0, operation + 128, result (0: done), seconds since its start

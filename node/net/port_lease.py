@@ -1,4 +1,4 @@
-"""A port of the router that is mapped to this node, by a protocol that the router supports, and renewed.
+"""Keep a port of the router mapped to this node, by a protocol that the router supports.
 
 What the router says of its own address is a hint: whether others reach this node there they say themselves (`ReachabilityService`). Any
 device of the local network can answer as a router, and could so learn the port at which we listen, and no more.

@@ -1,4 +1,4 @@
-"""A router that speaks UPnP; miniupnpc, in threads."""
+"""Map ports on a router by UPnP, with miniupnpc in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new swarm of scripts: its manifest, from the creator's model and optimiser, and the file of the model that it begins with."""
+"""Create a swarm of scripts: its manifest, from the creator's model and optimiser, and the file of the initial model."""
 
 from __future__ import annotations
 

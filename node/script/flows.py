@@ -1,4 +1,4 @@
-"""The correction of sgd by flows, which the engine holds, applied to a script's gradients. Satisfies `Correction`.
+"""Apply the flows that the engine holds as a correction to a script's sgd gradients. Satisfies `Correction`.
 
 The arithmetic is that of `starling.gossip.mix.borne`, so a script's steps are those of a task.
 

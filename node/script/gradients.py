@@ -1,4 +1,4 @@
-"""The gradients that an optimiser finds at its step, as stretches of one flat vector.
+"""The gradients of an optimiser's parameters, as parts of one flat vector.
 
 Shapes: d parameters.
 """

@@ -1,4 +1,4 @@
-"""A script's part in a node: its local steps are counted, its parameters given to the engine at a round's end, and mixed ones taken over.
+"""Make a script part of a node: count its local steps, give its parameters to the engine at a round's end, and take mixed ones.
 
 Only the thread that calls `step` reads or writes parameters, and only there.
 

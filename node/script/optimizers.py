@@ -1,4 +1,4 @@
-"""Optimisers as users have them: wrapped by libraries, with or without hooks, stepping within each other's steps."""
+"""Handle users' optimisers: wrapped by libraries, with or without hooks, stepping within each other's steps."""
 
 import inspect
 import math

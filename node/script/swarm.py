@@ -1,4 +1,4 @@
-"""`starling.Swarm`: a training loop of one's own as a member of a swarm.
+"""`starling.Swarm`: make your own training loop a member of a swarm.
 
 The node runs in processes of its own. At a round's end the script writes its parameters to memory that it shares with
 the engine, which exchanges them, and reads the mixed ones back.

@@ -1,4 +1,4 @@
-"""`starling bench`: how fast this machine does what nodes do, and what their default mix is worth.
+"""`starling bench`: measure the speed of this machine at a node's work, and the value of the default mix.
 
     bench codec        selects, quantises, packs and unpacks, beside a plain copy of the same vector
     bench rules        combines the vectors of peers, some of them Byzantine, beside byzfl

@@ -1,4 +1,4 @@
-"""`starling bench loop`: how much of a plain training loop's speed a node's local steps keep."""
+"""`starling bench loop`: compare the speed of a node's local steps with a plain training loop's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`starling bench never-worse`: where the default mix is worse than plain averages, and by how much."""
+"""`starling bench never-worse`: find where the default mix is worse than plain averages, and by how much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph as chords of a circle, and curves on a logarithmic scale: in characters, or plotted to a file.
+"""Draw a graph as chords of a circle, and curves on a logarithmic scale: in characters, or as a plot in a file.
 
 A braille character is two by four dots, and a terminal's cell about twice as high as wide: dots are as far apart both ways.
 """

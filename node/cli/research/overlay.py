@@ -1,4 +1,4 @@
-"""`starling overlay show|compare|sampling`: what an overlay looks like and costs, how fast it mixes, how many Byzantine members are met.
+"""`starling overlay show|compare|sampling`: show an overlay's edges, cost, speed of mixing, and number of Byzantine neighbors.
 
 Arithmetic only, no swarm.
 """

@@ -1,4 +1,4 @@
-"""`starling simulate`: a scenario file's runs in worker processes, shown while they compute, summed up in tables, JSON, CSV or a plot.
+"""`starling simulate`: run a scenario file's simulations in worker processes, and print tables, JSON, CSV or a plot.
 
 Standard output is the tables, or one JSON object. Progress goes to standard error. Ctrl-C ends the runs under way; what is finished by
 then is printed and written all the same.

@@ -1,4 +1,4 @@
-"""The engine as a child process behind a pipe, as the daemon sees it.
+"""Handle of the engine process: calls and replies over a pipe.
 
 One task writes frames, one reads them; a call puts its frame in the writer's queue and waits for the reply with its id. So a
 cancelled call never leaves half a frame on the pipe: its frame is still sent and its reply discarded. When the process

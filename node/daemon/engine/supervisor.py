@@ -1,4 +1,4 @@
-"""Keeps an engine alive: starts it, opens it, and restarts it from its last checkpoint when it dies or falls silent.
+"""Keep an engine running: start it, open it, and restart it from its last checkpoint when it dies or stops answering.
 
 A restart voids every flow, as the checkpoint holds none: the exchange service resets its edges before anything else uses the new engine.
 """

@@ -1,4 +1,4 @@
-"""How many bytes an exchange may take: as the manifest says, or as an edge was measured to carry in a slot."""
+"""Byte budget of an exchange: the manifest's, or what an edge was measured to carry in a slot."""
 
 import math
 from statistics import median_low

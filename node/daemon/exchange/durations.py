@@ -1,4 +1,4 @@
-"""Learns from facts how long payloads and engine calls take, by which timeouts are set, and tells the owner once if that is too long."""
+"""Measure how long payloads and engine calls take, for the deadlines, and warn the owner once if that is too long."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What an exchange service tells its subscribers: facts in numbers, so that an update passes through none of them."""
+"""Facts that an exchange service reports to its subscribers, as numbers: updates themselves do not pass through subscribers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

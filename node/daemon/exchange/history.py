@@ -1,4 +1,4 @@
-"""The last exchanges that ended, for the status: recorded from the facts that exchange services tell.
+"""The last exchanges for the status, recorded from the facts that exchange services report.
 
 Nothing depends on it. Bounded: 50 that ended, 512 under way, as peers may begin what they never end.
 """

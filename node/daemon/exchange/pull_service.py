@@ -1,4 +1,4 @@
-"""Pulled exchanges of one node: the shell of `gossip.exchange.pull`, which decides; this carries out and waits.
+"""Pulled exchanges of one node: carry out the commands of the state machine in `gossip.exchange.pull`.
 
 A round publishes, sends requests, waits for the core to be done, then mixes.
 

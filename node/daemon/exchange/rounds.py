@@ -1,4 +1,4 @@
-"""Steps pace: a round's exchanges, one on each link, then Mix, which waits for the engine to have replied to all calls of the edges."""
+"""Pace "steps": a round's exchanges, one on each link, then Mix, once the engine has replied to all calls of the edges."""
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence

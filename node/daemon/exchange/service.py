@@ -1,4 +1,4 @@
-"""Exchanges of one node: the shell of an exchange core, which decides; this carries out and waits.
+"""Exchanges of one node: carry out the commands of an exchange state machine, and wait for its deadlines.
 
 Frames go in, frames and engine calls out, in order for each peer. The core (`gossip.exchange.pairwise` or `gossip.exchange.pull`) is
 synchronous, so a message, a reply and a deadline never interleave inside it. Each peer has two queues, one of frames and one of engine

@@ -1,4 +1,4 @@
-"""Times how exchanges go, has `starling.gossip.exchange.slowness` say what became slow, and tells the owner once."""
+"""Time exchanges, detect by `starling.gossip.exchange.slowness` what became slow, and tell the owner once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clock pace: visits, one at a time, and edges that last; a visit is over when its slot is."""
+"""Pace "clock": visits, one at a time, over lasting edges; a visit ends with its slot."""
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b

@@ -1,4 +1,4 @@
-"""Admission in a running node: its own credential, made and renewed in time, and the evaluation of others' proofs of work.
+"""Admission in a running node: make and renew its own credential, and evaluate others' proofs of work.
 
 Nothing here decides who is admitted; `node.admission.gate` does. Evaluations of argon2id take milliseconds each, so they run in a thread,
 one after the other, and in batches short enough not to delay a stop. Each source of tickets, an address prefix or else a peer, has a bucket

@@ -1,4 +1,4 @@
-"""Keeps a node in touch with its swarm through bootstrap peers: greets those that are not among the members, again and again."""
+"""Keep in touch with the swarm through bootstrap peers: greet those that are not members, again and again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the control lane: messages of membership are made legible first, others are for members only."""
+"""Read the control lane: messages of membership are verified first, others are read from members only."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where members are, and who answers for them: what peers of one network, operator or inviter are limited by."""
+"""Network, operator and inviter of each member, by which the number of its peers is limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carrying out what the detector says: messages are sent, the clock is fed, and the network and others hear of members."""
+"""Carry out the detector's outputs: send messages, feed the clock, and report members to the network and other services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding out whether another node runs with this node's key: its records come back newer than they were signed here."""
+"""Detect another node that runs with this node's key: its records come back newer than they were signed here."""
 
 from starling.gossip.membership.local_record import LocalRecord
 from starling.node.daemon.context import NodeContext

@@ -1,4 +1,4 @@
-"""Dial-back: members are asked to dial this node, and it dials those that ask; what came of it decides what this node announces.
+"""Dial-back: members dial this node on request, and it dials those that ask; the results decide what it announces.
 
 A node that cannot be dialled announces no address: then nobody tries in vain, and a pair of which neither end has one is not chosen
 (`may_meet`). Whom a member dials for another cannot be chosen by that other: the host is where the asker's connection comes from, and the

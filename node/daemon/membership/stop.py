@@ -1,4 +1,4 @@
-"""Tells members how this node votes on stopping, and knows their votes (`starling.gossip.membership.stop_votes`).
+"""Send this node's vote on stopping to members, and count theirs (`starling.gossip.membership.stop_votes`).
 
 A vote is sent to all members after every evaluation, which repeats what was lost, and to each member that joins; a member that would stop
 answers each that would not. Where `pace.stop_after` is 0 nothing is sent, and what comes is ignored.

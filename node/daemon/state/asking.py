@@ -1,4 +1,4 @@
-"""Questions of the state lane that are under way: repeated until an answer comes, or its time is over."""
+"""Requests on the state lane: repeated until an answer comes or the time is over."""
 
 from contextlib import suppress
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""Up to three models for the engine to compare: downloaded beside each other, and where a member is silent from the next as well.
+"""Download up to three models concurrently for the engine to compare; where a member is silent, ask the next one as well.
 
 A member that offers a model and then sends nothing, or too slowly, holds a joiner up by no more than what chunks usually take:
 

@@ -1,4 +1,4 @@
-"""Downloads of offered models: from all holders at once, checked chunk by chunk, and kept over restarts.
+"""Download offered models from all holders at once, verify them chunk by chunk, and store partial ones over restarts.
 
 The digests of all chunks are checked against the root of an offer and each chunk against its digest, before the engine sees a byte. Of a
 model that several members hold the chunks come from all of them at once (`fetching`), and those received are kept (`partial`).

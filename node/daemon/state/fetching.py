@@ -1,4 +1,4 @@
-"""One model from several peers at once: asks each for the chunks that `starling.gossip.chunks` gives it, as many at a time as it is fast.
+"""Fetch one model from several peers at once: each is asked for the chunks that `starling.gossip.chunks` assigns to it, by its speed.
 
 A peer is asked for one chunk at a time, and while chunks come quickly for up to WINDOW: as many as come in AHEAD_S, so that what is under
 way is in time also where the line is slow.

@@ -1,4 +1,4 @@
-"""What was received of a model before the node ended, in one file: after a restart only the rest is fetched.
+"""A partly received model in a file: after a restart only the rest is fetched.
 
 The file is not trusted: a chunk of it counts if it has the digest that members agree on now (`starling.gossip.chunks`).
 """

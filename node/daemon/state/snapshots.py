@@ -1,4 +1,4 @@
-"""What a node tells of its own model: offers, and chunks and digests of the snapshot that its engine holds.
+"""Serve this node's model to others: offers, and chunks and digests of the engine's snapshot.
 
 A query makes the engine hold a snapshot; chunks and their digests are read from it by offset. There is one snapshot at a time: it is kept
 while it is fresh, and while it is being read for as long as reading takes on a slow line, so that a query does not interrupt a download.

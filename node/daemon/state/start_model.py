@@ -1,4 +1,4 @@
-"""The model that a swarm of scripts begins with: fetched from members before the engine is opened, and lent to newcomers from then on.
+"""The initial model of a swarm of scripts: fetched from members before the engine is opened, and served to newcomers from then on.
 
 The manifest says the root of its digests and its size (`starling.node.config.initial_model`), so it does not matter who sends it. The file
 is requested like a snapshot, by a number derived from the swarm's id: newcomers need it before they are members, and a peer without an

@@ -1,4 +1,4 @@
-"""Which round is next. A node that was left behind goes to where the swarm is: over a few rounds as it is, further with a peer's model."""
+"""Choose the next round. A node that fell behind catches up over a few rounds with its own model, and over more with a peer's."""
 
 import math
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""How many local steps a node does in a round: all, fewer while it is slow, none in a sweep of averaging or while its owner wants none."""
+"""Grant the local steps of a round: all, fewer while the node is slow, none in a sweep of averaging or while its owner wants none."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What every pace does besides steps and exchanges: figures for the status, checkpoints, and waiting for another engine."""
+"""Tasks of every pace besides steps and exchanges: figures for the status, checkpoints, and waiting for a restarted engine."""
 
 import math
 from collections.abc import AsyncIterator, Callable

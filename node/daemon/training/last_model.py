@@ -1,4 +1,4 @@
-"""The model that a node ends with: saved when its rounds are done, and again if more was committed, or could not be written, since."""
+"""Save the final model when the rounds are done, and again if more was committed since, or it could not be written."""
 
 from contextlib import suppress
 from dataclasses import dataclass

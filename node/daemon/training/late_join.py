@@ -1,4 +1,4 @@
-"""The round at which a node starts, and models of members, for one that starts or was left behind."""
+"""Choose the round at which a node starts, and fetch members' models if it starts late or was left behind."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

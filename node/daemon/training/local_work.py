@@ -1,4 +1,4 @@
-"""Who does local steps and evaluations: this node's engine alone, or together with those of others (`starling.node.catalogues.WORK`)."""
+"""Assign local steps and evaluations: to this node's engine, or to several nodes' (`starling.node.catalogues.WORK`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

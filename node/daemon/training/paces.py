@@ -1,4 +1,4 @@
-"""Chooses, once, how a node does rounds: with which exchanges and neighbors, and in which loop. Nothing else asks the manifest for that.
+"""Choose once, from the manifest, a node's exchanges, neighbors and loop. Nothing else asks for the pace.
 
 steps, pairwise   rounds of exchanges on links; they may overlap with local steps
 steps, pulled     rounds in which vectors are asked for and combined by a rule

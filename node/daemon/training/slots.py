@@ -1,4 +1,4 @@
-"""Clock pace: the engine trains without pause; once a slot the node exchanges with the next of its edges.
+"""Pace "clock": the engine trains without pause, and once a slot the node exchanges with the next of its edges.
 
 Slots are counted on the swarm clock, from the quorum.
 """

@@ -1,4 +1,4 @@
-"""Steps pace: a round is K local steps, then this round's exchanges with the neighbors that the overlay names, then Mix.
+"""Pace "steps": a round is K local steps, then exchanges with the neighbors that the overlay names, then Mix.
 
 A node that learns of a later round, after a suspension, a restart or a late join, goes there (`catch_up.py`); others do not wait for it.
 Where rounds overlap, the local steps of the next are done beside the exchanges, from the model before them.

@@ -1,4 +1,4 @@
-"""Deletes what peers contributed to the correction once they are gone, banned or reborn."""
+"""Delete peers' contributions to the correction once they are gone, banned or restarted."""
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How far peers' models may be: as `starling.robust.distances` judges, or as far as they like; chosen once."""
+"""Defences against distant models: by `starling.robust.distances`, or none; chosen once."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""Exchanges of which both ends apply one difference of their vectors, with opposite signs.
+"""Exchanges whose two ends apply one difference of their vectors, with opposite signs.
 
 Shapes: d parameters, D = width·d coordinates of the shared vector, k of one exchange.
 """

@@ -1,4 +1,4 @@
-"""Parts of exchanges in which vectors are pulled: those received, until Mix.
+"""Common parts of exchanges that pull vectors: the received ones, until Mix.
 
 Shapes: D numbers of the shared vector, k requested peers.
 """

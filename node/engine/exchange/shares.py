@@ -1,4 +1,4 @@
-"""Share of the gain that an initiator requests which moves flows at both ends: by `Agreed` or `Lesser`, chosen once."""
+"""Share of the requested gain by which flows move at both ends: from `Agreed` or `Lesser`, chosen once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

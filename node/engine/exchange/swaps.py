@@ -1,4 +1,4 @@
-"""Exchanges in which each end sends a message of its own.
+"""Exchanges in which each end sends its own message.
 
 Shapes: D numbers of the shared vector, E numbers stored per edge.
 """

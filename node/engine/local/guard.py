@@ -1,4 +1,4 @@
-"""The model and its buffers as they were when they were last known to be good, for a step that leaves the finite numbers.
+"""Restore the last good model and its buffers after a step whose result is not finite.
 
 Shapes: d parameters.
 """

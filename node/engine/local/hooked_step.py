@@ -1,4 +1,4 @@
-"""Local steps of a task that does something around each of them, as training loops with hooks do (`Stepped`)."""
+"""Local steps of a task with hooks around each of them (`Stepped`)."""
 
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""One local step.
+"""One local step along a corrected gradient.
 
 A step that would leave a number that is not finite is undone: loss and direction are checked before it, the parameters after it. So no
 NaN is ever sent to a peer, and a faulty batch costs one step.

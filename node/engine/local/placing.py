@@ -1,4 +1,4 @@
-"""Place a model on this machine, from the call that opens an engine: device, memory, task, data, module.
+"""Place a model on this machine as the Open call says: device, memory, task, data, module.
 
 Shapes: d parameters.
 """

@@ -1,4 +1,4 @@
-"""The learning rate of each round at one node, and the phase that exchanges get."""
+"""The learning rate of each round at one node, and the phase for exchanges."""
 
 import math
 from collections.abc import Callable

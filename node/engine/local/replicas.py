@@ -1,4 +1,4 @@
-"""The replica that a manifest asks for, around a model on this machine.
+"""Make the replica that a manifest describes, around a model on this machine.
 
 Shapes: d parameters, D numbers of the shared vector.
 """

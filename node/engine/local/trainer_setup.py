@@ -1,4 +1,4 @@
-"""Make a trainer from the call that opens an engine: every choice of the manifest and the node's settings for local steps.
+"""Make a trainer as the Open call says: every choice of the manifest and the node's settings for local steps.
 
 Shapes: d parameters.
 """

@@ -1,4 +1,4 @@
-"""One script, as its engine talks to it: what was said last, and the vectors that both have.
+"""The engine's connection to one script: its last message, and the vectors that both share.
 
     waits      the script waits for a grant, or for a request for an evaluation
     measures   it evaluates

@@ -1,4 +1,4 @@
-"""Drives a session by the local steps of a script: grants them, takes over what they made, and goes on without them while there is none.
+"""Drive a session by a script's local steps: grant them, take over their result, and continue without a script while none is connected.
 
 Without a script rounds have no local steps, as in a pause, once one has been here or after FIRST_S.
 

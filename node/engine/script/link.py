@@ -1,4 +1,4 @@
-"""The engine's end of the socket on which its owner's script talks to it: one script at a time.
+"""The engine's end of the socket to its owner's script: one script at a time.
 
 Anyone who can open the socket is the owner, as for the control socket. The connection to a script that sends an invalid message is closed.
 """

@@ -1,4 +1,4 @@
-"""Memory of a script's optimisers, as exchanges of memories see it: a copy that is renewed after each of its rounds.
+"""State of a script's optimisers in the form that exchanges of memories use: a copy that each of its rounds renews.
 
 Shapes: d parameters, D numbers of the shared vector.
 """

@@ -1,4 +1,4 @@
-"""The file of the model that a swarm of scripts begins with: one vector, with names and shapes of the parameters that it is made of.
+"""File of the initial model of a swarm of scripts: one vector, with names and shapes of its parameters.
 
 Shapes: d parameters.
 """

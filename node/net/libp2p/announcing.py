@@ -1,4 +1,4 @@
-"""Addresses that a node announces: recomputed when interfaces change, private ones for private swarms only. Pure.
+"""Choose the addresses that a node announces: recomputed when interfaces change, private ones for private swarms only. Pure.
 
 What the owner is shown (`known`) is all that can be dialled. What goes into the membership record, which every member reads (`told`), has
 no private address once a peer was met at a public one: other networks cannot use it, and it would reveal the structure of the

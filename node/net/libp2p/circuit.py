@@ -1,4 +1,4 @@
-"""The messages by which circuits and punches are arranged, as libp2p writes them, and a circuit as a byte stream.
+"""libp2p's messages for circuits and hole punching, and a circuit as a byte stream.
 
 Each is a protobuf behind its length. Bytes of others raise HandshakeFailed and nothing else.
 """

@@ -1,4 +1,4 @@
-"""Dialling: one attempt per peer at a time, shared by all that wait for it, at several addresses of the peer at once."""
+"""Dial peers: one attempt per peer at a time, shared by all that wait for it, at several addresses at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At which address and port the other end of a connection sees this one, by libp2p's identify.
+"""Ask the other end of a connection, by libp2p's identify, at which address and port it sees this one.
 
 An end that a relay sees at an IPv4 address also has its public IPv6 addresses, with the same port: those no router translates, and a
 firewall that lets in only what answers is opened in the same way, also between two NATs that give every destination another port.

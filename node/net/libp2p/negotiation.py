@@ -1,4 +1,4 @@
-"""Agreeing on a protocol: multistream-select of py-libp2p, on a bounded number of bytes.
+"""Agree on a protocol by py-libp2p's multistream-select, within a bounded number of bytes.
 
 py-libp2p's parsers raise exceptions of any kind on hostile bytes; all are caught in `negotiate`.
 """

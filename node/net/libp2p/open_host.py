@@ -1,4 +1,4 @@
-"""Open a libp2p host: bind, find what it is known by, and run it."""
+"""Open a libp2p host: bind its sockets, find its addresses, and run it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Bytes that wait to be sent, in order: headers, and data as they were given."""
+"""Queue of bytes to send, in order: headers, and data without a copy."""
 
 from collections import deque
 from dataclasses import dataclass, field

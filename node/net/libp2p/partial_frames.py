@@ -1,4 +1,4 @@
-"""Frames that have come in part: all those of a host share one bound, those of unknown peers a smaller one.
+"""Incomplete frames: all of a host's share one bound on memory, those of unknown peers a smaller one.
 
 A frame is assembled as its bytes arrive, so an announced length takes no memory. When a bound is reached, the stream that holds most is
 reset.

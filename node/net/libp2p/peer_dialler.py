@@ -1,4 +1,4 @@
-"""Endpoints of peers, reported by others, given by the owner, or where they answered; and dialling them."""
+"""Find and dial peers' endpoints: reported by others, given by the owner, or where a peer answered."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress

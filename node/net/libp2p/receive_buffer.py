@@ -1,4 +1,4 @@
-"""Bytes of a known number that arrive piece by piece, each copied once.
+"""Buffer for a known number of bytes that arrive in pieces, each copied once.
 
 A bytearray that grows moves with almost every piece, as what the pieces came in lies behind it: 1 MB costs four times as much processor
 time. All of it at once would be memory for an announcement. Here what was not written to is address space and no memory.

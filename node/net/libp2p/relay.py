@@ -1,4 +1,4 @@
-"""Relaying for others: answers reservations and requests for circuits, and copies the bytes of circuits. `relay_slots` decides.
+"""Relay for others: answer reservations and requests for circuits, and copy the bytes of circuits. `relay_slots` decides.
 
 Circuit Relay v2 of libp2p, the side that it calls hop. Stock peers are served as others, where their records say that they are members.
 """

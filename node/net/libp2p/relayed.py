@@ -1,4 +1,4 @@
-"""Being reached through relays: reservations while others cannot dial us, circuits that come in, and circuits to others.
+"""Use other nodes' relays: reservations while others cannot dial us, circuits from and to others.
 
 Circuit Relay v2 of libp2p, the sides that it calls client and stop. Inside a circuit both ends authenticate each other and encrypt as in
 any other connection.

@@ -1,4 +1,4 @@
-"""At which relays a node that cannot be dialled has a reservation, and which it asks. Pure: peers and times in, decisions out.
+"""Choose the relays that a node asks for a reservation if it cannot be dialled. Pure: peers and times in, decisions out.
 
 WANTED relays at a time: one that ends leaves the other. A reservation is renewed when half of its time is over, and at least every RENEW_S,
 as a relay may have given it to another; a relay that refuses, or does not answer, is tried again after AGAIN_S, twice as long each time.

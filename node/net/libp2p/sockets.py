@@ -1,4 +1,4 @@
-"""TCP: listening with errors that a person understands, and noticing dead peers."""
+"""Listen on TCP with errors that a person understands, and detect dead peers."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A byte stream of a connection: what came waits to be read, and what is written waits for the peer's credit and for room in the queue.
+"""A byte stream of a connection: received bytes wait to be read, writes wait for the peer's window and for space in the queue.
 
 Only the connection's writing task writes to the socket, so a cancelled `Stream.write` breaks its own stream only. Streams queue one piece
 at a time, in turn.

@@ -1,4 +1,4 @@
-"""Finding out why a peer does not take a stream: mostly one of the two nodes is to be upgraded, and both learn which."""
+"""Find out why a peer refuses a stream: mostly one of the two nodes must be upgraded, and both learn which."""
 
 from collections.abc import Mapping
 from contextlib import suppress

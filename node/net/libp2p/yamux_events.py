@@ -1,4 +1,4 @@
-"""What a peer does to a yamux session."""
+"""Events of a yamux session that the peer causes."""
 
 from dataclasses import dataclass
 
