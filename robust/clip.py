@@ -40,7 +40,7 @@ def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:
 
 
 def _short(v: Tensor, tau: float) -> bool:
-    """Tell if v (d,) float32 is surely no longer than tau, by sums in float32: ten times as fast as sums in float64."""
+    """Return whether v (d,) float32 is surely no longer than tau, by float32 sums, which are ten times as fast as float64 ones."""
     if tau < _SUMS_HOLD:
         return tau == 0.0 and finite(v)
     parts = (v[part] for part, _ in stretches(slice(None), v.numel(), _SUMMED))
@@ -48,6 +48,6 @@ def _short(v: Tensor, tau: float) -> bool:
 
 
 def _norm(v: Tensor, unit: Tensor | None = None) -> float:
-    """Euclidean norm of v/unit, or of v, in float64, a stretch of v (d,) at a time."""
+    """Return the Euclidean norm of v/unit, or of v, in float64, computed in blocks of v (d,)."""
     parts = (v[part].double() for part, _ in stretches(slice(None), v.numel()))
     return math.hypot(*(float(torch.linalg.vector_norm(part if unit is None else part / unit)) for part in parts))

@@ -55,7 +55,7 @@ _ROUNDING = 1e-6  # relative difference of a norm between two machines
 
 @dataclass(slots=True)
 class _Record:
-    """What counts against a peer."""
+    """A peer's strikes and refusals."""
 
     score: float = 0.0
     refusals: int = 0
@@ -73,9 +73,9 @@ class _Seen:
 
 @dataclass(slots=True)
 class Distances:
-    """What one node knows of its peers' distances. Pure arithmetic; whoever has it carries refusals out."""
+    """One node's knowledge of its peers' distances. Pure arithmetic; the caller carries out refusals."""
 
-    _seen: dict[str, _Seen] = field(default_factory=dict)  # by peer, who was met last at the end
+    _seen: dict[str, _Seen] = field(default_factory=dict)  # by peer, in order of the last exchange
     _records: dict[str, _Record] = field(default_factory=dict)
     _exchanges: int = 0
     _step: float = 0.0
@@ -103,7 +103,7 @@ class Distances:
         return sorted(votes)[(len(votes) - 1) // 2] if len(votes) >= VOTES else 0.0
 
     def met(self, peer: str, distance: float, round: int) -> Far | None:
-        """Take the distance >= 0 of an exchange of a round that counts -> what is wrong with it; None: nothing."""
+        """Record the distance >= 0 of an exchange in a round; return the verdict, or None if there is nothing to report."""
         reference, strike, believed = self._median(peer, round), None, min(distance, _LARGEST)
         again = next(reversed(self._seen), None) == peer and self._seen[peer].far
         self._exchanges += 1
@@ -136,5 +136,5 @@ def share(distance: float, reference: float) -> float:
 
 
 def agreed(said: float, distance: float, reference: float) -> float:
-    """Return the share that moves a flow: as the other end says, which knows both references, but never more than by our own."""
+    """Return the share that scales a flow: the other end's report, which knows both references, but at most our own."""
     return min(said, share(distance * (1.0 - _ROUNDING), reference))

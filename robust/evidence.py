@@ -61,11 +61,11 @@ class Rations:
 
     @property
     def size(self) -> int:
-        """Number of buckets, at most `senders`."""
+        """Return the number of buckets, at most `senders`."""
         return len(self._of)
 
     def take(self, sender: str, now: float) -> bool:
-        """Take one token of a sender if available -> whether it was taken."""
+        """Take one token of a sender; return whether one was available."""
         if len(self._of) >= self.senders and sender not in self._of:
             del self._of[next(iter(self._of))]
         return self._of.setdefault(sender, TokenBucket(self.per_s, self.burst)).take(1, now)
@@ -76,9 +76,9 @@ class EvidenceStore:
     """Verified proofs of one node. Time is an argument."""
 
     checks: Mapping[str, Check]  # verifier by kind
-    limit: int = 64  # largest number of proofs kept to be sent to others; the oldest is dropped first
+    limit: int = 64  # largest number of proofs stored for forwarding; the oldest is dropped first
     convicts: int = 4096  # largest number of (kind, peer) stored as known, so that a proof is forwarded once
-    keeps_s: float = 86400.0  # seconds for which a proof is kept
+    keeps_s: float = 86400.0  # seconds for which a proof is stored
     burst: float = 8.0  # rate limit of proofs verified per sender
     per_s: float = 0.2  # rate limit of proofs verified per sender
     _proofs: dict[tuple[str, str], tuple[Evidence, float]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class EvidenceStore:
         return len(self._proofs) + len(self._convicted) + self._rations.size
 
     def receive(self, sender: str, evidence: Evidence, now: float) -> bool:
-        """Verify a proof from a member -> whether it is new and valid, that is, to be forwarded and followed by a ban.
+        """Verify a proof from a member; return whether it is new and valid, which means it must be forwarded and followed by a ban.
 
         The caller drops proofs from or about non-members. Raises RemoteProtocolError: evidence_proves_nothing, or too_much_evidence (rate
         limit; not verified).
@@ -108,7 +108,7 @@ class EvidenceStore:
         return True
 
     def add(self, evidence: Evidence, now: float) -> bool:
-        """Store a proof from local observations -> whether it is new and valid."""
+        """Store a proof from local observations; return whether it is new and valid."""
         if self._known(evidence, now) or evidence.kind not in self.checks:
             return False
         if not self.checks[evidence.kind](evidence.peer, evidence.a, evidence.b):
@@ -122,7 +122,7 @@ class EvidenceStore:
         return True
 
     def held(self, now: float) -> tuple[Evidence, ...]:
-        """Proofs that have not expired, oldest first."""
+        """Return the proofs that have not expired, oldest first."""
         self._expire(now)
         return tuple(evidence for evidence, _ in self._proofs.values())
 
@@ -146,7 +146,7 @@ class Statements:
     burst: float = 128.0  # rate limit of signature checks of forwarded claims per sender
     per_s: float = 32.0  # rate limit of signature checks of forwarded claims per sender
     in_all_per_s: float = 256.0  # the same for all senders together
-    senders: int = 4096  # largest number of senders with a rate limit of their own
+    senders: int = 4096  # largest number of senders with separate rate limits
     _held: dict[str, dict[tuple[int, int], Attestation]] = field(default_factory=dict)
     _rations: Rations = field(init=False)
     _all: TokenBucket = field(init=False)
@@ -163,8 +163,9 @@ class Statements:
         return self._rations.size + len(self._held) + sum(map(len, self._held.values()))
 
     def add(self, statement: Attestation, round: int) -> Attestation | None:
-        """Store a statement of a member's incarnation, its signature verified -> an earlier one that contradicts it, or None. `round` is
-        our own.
+        """Store a statement of a member's incarnation with a verified signature; return an earlier contradicting one, or None.
+
+        `round` is our own.
         """
         stored = self._held.get(statement.peer, {})
         for key in [key for key in stored if abs(key[1] - round) > self.rounds]:

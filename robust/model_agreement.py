@@ -31,7 +31,7 @@ NEAR = 3.0
 SAME = 0.1
 WIDE = 10.0
 APART = 1.5
-NOISE = 1e-3  # of what codecs make of models that have hardly moved, as where the learning rate has not risen yet
+NOISE = 1e-3  # relative codec error of models that have hardly moved, as before the learning rate has risen
 EARLY = 8
 LEAD = 16  # rounds by which honest nodes may differ
 _CHUNK = 1 << 18
@@ -42,7 +42,7 @@ class Agreement:
     """The result of comparing a few models."""
 
     state: Tensor | None  # (d,) to start from; None without a consistent majority
-    cluster: tuple[int, ...]  # ascending indices of the models it was made of
+    cluster: tuple[int, ...]  # ascending indices of the models in the cluster
     outside: tuple[int, ...]  # indices of models that no honest member can have
 
 
@@ -68,7 +68,7 @@ def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int], after
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """How far models are from each other, and from the initial one, whose length is `length`."""
+    """Distances of models from each other and from the initial one, whose length is `length`."""
 
     apart: Sequence[Sequence[float]]
     travelled: Sequence[float]
@@ -124,7 +124,7 @@ def _distances(models: Sequence[Tensor], origin: Tensor, after_part: Callable[[]
 
 
 def _median(models: Sequence[Tensor], after_part: Callable[[], None]) -> Tensor:
-    """Coordinate-wise median."""
+    """Return the coordinate-wise median."""
     out = torch.empty_like(models[0])
     half = len(models) // 2
     for start in range(0, out.numel(), _CHUNK):

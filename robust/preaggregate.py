@@ -33,7 +33,7 @@ def neighborly(distances: Tensor, f: int) -> Tensor:
     Distances (R, m, m) may be monotone functions of these; the diagonal is ignored.
     """
     distances = distances.clone()
-    distances.diagonal(dim1=1, dim2=2).fill_(-1.0)  # itself comes first, even if others are equal to it
+    distances.diagonal(dim1=1, dim2=2).fill_(-1.0)  # the vector itself comes first, even if others are equal to it
     count = distances.shape[1] - f
     return nearest(distances, count).double() / count
 

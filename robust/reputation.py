@@ -60,7 +60,7 @@ LATE_COSTS = 0.5
 MOST = 20.0
 ACTIVE = 2.0
 INVITER_SHARE = 0.25  # share of a guest's fault that its inviter is charged
-GUEST_MOST = 5.0  # of an inviter's score by one guest: three bad guests quarantine their host, seven ban it, one does neither
+GUEST_MOST = 5.0  # bound of a guest's share in its inviter's score: three bad guests quarantine their host, seven ban it
 MAX_GUESTS = 64  # a host has as many invitations at most
 NEWEST = 0.1  # weight of the newest exchange in moving averages
 UNUSUAL = 0.25  # difference to the median peer's share of clipped exchanges from which on a peer loses contribution
@@ -72,7 +72,7 @@ class Verdict:
     """Standing of a peer; connections are refused in quarantine and ban."""
 
     state: Literal["ok", "quarantine", "ban"]
-    until: float  # its end, in seconds on the caller's clock; -inf for ok, inf for a permanent ban
+    until: float  # end of the verdict, in seconds on the caller's clock; -inf for ok, inf for a permanent ban
 
 
 OK = Verdict("ok", -math.inf)
@@ -128,7 +128,7 @@ class Reputation:
     ban: float = 35.0  # score at which it is banned
     quarantine_s: float = 120.0  # seconds of a quarantine
     ban_s: float = 3600.0  # seconds of a first ban
-    remembered: int = 4096  # most peers stored; those of least score and contribution are evicted first, banned ones last
+    remembered: int = 4096  # largest number of peers stored; those of least score and contribution are evicted first, banned ones last
     memory_s: float = 3600.0  # seconds in which a contribution halves
     turns: int = 20  # exchanges after which a peer is no longer on probation
     _entries: dict[str, _Entry] = field(default_factory=dict)
@@ -147,11 +147,11 @@ class Reputation:
     # --- observations ---------------------------------------------------------------------------------
 
     def fault(self, peer: str, reason: str, now: float) -> Verdict:
-        """Count a fault with the reason of its `RemoteProtocolError` -> the verdict after it."""
+        """Count a fault with the reason of its `RemoteProtocolError`; return the verdict after it."""
         return self._charge(peer, WEIGHTS.get(reason, HARD), reason, now)
 
     def invited(self, inviter: str, guest: str, reason: str, now: float) -> Verdict:
-        """Charge `inviter` its share of a fault of `guest`, which it invited, at most GUEST_MOST for one guest -> the inviter's verdict."""
+        """Charge `inviter` a share of a fault of its `guest`, at most GUEST_MOST per guest; return the inviter's verdict."""
         guests = self._of(inviter, now).guests
         charged, at = guests.pop(guest, (0.0, now))
         charged *= math.exp2(-max(0.0, now - at) / self.half_life_s)
@@ -185,7 +185,7 @@ class Reputation:
         entry.trusted, entry.why, entry.verdict, entry.score = True, "", OK, 0.0
 
     def forgive(self, peer: str) -> bool:
-        """Remove every ban, quarantine and trust of a peer -> whether there was any."""
+        """Remove every ban, quarantine and trust of a peer; return whether there was any."""
         entry = self._entries.get(peer)
         if entry is None or (entry.verdict == OK and not entry.trusted):
             return False
@@ -274,7 +274,7 @@ class Reputation:
         entry.earned_at = max(entry.earned_at, now)
 
     def _unusual(self, entry: _Entry) -> bool:
-        """Tell if a peer is clipped far more often than the median of the others."""
+        """Return whether a peer is clipped far more often than the median of the others."""
         if entry.clipped is None or entry.clipped <= UNUSUAL:
             return False
         others = [e.clipped for e in self._entries.values() if e is not entry and e.clipped is not None]

@@ -18,7 +18,7 @@ from itertools import count
 _WORD = 8  # bytes of a draw, so that the remainder is almost uniform
 _V4_BITS, _V6_BITS = 24, 48  # address block that one network customer usually gets
 _NAMED = "named"  # host names are free and may resolve to anything, so all of them count as one prefix
-_RELAYED, _CIRCUIT = ("relayed", "/p2p-circuit")  # an address at a relay says nothing of where its peer is: one prefix likewise
+_RELAYED, _CIRCUIT = ("relayed", "/p2p-circuit")  # a relay address does not show its peer's prefix, so all of them count as one prefix
 
 Source = Callable[[int], int]  # bound -> a uniform integer in [0, bound), independent of earlier ones
 
@@ -45,7 +45,7 @@ def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> in
         raise ValueError(f"nodes and rounds must be >= 1, got {nodes} and {rounds}")
     if not 0.0 < epsilon < 1.0:
         raise ValueError(f"epsilon must be in (0, 1), got {epsilon}")
-    # of one draw: (1 − allowed)^(nodes·rounds) = 1 − epsilon
+    # allowed probability of one draw: (1 − allowed)^(nodes·rounds) = 1 − epsilon
     allowed = -math.expm1(math.log1p(-epsilon) / (nodes * rounds))
     whole, tail = math.comb(n - 1, s), 0
     for b, ways in _ways(n, f, s):
@@ -145,7 +145,7 @@ def _ways(n: int, f: int, s: int) -> Iterator[tuple[int, int]]:
 
 
 def _shuffled(candidates: Sequence[str], source: Source) -> Iterator[str]:
-    """Lazy Fisher–Yates shuffle."""
+    """Yield the candidates in random order (lazy Fisher–Yates shuffle)."""
     left = list(dict.fromkeys(candidates))
     while left:
         place = source(len(left))

@@ -20,7 +20,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def section(title: str, fragments: Mapping[str, str]) -> str:
-    """Markdown of one release, of {file name: its text}. Raises ValueError: a file that is no fragment, or says nothing."""
+    """Return the Markdown of one release from {file name: text}. Raises ValueError: a file is no fragment, or empty."""
     entries: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for file, text in sorted(fragments.items()):
         match, said = _NAME.fullmatch(file), " ".join(text.split())

@@ -168,7 +168,7 @@ def attributes(of: ast.ClassDef) -> int:
 
 
 def arguments(of: ast.ClassDef) -> int:
-    """Return how many arguments the constructor of a class takes; 0 where it has none of its own."""
+    """Return the number of arguments of a class's constructor; 0 if it defines none."""
     for each in of.body:
         if isinstance(each, ast.FunctionDef) and each.name == "__init__":
             taken = each.args
@@ -246,7 +246,7 @@ def _longest(folder: str) -> int:
 
 
 def main() -> int:
-    """Print figures and limits -> exit code."""
+    """Print figures and limits; return the exit code."""
     result = figures()
     for name, figure in result.items():
         word = "exceeded" if figure > LIMITS[name] else "lower the limit" if figure < LIMITS[name] else ""

@@ -44,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Contents of an example's README."""
+    """The contents of an example's README."""
 
     name: str
     command: str
@@ -118,7 +118,7 @@ def judged(example: Example, printed: Mapping[str, Any]) -> Iterator[tuple[Figur
 
 
 def run(example: Example) -> bool:
-    """Run one and print its figures. -> whether all are accepted"""
+    """Run one example and print its figures; return whether all are accepted."""
     print(f"{example.name}: {example.command}", flush=True)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(  # noqa: S602 - lines of this repository, which begin with `cd`

@@ -1,7 +1,7 @@
-"""Break single lines of the cores and see that their tests notice: `python tools/mutants.py [FILE …]`.
+"""Break single lines of the cores and check that their tests notice: `python tools/mutants.py [FILE …]`.
 
-The checkout is copied; in the copy one line after the other is changed, the tests of its code are run, and the line is put back. A mutant
-that its tests let pass is said to live. Exit status: 0 if all died, 1 if one lives, its line is no longer there, or its tests fail anyway.
+The checkout is copied; in the copy one line after another is changed, the tests of its code are run, and the line is restored. A mutant
+that no test detects survives. Exit status: 0 if all were detected, 1 if one survives, its line no longer exists, or its tests fail anyway.
 """
 
 import argparse
@@ -171,12 +171,12 @@ def copied(folder: Path) -> Path:
 
 @cache
 def unchanged_fails(tree: Path, tests: tuple[Path, ...]) -> bool:
-    """Tell if a test fails although no line is broken."""
+    """Return whether a test fails although no line is broken."""
     return fails(tree, tests)
 
 
 def fails(tree: Path, tests: Sequence[Path]) -> bool:
-    """Tell if a test fails. Raises RuntimeError if pytest could not run them."""
+    """Return whether a test fails. Raises RuntimeError if pytest could not run them."""
     environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, tests)]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -186,7 +186,7 @@ def fails(tree: Path, tests: Sequence[Path]) -> bool:
 
 
 def outcome(mutant: Mutant, tree: Path) -> str:
-    """Return the outcome of one mutant: killed, LIVES, or what is wrong with its entry in the table."""
+    """Return the outcome of one mutant: killed, LIVES, or the error in its entry in the table."""
     path = tree / mutant.file
     whole = path.read_text() if path.is_file() else ""
     tests = sorted({test for pattern in mutant.tests for test in (tree / "tests").glob(pattern)})
@@ -212,7 +212,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def run(mutants: Iterable[Mutant]) -> int:
-    """Print a table -> the exit status."""
+    """Print a table; return the exit status."""
     survived = 0
     with tempfile.TemporaryDirectory(prefix="starling-mutants-") as folder:
         tree = copied(Path(folder))

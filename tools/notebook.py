@@ -13,7 +13,7 @@ CELL = re.compile(r"^```python notebook\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def cells(page: str) -> list[str]:
-    """Code of each cell, in order."""
+    """Return the code of each cell, in order."""
     return CELL.findall(page)
 
 

@@ -60,7 +60,7 @@ def texts(root: Path) -> list[Text]:
 
 
 def drawn(available: Sequence[Text], count: int, seed: str) -> list[Text]:
-    """Return `count` texts, of each kind alike as far as there are such, drawn by the seed."""
+    """Return `count` texts drawn by the seed, equally many of each kind as far as available."""
     chance = random.Random(seed)  # noqa: S311 - for a reader, not a secret
     of_kind = {kind: [text for text in available if text[0] == kind] for kind in KINDS}
     chosen: list[Text] = []

@@ -83,14 +83,14 @@ def schema(name: str) -> dict[str, Any]:
 
 
 class _Run(results.Outcome, frozen=True, kw_only=True):
-    """One run: its labels, its outcome, and under `wall` the seconds that it took."""
+    """One run: its labels, its outcome, and under `wall` the elapsed seconds."""
 
     labels: dict[str, Scalar]
     wall: dict[str, float]
 
 
 class _Simulated(msgspec.Struct, frozen=True, kw_only=True):
-    """`starling simulate --json`."""
+    """The output of `starling simulate --json`."""
 
     version: int
     scenario: Scenario

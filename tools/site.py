@@ -1,8 +1,8 @@
 """A hook of mkdocs (`mkdocs.yml`): pages of this repository as a documentation site.
 
-The pages are written for a reader of the repository, and stay as they are: links that lead out of docs/ are turned to where the site has
-the same page or file, info strings of code blocks, which are for tests, are taken away, formulas in LaTeX (blocks of `math`, as code hosts
-typeset them) become MathML, which browsers typeset without a script, and pages made from the code are added.
+The pages are written for readers of the repository. The hook redirects links that lead out of docs/ to the same page or file on the site,
+removes info strings of code blocks, which are for tests, converts LaTeX formulas (blocks of `math`) to MathML, which browsers show without
+a script, and adds pages generated from the code.
 """
 
 import posixpath
@@ -46,12 +46,12 @@ FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 MATH = re.compile(r"\A```math\n(.*)```\Z", re.DOTALL)
 INFO = re.compile(r"^```(\w+) [^\n]*$", re.MULTILINE)
 INLINE = re.compile(r"<code>([^<\n]+)</code>")  # a block's text ends with a line
-WHOLE_CHARACTERS = 22  # of inline code that is not broken: fits into a column on a phone
+WHOLE_CHARACTERS = 22  # length of inline code that is not broken: fits into a column on a phone
 LINK = re.compile(r"(\]\()([^)\s#]+)?(#[^)\s]*)?(\))")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Say the version at the foot of every page."""
+    """Put the version at the foot of every page."""
     config.copyright = f"Starling {starling.__version__}"
     return config
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def pages() -> Mapping[str, str]:
-    """Path below docs/ -> Markdown."""
+    """Return path below docs/ -> Markdown."""
     return {
         "reference/cli.md": cli(),
         "reference/manifest.md": settings("The manifest: what a swarm agrees on", Manifest(), "manifest"),
@@ -45,7 +45,7 @@ def pages() -> Mapping[str, str]:
 
 
 def cli() -> str:
-    """Every command with its help, grouped as `starling --help` does."""
+    """Return every command with its help, grouped as in `starling --help`."""
     lines = ["# Commands", "", "What `--help` of each command prints. [Operating a node](../operating.md) explains them.", ""]
     for group, commands in GROUPS.items():
         lines += [f"## {group}", ""]

@@ -56,7 +56,7 @@ async def _take(sources: Sequence[StatusSource], playback: Playback, keys: Seque
     async with app.run_test(size=size) as pilot:
         for key in keys:
             await pilot.press(key)
-        for _ in range(10):  # the last line, of keys, takes some turns of the loop
+        for _ in range(10):  # the last line with keys takes some turns of the event loop
             await pilot.pause()
         app.draw()
         await pilot.pause()

@@ -64,13 +64,13 @@ class Way:
     """Module and qualified name."""
 
     def enter(self, stop: tuple[str, str]) -> None:
-        """Note it, unless it is there."""
+        """Record a stop, unless it is recorded already."""
         if stop not in self.stops:
             self.stops.append(stop)
 
     @property
     def turnings(self) -> int:
-        """Stops in a module that was left before."""
+        """Count the stops in a module that was left before."""
         left, here, count = set[str](), "", 0
         for module, _ in self.stops:
             if module != here:
@@ -93,7 +93,7 @@ def _getters(file: str) -> frozenset[int]:
 
 @cache
 def stop_of(code: CodeType) -> tuple[str, str] | None:
-    """Return the module and the name of a function of the product; None: it is none, or one that is not counted."""
+    """Return module and name of a function of the product; None for other functions, and those that are not counted."""
     _, _, module = code.co_filename.partition("/starling/")
     if not module.startswith(PRODUCT) or module.startswith(WIRE) or "<" in code.co_qualname:
         return None
@@ -101,20 +101,20 @@ def stop_of(code: CodeType) -> tuple[str, str] | None:
 
 
 class Update:
-    """What a frame became: bytes, messages, commands, calls, tensors and effects made of it."""
+    """Everything made of a frame: bytes, messages, commands, calls, tensors and effects."""
 
     def __init__(self, inbound: Inbound) -> None:
         self._parts: dict[int, object] = {}  # by id; the reference keeps it alive
         self.add(inbound)
 
     def add(self, made: object) -> None:
-        """Note what was made of it, with the bytes and tensors that it holds."""
+        """Record an object made of the update, with the bytes and tensors in it."""
         if not isinstance(made, SAYS_NOTHING) and not _is_shared(made):
             self._parts[id(made)] = made
             self._parts |= {id(each): each for each in _leaves(made) if isinstance(each, NUMBERS) and not _is_shared(each)}
 
     def within(self, given: object) -> bool:
-        """Return whether something is a part, or holds one."""
+        """Return whether an object is a part of the update, or contains one."""
         return any(id(each) in self._parts for each in _leaves(given))
 
 
@@ -152,7 +152,7 @@ class Trace:
         self._before: Tensor | None = None  # the model, at the start of a Mix
 
     def arrived(self, at: MemoryNetwork, inbound: Inbound) -> None:
-        """Begin with a frame that has an update for this node."""
+        """Start with a frame that has an update for this node."""
         if at.peer_id == self._peer and inbound.lane == "exchange" and len(inbound.frame) > PAYLOAD:
             self._found, self._on_its_way = Update(inbound), Way()
 
@@ -169,7 +169,7 @@ class Trace:
             self._on_its_way.enter(stop)
 
     def returned(self, frame: FrameType, made: object) -> None:
-        """Note what was made of the update, and whether the model has changed."""
+        """Record an object made of the update, and whether the model has changed."""
         if self._before is not None:
             self._look()
         if self._found is None or stop_of(frame.f_code) not in self._on_its_way.stops:
@@ -178,7 +178,7 @@ class Trace:
             self._found.add(made)
 
     def _look(self) -> None:
-        """End the way if the model is another one."""
+        """End the path if the model has changed."""
         assert self._engine is not None
         assert self._before is not None
         if torch.equal(self._engine.vector, self._before):
@@ -218,7 +218,7 @@ def local_step(mix: MixSection) -> Way:
 
 
 def measure() -> dict[str, Way]:
-    """Trace local steps, and two nodes to their end -> the ways, by what is walked."""
+    """Trace local steps, and two nodes to their end; return the paths by name."""
     steps = {"local step by default": local_step(MixSection())}
     pace = PaceSection(local_steps=4, rounds=ROUNDS, quorum=NODES, min_wait_s=5.0)
     manifest = Manifest(partition=PartitionSection(shards=NODES), pace=pace)
@@ -243,7 +243,7 @@ def measure() -> dict[str, Way]:
             _OF.set(None)
             await swarm.finished()
 
-    scheduler = sys.modules["trio._core._run"]  # there is no other way to the same order of tasks in each run
+    scheduler = sys.modules["trio._core._run"]  # the only way to get the same order of tasks in each run
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]  # noqa: SLF001
     scheduler._r.seed(1)  # noqa: SLF001
     sys.setprofile(look)
@@ -256,7 +256,7 @@ def measure() -> dict[str, Way]:
 
 
 def listed(way: Way) -> str:
-    """Return the modules of a way, each as often as it is visited, with the functions that are entered there."""
+    """Return the modules of a path, repeated for each visit, with the functions entered there."""
     visits = [(module, [name for _, name in stops]) for module, stops in groupby(way.stops, key=itemgetter(0))]
     return "".join(f"{module:42} {', '.join(names)}\n" for module, names in visits)
 
@@ -268,7 +268,7 @@ def write(way: Way) -> None:
 
 
 def main() -> None:
-    """Print all ways, or write one."""
+    """Print all paths, or write one."""
     ways = measure()
     if sys.argv[1:] == ["--write"]:
         write(ways["update answered"])

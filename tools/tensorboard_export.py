@@ -21,7 +21,7 @@ WRONG_INPUT = 2
 
 
 def write(run: Sequence[StatusSnapshot], folder: Path) -> int:
-    """One event file in `folder`, which is made. -> points written
+    """Write one event file to `folder`, which is made; return the number of points.
 
     Raises:
         ConfigError: TensorBoard is not installed, or the folder cannot be made.
@@ -36,7 +36,7 @@ def write(run: Sequence[StatusSnapshot], folder: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line -> exit code: 0 fine, 1 failed, 2 wrong input"""
+    """Run the command line; return the exit code: 0 fine, 1 failed, 2 wrong input."""
     parser = argparse.ArgumentParser(
         prog="python tools/tensorboard_export.py", description="Turn recorded runs into TensorBoard event files."
     )

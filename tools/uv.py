@@ -17,7 +17,7 @@ from pathlib import Path
 
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu/torch/"
 PATIENCE_S = 3.0
-_SAME = {  # pip's option -> uv's variables for it, of which the first is set if there is none, and what stands between several values
+_SAME = {  # pip's option -> uv's variables for it, of which the first is set if none is, and the separator of several values
     "index-url": (("UV_DEFAULT_INDEX", "UV_INDEX_URL"), " "),
     "extra-index-url": (("UV_INDEX", "UV_EXTRA_INDEX_URL"), " "),
     "find-links": (("UV_FIND_LINKS",), ","),
@@ -55,7 +55,7 @@ def variables(pip: Mapping[str, Sequence[str]], environment: Mapping[str, str], 
         if pip.get(option) and not (environment.keys() & set(names) or (alone and option in _FURTHER)):
             added[names[0]] = between.join(pip[option])
     if "UV_INDEX" in added and "UV_INDEX_STRATEGY" not in environment:
-        added["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # to pip all indexes are one
+        added["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # pip treats all indexes as one
     return added
 
 
@@ -69,12 +69,12 @@ def answers(url: str) -> bool:
 
 
 def asks_torch(words: Sequence[str], environment: Mapping[str, str], platform: str) -> bool:
-    """Return whether PyTorch's own index is used: to install, without hashes, where only an ordinary index is configured.
+    """Return whether PyTorch's own index is used: to install, without hashes, if only the default index is configured.
 
     Args:
         words: of uv's command.
-        environment: with what `variables` adds.
-        platform: `sys.platform`; elsewhere than on Linux the ordinary index has the right build.
+        environment: with the additions of `variables`.
+        platform: `sys.platform`; elsewhere than on Linux the default index has the right build.
     """
     chosen = {"UV_TORCH_BACKEND", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX"}
     installs = list(words[:2]) == ["pip", "install"] and not hashes(words)

@@ -1,4 +1,4 @@
-"""`python -m starling.tui PATH …`: look at running nodes or recorded runs; a PATH is a run directory, a demo's folder or a record.jsonl."""
+"""`python -m starling.tui PATH …`: show running nodes or recorded runs; a PATH is a run directory, a demo's folder or a record.jsonl."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ def main() -> int:
 
 
 async def _run(app: StarlingApp) -> None:
-    """Until its end; signals end it in order, so that the terminal is left as it was."""
+    """Run the app to its end; signals end it in order, so that the terminal is restored."""
     if sys.platform != "win32":  # whose event loop handles none
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, app.exit)
@@ -35,7 +35,7 @@ async def _run(app: StarlingApp) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process. Textual's thread that reads keys may go on for ever, at full speed, where the terminal was taken away."""
+    """End the process at once. Textual's key-reading thread may loop for ever at full speed after the terminal was closed."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -114,7 +114,7 @@ class StarlingApp(App[None]):
 
     @property
     def replays(self) -> bool:
-        """Tell if records are replayed."""
+        """Return whether records are replayed."""
         return self._playback is not None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -140,7 +140,7 @@ class StarlingApp(App[None]):
             self.switch_mode(name)
 
     def action_pick(self) -> None:
-        """Choose a node from the list of all."""
+        """Open the list of nodes to choose one."""
         self.push_screen(NodePicker(self._view(asked=True)), self._picked)
 
     def _picked(self, place: int | None) -> None:
@@ -149,7 +149,7 @@ class StarlingApp(App[None]):
         self.draw()
 
     def action_agreed(self) -> None:
-        """Show in words what the swarm agreed on."""
+        """Describe the swarm's manifest."""
         self.push_screen(Over("what this swarm agreed on", agreed(self._view(asked=True))))
 
     def action_doctor(self) -> None:
@@ -167,7 +167,7 @@ class StarlingApp(App[None]):
 
     async def _tour(self, number: int) -> None:
         if STOPS[number].page != self.current_mode:
-            await self.switch_mode(STOPS[number].page)  # or the stop could land on the page before, and be hidden with it
+            await self.switch_mode(STOPS[number].page)  # otherwise the tour's step could open on the previous page and be hidden with it
         await self.push_screen(TourScreen(number, self.action_tour))
 
     def action_toggle_theme(self) -> None:
@@ -228,7 +228,7 @@ class StarlingApp(App[None]):
         self.draw()
 
     def draw(self, *, asked: bool = True) -> None:
-        """Draw the open page; `asked`: after an action of a person, without delay."""
+        """Draw the open page; `asked`: after a user's action, without delay."""
         page = self._page
         if page is not None and page.is_mounted:
             page.draw(self._view(asked=asked))

@@ -71,7 +71,7 @@ def curves_csv(snapshot: StatusSnapshot) -> str:
 
 
 def save(folder: Path, name: str, suffix: str, text: str, unix_s: float) -> Path:
-    """Write a new file, never over another one -> its path, named by the node or screen `name` and the time `unix_s`.
+    """Write a new file, never over another one; return its path, made of the node or screen `name` and the time `unix_s`.
 
     Raises OSError: it cannot be written.
     """

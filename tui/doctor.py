@@ -16,7 +16,7 @@ PATIENCE_S = 60.0  # torch may take 20 s to start, and a bootstrap address three
 
 
 class _Diagnosis(msgspec.Struct, frozen=True):
-    """Part of the command's answer that is drawn."""
+    """The part of the command's answer that is shown."""
 
     checks: tuple[Check, ...]
 

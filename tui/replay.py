@@ -15,14 +15,14 @@ class Position:
     """A position of a replay."""
 
     at_s: float  # seconds since the first snapshot
-    length_s: float  # of all records together, > 0
+    length_s: float  # length of all records together, > 0
     playing: bool  # whether it advances
     speed: int  # a multiple of real time
     time_s: float  # unix time of the position
 
     @property
     def fraction(self) -> float:
-        """0 at the beginning, 1 at the end."""
+        """Return the position: 0 at the beginning, 1 at the end."""
         return self.at_s / self.length_s
 
 
@@ -56,7 +56,7 @@ class Playback:
         self._at_s = self._length_s * min(1.0, max(0.0, fraction))
 
     def step(self, steps: int) -> None:
-        """Go so many fortieths forward, or back if negative."""
+        """Move by this many fortieths of the record, back if negative."""
         self.seek(self.position().fraction + steps / STEPS)
 
     def faster(self) -> None:

@@ -19,7 +19,7 @@ from starling.node.status.record import RECORD_NAME, load
 from starling.node.status.snapshot import StatusSnapshot
 from starling.tui.replay import Playback
 
-ATTACH_S = 1.0  # between attempts to attach
+ATTACH_S = 1.0  # seconds between attempts to attach
 SILENT_S = 5.0  # a record has a line a second
 
 
@@ -32,16 +32,16 @@ class Reading:
     trouble: str | None = None  # why nothing newer arrives, with the next command to try; None while attached
     as_of: float | None = None  # unix time of the moment in a replay; None where nothing is replayed
     run_dir: Path | None = None  # of the node; None in a replay
-    alone: float | None = None  # in a demo: last value of the node that trains by itself on the data of node-0
+    alone: float | None = None  # in a demo: last value of the lone node, which trains on node-0's data
 
     @property
     def ended(self) -> bool:
-        """Tell if the node ended as intended, so that its silence is not a failure."""
+        """Return whether the node ended as intended, so that its silence is not a failure."""
         return self.trouble is not None and self.snapshot is not None and self.snapshot.state in ("finished", "leaving")
 
     @property
     def live(self) -> bool:
-        """Tell if the snapshot is current."""
+        """Return whether the snapshot is current."""
         return self.trouble is None and self.snapshot is not None
 
 
@@ -50,7 +50,7 @@ class StatusSource(Protocol):
 
     @property
     def name(self) -> str:
-        """Shown while it has no node."""
+        """Return the name that is shown while there is no node."""
 
     def poll(self) -> tuple[Reading, ...]:
         """Readings of this moment, always in the same order. Called a few times a second; returns at once."""
@@ -96,9 +96,9 @@ class SocketSource:
 
 
 class DemoSource:
-    """Every node of a demo: the folder's sub-directories node-0, node-1 …; new ones are looked for every ATTACH_S.
+    """All nodes of a demo: the folder's sub-directories node-0, node-1 …; new ones are detected every ATTACH_S.
 
-    `prefix`: of the names of its nodes, where several demos are shown; `clock`: monotonic, in seconds.
+    `prefix`: of the names of its nodes, if several demos are shown; `clock`: monotonic, in seconds.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic, prefix: str = "") -> None:
@@ -111,7 +111,7 @@ class DemoSource:
         self._next_look = -1.0
 
     def poll(self) -> tuple[Reading, ...]:
-        """One reading per node, by number."""
+        """Return one reading per node, by number."""
         if self._clock() >= self._next_look:
             self._next_look = self._clock() + ATTACH_S
             for number, path in demo_folder.nodes(self._folder).items():
@@ -131,7 +131,7 @@ class DemoSource:
 
 
 class RecordSource:
-    """One node's record, >= 1 snapshots: shows the newest that is not later than the position of a replay."""
+    """One node's record, >= 1 snapshots: shows the newest one up to the position of a replay."""
 
     def __init__(self, name: str, snapshots: Sequence[StatusSnapshot], playback: Playback) -> None:
         self.name = name

@@ -15,19 +15,19 @@ from starling.tui.drawing.palette import NODE_SIGNS, PEER_SIGNS
 from starling.tui.source import Reading
 from starling.tui.view import labels_of
 
-Pair = tuple[str, str]  # of peer ids, the lower first
+Pair = tuple[str, str]  # two peer ids, the smaller first
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member, as all attached nodes together see it."""
+    """One member, merged from the reports of all attached nodes."""
 
     peer: str  # its id
     label: str  # distinct from those of all others
     state: str  # a word
     sign: str  # for the state
     role: str  # of the sign's color
-    attached: bool  # its own snapshot is known
+    attached: bool  # whether its own snapshot is known
     own: bool  # whether it is the chosen node
     round: int | None  # the latest known
     edges: int  # number known
@@ -35,7 +35,7 @@ class Member:
 
     @property
     def here(self) -> bool:
-        """Tell if the member takes part, as far as known."""
+        """Return whether the member takes part, as far as known."""
         return self.state not in ("dead", "left", "banned", "failed")
 
 
@@ -90,7 +90,7 @@ class _Attached:
 
     @property
     def share(self) -> float | None:
-        """Share of the chosen node in all local steps; None: it is alone, or there are none yet."""
+        """Return the chosen node's share of all local steps; None: it is alone, or there are none yet."""
         steps = sum(it.local_steps for it in self.by_peer.values())
         several = len(self.by_peer) > 1 and self.chosen.peer in self.by_peer
         return self.chosen.local_steps / steps if several and steps else None

@@ -16,15 +16,15 @@ REDRAW_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is drawn at one moment."""
+    """Everything that is drawn at one moment."""
 
-    readings: tuple[Reading, ...] = ()  # all nodes, in their order; may be empty
+    readings: tuple[Reading, ...] = ()  # all nodes in order; may be empty
     selected: int = 0  # index of the chosen one; ignored without readings
     waiting_for: str = ""  # names of the sources, shown without readings
     now: float = 0.0  # unix time, for the age of figures
     dark: bool = True  # whether the theme is dark
-    position: Position | None = None  # of a replay; None where nothing is replayed
-    asked: bool = True  # after an action of a person: costly drawings are not delayed
+    position: Position | None = None  # position of a replay; None without one
+    asked: bool = True  # after a user's action: expensive drawings are not delayed
     labels: Mapping[str, str] = field(default_factory=dict)  # of `labels_of`
 
     @property
@@ -52,7 +52,7 @@ class View:
 
 
 def labels_of(readings: Sequence[Reading]) -> Mapping[str, str]:
-    """Peer id -> label: the name of its node where that is attached, else the end of its id; no two are equal."""
+    """Return peer id -> unique label: the name of its node if that is attached, otherwise the end of its id."""
     texts: dict[str, str] = {}
     snapshots = [(reading.name, reading.snapshot) for reading in readings if reading.snapshot is not None]
     for name, snapshot in snapshots:
@@ -71,7 +71,7 @@ def labels_of(readings: Sequence[Reading]) -> Mapping[str, str]:
 
 @lru_cache(maxsize=4)
 def _labels(texts: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    """Once for all polls that show the same peers."""
+    """Return unique labels, cached for all polls with the same peers."""
     return show.labels(dict(texts))
 
 
@@ -83,7 +83,7 @@ class Throttle:
         self._drawn_at = -math.inf
 
     def due(self, wanted: object, view: View) -> bool:
-        """Tell if it is time to draw, and remember it; `wanted` is all that the drawing depends on. A person's action is never delayed."""
+        """Return whether it is time to draw, and record it; `wanted`: all that the drawing depends on. Users' actions are never delayed."""
         if wanted == self._drawn or (0 <= view.now - self._drawn_at < REDRAW_S and not view.asked):
             return False
         self._drawn, self._drawn_at = wanted, view.now

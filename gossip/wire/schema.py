@@ -31,14 +31,14 @@ MAX_FRAME_BYTES: dict[Lane, int] = {
 }
 MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES["exchange"] - 1024
 MAX_CHUNK_BYTES = 1 << 20
-MAX_RECORDS = 56  # in one frame: the largest is under 4.6 KB, so the frame stays below the control lane's 256 KiB
+MAX_RECORDS = 56  # records in one frame: the largest is under 4.6 KB, so the frame stays below the control lane's 256 KiB
 MAX_RUMORS = 64
-MAX_BRANCHES, MAX_LEAVES, MAX_KEYS = 64, 64, 64  # of one comparison of tables
+MAX_BRANCHES, MAX_LEAVES, MAX_KEYS = 64, 64, 64  # entries in one message of a comparison of tables
 LEAF_ENTRIES, KEY_BYTES, MARK_BYTES = 16, 8, 8
-PREFIX_DIGITS = 8  # of a key's 16 hexadecimal digits
+PREFIX_DIGITS = 8  # digits of a prefix, of a key's 16 hexadecimal ones
 MAX_ADDRESSES = 8
 MAX_CREDENTIAL_BYTES = 2048  # an invitation through eight hands
-MAX_REVOCATIONS = 16  # each may cost seventeen signatures
+MAX_REVOCATIONS = 16  # each may cost seventeen signature checks
 MAX_CLAIMS = 64
 MAX_WITNESSES = 3
 MAX_PROOF_BYTES = 4096
@@ -56,7 +56,7 @@ Digest256 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Payload = Annotated[bytes, Meta(max_length=MAX_PAYLOAD_BYTES)]
 Stage = Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
-Weight = Annotated[float, Meta(ge=0.0, le=1.0)]  # base_k: 128/129 where 129 nodes meet in pairs
+Weight = Annotated[float, Meta(ge=0.0, le=1.0)]  # up to 128/129, in base_k with 129 members in pairs
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Reference = Annotated[float, Meta(ge=0.0, le=1e300)]
 Prefix = Annotated[str, Meta(pattern=rf"\A[0-9a-f]{{0,{PREFIX_DIGITS}}}\Z")]
@@ -68,7 +68,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @property
     def figures(self) -> tuple[int, int, int]:
-        """The number of the transaction or question, the bytes of the payload, and the round; 0 each where there is none."""
+        """Return the number of the transaction or request, the bytes of the payload, and the round; 0 for each that is missing."""
         number = getattr(self, "seq", getattr(self, "nonce", 0))
         return number, len(getattr(self, "payload", b"")), getattr(self, "round", 0)
 
@@ -82,10 +82,10 @@ class Request(Message, frozen=True, tag="req"):
     round: Counter  # the initiator's round (steps pace) or slot (clock pace)
     view: Digest  # digest of the member list the round was computed from
     theta: Weight  # mixing weight of this link, (0, 1)
-    gain: Annotated[float, Meta(ge=0.0, le=1e9)]  # that a unit of difference adds to the flow; 0: no correction
+    gain: Annotated[float, Meta(ge=0.0, le=1e9)]  # change of the flow per unit of difference; 0: no correction
     payload: Payload  # encoded values (starling.gossip.compress.codec)
-    borne: Share = 1.0  # of our correction that local steps bore out (starling.gossip.mix.borne). Since 1.3
-    reference: Reference = 0.0  # that our end compares the difference with (starling.robust.distances); 0: there is none. Since 1.4
+    borne: Share = 1.0  # share of our correction that local steps confirmed (starling.gossip.mix.borne). Since 1.3
+    reference: Reference = 0.0  # reference with which our end compares the difference (starling.robust.distances); 0: none. Since 1.4
 
 
 class Response(Message, frozen=True, tag="rsp"):
@@ -94,8 +94,8 @@ class Response(Message, frozen=True, tag="rsp"):
     inc: Counter
     seq: Counter
     payload: Payload
-    borne: Share = 1.0  # as in Request, of the responder. Since 1.3
-    share: Share = 1.0  # of the gain that moves flows: less where the responder's steps reach further, or an end shortens. Since 1.3
+    borne: Share = 1.0  # the responder's share, as in Request. Since 1.3
+    share: Share = 1.0  # factor of the gain for flows: less if the responder's steps are longer, or an end clips. Since 1.3
     clip: Share = 1.0  # share of the difference that the swarm's clip left. Since 1.4
 
 
@@ -116,7 +116,7 @@ class Busy(Message, frozen=True, tag="bsy"):
 
 
 class Solicit(Message, frozen=True, tag="pok"):
-    """Responder -> initiator: please begin an exchange on this edge in this round."""
+    """Responder -> initiator: request to start an exchange on this edge in this round."""
 
     inc: Counter
     round: Counter
@@ -144,14 +144,14 @@ class Closed(Message, frozen=True, tag="cld"):
 
 
 class Check(Message, frozen=True, tag="chk"):
-    """Either end: our vector of transaction `seq` was sent before this, on the same lane, and what comes next in it is not here.
+    """Either end: our vector of transaction `seq` was sent before this on the same lane, and the next message of it has not arrived.
 
-    The receiver repeats what is small, and says `lost` if the vector is not there: only then is that sent again. Since 1.2.
+    The receiver repeats small messages, and reports `lost` if the vector is missing: only then is that sent again. Since 1.2.
     """
 
     inc: Counter
     seq: Counter
-    copy: Counter  # how often the vector has been sent; of `lost`, how often the one that is missing
+    copy: Counter  # how often the vector was sent; with `lost`, how often the missing one was
     lost: bool = False
 
 
@@ -159,18 +159,18 @@ class Pull(Message, frozen=True, tag="pul"):
     """Request the peer's vector of `round`; the peer's own model does not change."""
 
     nonce: Counter  # returned in the answer; a repeated question has the same
-    round: Counter  # of the requester, whose local steps it has done
-    lacks: bool = False  # where messages add up, whether some of the rounds before are missing at the requester. Since 1.4
+    round: Counter  # round of the requester, whose local steps it has done
+    lacks: bool = False  # for summed messages: whether the requester lacks some of earlier rounds. Since 1.4
 
 
 class Pulled(Message, frozen=True, tag="pld"):
     """Answer to Pull: a vector and the sender's signature for it, the same for all requesters."""
 
     nonce: Counter  # of the question
-    round: Counter  # of the vector; a later one than asked for if the sender is further
-    incarnation: Counter  # incarnation of the sender's membership record: a node that starts anew may do a round again
+    round: Counter  # round of the vector; later than requested if the sender is ahead
+    incarnation: Counter  # incarnation of the sender's membership record: a restarted node may repeat a round
     digest: Digest256  # BLAKE2b-256 of the payload
-    signature: Signature  # over swarm, sender, incarnation, round and digest (`starling.gossip.exchange.attestation`)
+    signature: Signature  # signature over swarm, sender, incarnation, round and digest (`starling.gossip.exchange.attestation`)
     payload: Payload  # the whole vector, encoded (starling.gossip.compress.codec)
     heard: Annotated[bytes, Meta(max_length=8)] = b""
     """To who lacks messages, BLAKE2b-64 of those of the rounds before that are here (`starling.gossip.exchange.relays`). Since 1.4."""
@@ -223,7 +223,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Wake(Message, frozen=True, tag="wke"):
-    """Sampled rounds: vectors of `turn` are published, as those who did so signed; without claims, the question how far others are.
+    """Sampled rounds: vectors of `turn` are published, as signed by their authors; without claims, a request for the others' turn.
 
     Since 1.2.
     """
@@ -265,7 +265,7 @@ Rumors = Annotated[tuple[Rumor, ...], Meta(max_length=MAX_RUMORS)]
 
 
 class Hello(Message, frozen=True, tag="hi"):
-    """First message to a member: our record and the digest of our alive set. Answered by Sync to who knows nobody else, else by Compare."""
+    """First message to a member: our record and our live set's digest. Answered by Sync to a sender without members, else by Compare."""
 
     record: Record
     view: Digest
@@ -273,7 +273,7 @@ class Hello(Message, frozen=True, tag="hi"):
 
 
 class Probe(Message, frozen=True, tag="prb"):
-    """Liveness probe; `nonce` comes back in Acknowledge."""
+    """Liveness probe; Acknowledge repeats `nonce`."""
 
     nonce: Counter
     view: Digest
@@ -313,7 +313,7 @@ class Branch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Leaf(msgspec.Struct, frozen=True, array_like=True):
-    """The sender's entries whose keys begin with `prefix` are these and no others."""
+    """The sender's complete entries whose keys begin with `prefix`."""
 
     prefix: Prefix
     entries: Annotated[bytes, Meta(max_length=LEAF_ENTRIES * (KEY_BYTES + MARK_BYTES))]
@@ -346,7 +346,7 @@ class Farewell(Message, frozen=True, tag="bye"):
 
 
 class Revoked(Message, frozen=True, tag="rvk"):
-    """Void invitations. `known` is the digest of all that the sender knows; `reply` asks for those it may lack. Since 1.1."""
+    """Void invitations. `known` is the digest of all that the sender knows; `reply` requests those it may lack. Since 1.1."""
 
     revocations: Annotated[tuple[Revocation, ...], Meta(max_length=MAX_REVOCATIONS)]
     known: Digest
@@ -382,7 +382,7 @@ class BeaconQuery(Message, frozen=True, tag="bcq"):
 
 
 class DialMe(Message, frozen=True, tag="dme"):
-    """Request to dial the sender: at the host where its connection comes from, and this port. Since 1.1."""
+    """Request to dial the sender at the host of its connection and this port. Since 1.1."""
 
     nonce: Counter
     port: Annotated[int, Meta(ge=1, le=65535)]
@@ -423,7 +423,7 @@ class StateQuery(Message, frozen=True, tag="sq"):
 
 
 class StateOffer(Message, frozen=True, tag="so"):
-    """A snapshot kept for a while: its id, round, size and `starling.gossip.chunks.root`. `size` 0: none now."""
+    """A snapshot stored for a while: its id, round, size and `starling.gossip.chunks.root`. `size` 0: none now."""
 
     nonce: Counter
     snapshot: Counter
@@ -441,7 +441,7 @@ class ChunkQuery(Message, frozen=True, tag="cq"):
 
 
 class Chunk(Message, frozen=True, tag="ck"):
-    """The bytes; empty means the snapshot is no longer held."""
+    """The bytes; empty means the snapshot is no longer stored."""
 
     snapshot: Counter
     offset: Counter
@@ -456,7 +456,7 @@ class DigestsQuery(Message, frozen=True, tag="dq"):
 
 
 class Digests(Message, frozen=True, tag="ds"):
-    """A part of the list; empty means the snapshot is no longer held."""
+    """A part of the list; empty means the snapshot is no longer stored."""
 
     snapshot: Counter
     offset: Counter
@@ -470,17 +470,17 @@ class StageQuery(Message, frozen=True, tag="seq"):
 
 
 class StageReply(Message, frozen=True, tag="sea"):
-    """The stage that is wanted most, and for a while kept for the asker. Since 1.3."""
+    """The stage that is needed most, reserved for the requester for a while. Since 1.3."""
 
     nonce: Counter
     stage: Stage
 
 
 class Ready(Message, frozen=True, tag="rdy"):
-    """To all stages of a crew: what this one has (starling.gossip.pipeline.meeting), so that all go on from the same. Since 1.3."""
+    """To all stages of a crew: this one's stored states (starling.gossip.pipeline.meeting), so all continue from the same. Since 1.3."""
 
-    crew: Digest  # names the crew as it is now: peers and incarnations, in order
-    turn: Counter  # of the crew, which rises with every meeting; a later one ends what is under way
+    crew: Digest  # digest of the current crew: peers and incarnations, in order
+    turn: Counter  # turn of the crew, which rises with every meeting; a later one ends the current work
     round: Counter
     step: Counter
     left: Counter
@@ -489,7 +489,7 @@ class Ready(Message, frozen=True, tag="rdy"):
     copies: Annotated[tuple[Counter, ...], Meta(max_length=MAX_POINTS)] = ()
     safe: Counter = 0
     batches: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
-    freed: Annotated[tuple[Stage, ...], Meta(max_length=MAX_STAGES)] = ()  # stages whose seats the sender frees. Since 1.4
+    freed: Annotated[tuple[Stage, ...], Meta(max_length=MAX_STAGES)] = ()  # stages that the sender frees. Since 1.4
 
 
 class Forward(Message, frozen=True, tag="fwd"):
@@ -504,7 +504,7 @@ class Forward(Message, frozen=True, tag="fwd"):
 
 
 class Backward(Message, frozen=True, tag="bwd"):
-    """To the stage before: the gradient of that activation. Since 1.3."""
+    """To the previous stage: the gradient of that activation. Since 1.3."""
 
     crew: Digest
     turn: Counter
@@ -514,7 +514,7 @@ class Backward(Message, frozen=True, tag="bwd"):
 
 
 class StepReport(Message, frozen=True, tag="tol"):
-    """To all stages: this one's part of a step, whose tasks it has done (starling.gossip.pipeline.stage.Part). Since 1.3."""
+    """To all stages: this one's part of a finished step (starling.gossip.pipeline.stage.Part). Since 1.3."""
 
     crew: Digest
     turn: Counter
@@ -528,18 +528,18 @@ class StepReport(Message, frozen=True, tag="tol"):
 
 
 class Piece(Message, frozen=True, tag="pce"):
-    """Bytes of the state of `stage` after `step` local steps: to the stage that keeps a copy, or back from there. Since 1.3."""
+    """Bytes of the state of `stage` after `step` local steps: to the stage that stores a copy, or back from it. Since 1.3."""
 
     crew: Digest
     stage: Stage
     step: Counter
-    size: Counter  # of the whole state
+    size: Counter  # size of the whole state
     offset: Counter
     data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 
 
 class PieceStored(Message, frozen=True, tag="kpt"):
-    """All of that state is here. Since 1.3."""
+    """The whole state has arrived and is stored. Since 1.3."""
 
     crew: Digest
     stage: Stage

@@ -39,12 +39,12 @@ class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """One invitation. Its fields are checked when it is decoded."""
 
     invitee: Annotated[bytes, Meta(min_length=_KEY, max_length=_KEY)]  # public key, or a bearer key; 32 bytes
-    depth: Annotated[int, Meta(ge=0, lt=MAX_LINKS)]  # how many more links may follow, 0 to 7
-    quota: Annotated[int, Meta(ge=0, le=64)]  # how many the holder may invite, 0 to 64
+    depth: Annotated[int, Meta(ge=0, lt=MAX_LINKS)]  # number of links that may follow, 0 to 7
+    quota: Annotated[int, Meta(ge=0, le=64)]  # number of peers that the holder may invite, 0 to 64
     not_after_ms: Annotated[int, Meta(ge=0, le=2**53)]  # unix time in ms at which it ends
-    number: Annotated[int, Meta(ge=0, lt=MAX_NUMBER)]  # which of its inviter's invitations it is, from 0
+    number: Annotated[int, Meta(ge=0, lt=MAX_NUMBER)]  # its number among its inviter's invitations, from 0
     signature: Annotated[bytes, Meta(min_length=_SIGNATURE, max_length=_SIGNATURE)]  # the inviter's
-    bound: bytes = b""  # public key of the node that uses a bearer key; b"" if there is none
+    bound: bytes = b""  # public key of the node that uses a bearer key; b"" without one
     bound_signature: bytes = b""  # the bearer key's, over `bound`
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
     @property
     def holder(self) -> str:
-        """Peer id of the member it admits."""
+        """Return the peer id of the member it admits."""
         return peer_id_of(self.bound or self.invitee)
 
 

@@ -29,7 +29,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class Credential(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Proofs that a peer presents for admission."""
 
-    operator: Annotated[str, Meta(max_length=MAX_OPERATOR)] = ""  # who runs the node, unverified
+    operator: Annotated[str, Meta(max_length=MAX_OPERATOR)] = ""  # name of the operator, unverified
     ticket: Ticket | None = None  # a proof of work
     chain: Chain = ()  # invitations, the creator's first
 

@@ -28,7 +28,7 @@ from starling.node.admission.revocations import Revocations
 from starling.node.admission.work import Puzzle
 from starling.node.config.schema import Manifest
 
-MAX_KEPT = 8192  # of anything remembered per peer; twice the members there can be
+MAX_KEPT = 8192  # bound of everything stored per peer; twice the largest number of members
 MAX_FALSE = 512
 MAX_UNPROVEN = 512
 MAX_OVERUSED = 256
@@ -49,9 +49,9 @@ GOOD = Standing("good")
 
 @dataclass(frozen=True, slots=True)
 class Overuse:
-    """One invitation used by two peers: both records are signed by their peers and carry it.
+    """One invitation used by two peers: both records are signed by their peers and contain it.
 
-    `signed_twice`: the inviter signed it once for each; else both used one invite line, shared or stolen.
+    `signed_twice`: the inviter signed it once for each; otherwise both used one invite line, shared or stolen.
     """
 
     inviter: str
@@ -91,17 +91,17 @@ class Gatekeeper:
 
     @property
     def closed(self) -> bool:
-        """Tell if members need a credential."""
+        """Return whether members need a credential."""
         return self.manifest.admission.kind != "open" or self._puzzle is not None
 
     @property
     def revoked(self) -> tuple[Revocation, ...]:
-        """All known revocations."""
+        """Return all known revocations."""
         return self.revocations.listed
 
     @property
     def digest(self) -> bytes:
-        """Digest of `revoked`."""
+        """Return the digest of `revoked`."""
         return self.revocations.digest
 
     def fault(self, record: Record) -> str:
@@ -110,7 +110,7 @@ class Gatekeeper:
         return standing.reason if standing.state == "false" else ""
 
     def admits(self, record: Record) -> bool:
-        """Tell if the peer may be a member now."""
+        """Return whether the peer may be a member now."""
         if record.peer == self.me:
             return True
         standing = self.standing(record)
@@ -126,7 +126,7 @@ class Gatekeeper:
         return self._rival(record) if standing == GOOD else None
 
     def revoke(self, revocations: Sequence[Revocation]) -> list[Revocation]:
-        """Add revocations -> those that are new.
+        """Add revocations; return the new ones.
 
         Raises ValueError: one is invalid, or this swarm has no invitations; then none was added.
         """
@@ -137,7 +137,7 @@ class Gatekeeper:
         return new
 
     def changed(self) -> bool:
-        """Tell if an answer of `admits` may have changed since the last call, by anything but time."""
+        """Return whether an answer of `admits` may have changed since the last call, other than by time."""
         changed, self._changed = self._changed, False
         return changed
 
@@ -190,9 +190,9 @@ class Gatekeeper:
             keep(self._parsed, _key(record), examined, MAX_KEPT)
 
     def examine(self, record: Record) -> Credential | str:
-        """Check the form and the signatures of a credential, which never change; reads nothing that does, so any thread may call it.
+        """Check form and signatures of a credential, which never change; reads no mutable state, so any thread may call it.
 
-        -> it, or the reason in snake_case why no honest member can have sent it
+        Return the credential, or the reason in snake_case why no honest member can have sent it.
         """
         try:
             credential = decode(record.credential)
@@ -229,7 +229,7 @@ class Gatekeeper:
         return GOOD if proven else Standing("false", "work_forged")
 
     def _claims(self, record: Record) -> bool:
-        """Register that the peer uses its invitation. -> whether it is the only one; if not, another member may have to go"""
+        """Register that the peer uses its invitation; return whether it is the only one; if not, another member may be removed."""
         slot = self._slot(record)
         if not slot[0]:
             return True

@@ -29,12 +29,12 @@ class Issued:
 
     @property
     def until(self) -> datetime:
-        """Time at which the invitation expires."""
+        """Return the time at which the invitation expires."""
         return datetime.fromtimestamp(chains.not_after_ms(self.invite.chain) / 1000, UTC)
 
 
 def take_up(invite: Invite | None, identity: Identity) -> Chain:
-    """Return the invitation in an invite, bound to this node; empty if there is none. Raises ConfigError: it is for another peer."""
+    """Return the invitation in an invite, bound to this node; empty without one. Raises ConfigError: it is for another peer."""
     if invite is None or not invite.chain:
         return ()
     if invite.bearer:

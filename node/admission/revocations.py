@@ -66,11 +66,11 @@ class Revocations:
 
     terms: Terms
     listed: tuple[Revocation, ...] = ()  # sorted by slot, the same order at every node
-    digest: bytes = bytes(_DIGEST_BYTES)  # of the void slots
+    digest: bytes = bytes(_DIGEST_BYTES)  # digest of the void slots
     _held: dict[Slot, _Listed] = field(default_factory=dict)
 
     def add(self, revocations: Iterable[Revocation], now_ms: int) -> list[Revocation]:
-        """Add revocations -> those that are new and stay. Raises ValueError: one is invalid; then none was added."""
+        """Add revocations; return the new ones that are stored. Raises ValueError: one is invalid; then none was added."""
         fresh: list[_Listed] = []
         for revocation in revocations:
             chain = chains.from_bytes(revocation.chain)

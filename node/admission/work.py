@@ -29,7 +29,7 @@ class Puzzle:
 
     swarm: str
     bits: int  # zero bits, 1 to 24
-    memory_kib: int  # of one try, >= 8
+    memory_kib: int  # memory of one evaluation, >= 8
     epoch_s: float
 
     def epoch(self, unix_s: float) -> int:
@@ -37,25 +37,25 @@ class Puzzle:
         return int(unix_s // self.epoch_s)
 
     def begins_s(self, epoch: int) -> float:
-        """Unix time at which an epoch begins."""
+        """Return the unix time at which an epoch begins."""
         return epoch * self.epoch_s
 
     def is_current(self, ticket: Ticket, unix_s: float) -> bool:
-        """Tell if a good ticket counts now."""
+        """Return whether a valid ticket counts now."""
         return -0.5 <= unix_s / self.epoch_s - ticket.epoch < 1.5
 
     def digest(self, peer: str, ticket: Ticket) -> bytes:
-        """One evaluation: 32 bytes."""
+        """Evaluate once; return 32 bytes."""
         password = f"{self.swarm}|{ticket.epoch}|{peer}|{ticket.nonce}".encode()
         function = Argon2id(salt=_SALT, length=_DIGEST_BYTES, iterations=1, lanes=1, memory_cost=self.memory_kib)
         return function.derive(password)
 
     def solved_by(self, digest: bytes) -> bool:
-        """Tell if a digest begins with enough zero bits."""
+        """Return whether a digest begins with enough zero bits."""
         return int.from_bytes(digest, "big") >> (8 * len(digest) - self.bits) == 0
 
     def is_solved(self, peer: str, ticket: Ticket) -> bool:
-        """Tell if a ticket is good, by one evaluation."""
+        """Return whether a ticket is valid, by one evaluation."""
         return self.solved_by(self.digest(peer, ticket))
 
 

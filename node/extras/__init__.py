@@ -1,1 +1,1 @@
-"""Capabilities that not every swarm has, each in a folder of its own. Catalogues name them, and no other part imports them."""
+"""Optional capabilities, each in its own folder. Catalogues name them, and no other part imports them."""

@@ -31,7 +31,7 @@ def block_costs(world: World) -> list[float]:
 
 
 class Crews:
-    """Crews of the machines in a plan file."""
+    """The crews of the machines in a plan file."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -11,8 +11,8 @@ from starling.node.config.memory_estimate import EXCHANGE, MODEL, PARTS, of_flow
 from starling.node.plan.schema import ModelSection, TrainSection
 
 MOMENTS = {"sgd": 0, "momentum": 4, "adamw": 8}
-KEPT = 15.0  # numbers of float32 that a block keeps for each of s · h, attention fused
-KEPT_RECOMPUTED = 2.0  # its input, and one block computed again, spread over all
+KEPT = 15.0  # float32 numbers that a block retains per s · h, with fused attention
+KEPT_RECOMPUTED = 2.0  # the block's input, and one recomputed block spread over all
 KEPT_SCORES = {  # numbers for each score; with dropout its mask and what that leaves besides
     "fused": 0.0,
     "stored": 1.0,
@@ -26,14 +26,14 @@ def parameters(model: ModelSection) -> int:
 
 
 def bytes_per_parameter(train: TrainSection) -> float:
-    """At the most, in an exchange of whole vectors; docs/memory.md has the measurements."""
+    """Return the peak bytes per parameter, in an exchange of whole vectors; docs/memory.md has the measurements."""
     moments = MOMENTS[train.optimizer] * (PARTS[train.moments] if train.optimizer == "adamw" else 1.0)
     keeps_flows = train.mix == "pet" and train.optimizer != "adamw"
     return MODEL + moments + (of_flows(train.flows, train.degree) if keeps_flows else 0.0) + EXCHANGE
 
 
 def activations(model: ModelSection, train: TrainSection, blocks: int, live: int) -> int:
-    """Return the bytes of activations of `live` micro-batches in so many blocks."""
+    """Return the bytes of activations of `live` micro-batches in this many blocks."""
     scores = KEPT_SCORES[train.scores] * model.sequence * model.heads / model.hidden
     stored = KEPT_RECOMPUTED if train.recompute else KEPT + scores
     return round(4 * live * train.micro_batch * model.sequence * model.hidden * stored * blocks)

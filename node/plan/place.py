@@ -47,7 +47,7 @@ def place(machines: Sequence[int], size: int, rate: Rate, near: Callable[[int, i
 
 
 def _swap(groups: list[tuple[int, ...]], rate: Rate) -> bool:
-    """Make each swap of two machines that is worth it, once through all pairs; whether there was one."""
+    """Apply each beneficial swap of two machines, once through all pairs; return whether there was one."""
     swapped = False
     for a, b in itertools.combinations(range(len(groups)), 2):
         for out, into in itertools.product(groups[a], groups[b]):

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that trains the whole model by itself, as every node does."""
+    """A machine that trains the whole model, as every ordinary node does."""
 
     name: str
     needed_bytes: int

@@ -101,7 +101,7 @@ class LinkSection(Section, frozen=True):
 
 
 class TopLevelKeys(Section, frozen=True):
-    """Keys that stand before all sections."""
+    """Keys before all sections."""
 
     ms: Milliseconds = 20.0
     """One way, between machines of which no link is given."""
@@ -110,7 +110,7 @@ class TopLevelKeys(Section, frozen=True):
 
 
 class World(TopLevelKeys, frozen=True, kw_only=True):
-    """Contents of a plan file."""
+    """The contents of a plan file."""
 
     model: ModelSection
     train: TrainSection = TrainSection()
@@ -119,7 +119,7 @@ class World(TopLevelKeys, frozen=True, kw_only=True):
 
 
 def load(path: Path, machines: Path | None = None, links: Path | None = None) -> World:
-    """Return a plan file; machines and links may have files of their own, which replace what it has.
+    """Return a plan file; machines and links may be in separate files, which replace its own.
 
     Raises ConfigError: unreadable, a wrong key or value, a machine twice, a link to nobody or to itself, too many machines.
     """

@@ -1,4 +1,4 @@
-"""A model card: who trained a model, on what, and how good it is, as a Markdown page. A leaf."""
+"""A model card: who trained a model, on what data, and its metric, as a Markdown page. A leaf."""
 
 from starling.node.status.snapshot import StatusSnapshot
 
@@ -35,5 +35,5 @@ def card(name: str, *, swarm: str, task: str, form: str, status: StatusSnapshot 
 
 
 def _cell(value: str) -> str:
-    """Names are other people's: one line, and no table of their own."""
+    """Return a value as one table cell: values come from others and must not break the table."""
     return " ".join(value.split()).replace("|", "\\|").replace("<", "&lt;")

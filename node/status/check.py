@@ -8,7 +8,7 @@ Answer = Literal["ok", "warn", "fail", "unknown"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One line of `starling doctor`."""
+    """One check of `starling doctor`."""
 
     check: str
     """Name of the check: versions, memory, port, bootstrap …; docs/operating.md lists them."""

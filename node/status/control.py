@@ -27,7 +27,7 @@ from starling.node.status.snapshot import StatusSnapshot
 SOCKET_NAME = "control.sock"
 MAX_REQUEST_BYTES = 64 << 10
 MAX_REPLY_BYTES = 16 << 20  # a snapshot of 50,000 members
-MAX_ADDRESS_BYTES = 100  # sun_path holds 108 on Linux, 104 on macOS, with a final zero
+MAX_ADDRESS_BYTES = 100  # sun_path has 108 bytes on Linux, 104 on macOS, with a final zero
 REPLY_S = 300.0  # an evaluation of a large model on a slow machine
 STATUS_S = 10.0
 CHUNK_BYTES = 1 << 18
@@ -51,7 +51,7 @@ def typed(path: Path | str) -> str:
 
 @contextmanager
 def socket_address(run_dir: Path, name: str = SOCKET_NAME) -> Iterator[str]:
-    """Yield a path of the socket that fits into a socket address, however deep the run directory lies.
+    """Yield a path of the socket that fits into a socket address, however deep the run directory is.
 
     Raises OSError: the directory cannot be opened, or its path is too long for this system.
     """
@@ -151,9 +151,9 @@ class _Lines:
 
 
 class Watch(_Lines):
-    """A running node's snapshots as they come. Never blocks without a timeout: fit for a UI's own loop.
+    """A running node's snapshots as they arrive. Never blocks without a timeout, so a UI's loop can use it.
 
-    Raises ControlError: it cannot be reached.
+    Raises ControlError: the node cannot be reached.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -180,12 +180,12 @@ def watch(run_dir: Path) -> Iterator[StatusSnapshot]:
 
 
 def status(run_dir: Path) -> StatusSnapshot:
-    """One snapshot of the node in `run_dir`. Raises ControlError: it cannot be reached or did not answer within ten seconds."""
+    """Return one snapshot of the node in `run_dir`. Raises ControlError: it cannot be reached or did not answer within ten seconds."""
     return _snapshot(_ask(run_dir, {"op": "status"}, STATUS_S))
 
 
 def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: object) -> dict[str, object]:
-    """Have the node in `run_dir` do something -> the fields of its answer.
+    """Send a request to the node in `run_dir`; return the fields of its answer.
 
     leave, stop, pause, resume and evaluate take no fields, export `path`, revoke, ban, unban and trust `peer`, ban also `for_s` and `why`,
     limits any of `up_bytes_per_s`, `down_bytes_per_s` and `threads`.

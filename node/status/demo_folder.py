@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-ALONE = "alone"  # trains by itself, on the data of node-0
+ALONE = "alone"  # folder of the lone node, which trains on node-0's data
 _PREFIX = "node-"
 
 

@@ -22,7 +22,7 @@ Ended = Literal["finished", "left", "failed"]
 
 
 class FinalStatus(msgspec.Struct, frozen=True):
-    """End of a run, and the node's last status."""
+    """How a run ended, and the node's last status."""
 
     ended: Ended
     """finished: all rounds are done. left: stopped before, in order. failed: `reason` says why."""

@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from starling.node.status.snapshot import Exchanges, Transfer
 
 MISSING: Final = "–"
-ID_PREFIX: Final = "12D3KooW"  # all ids of Ed25519 keys begin so
+ID_PREFIX: Final = "12D3KooW"  # common beginning of all ids of Ed25519 keys
 ID_WIDTH: Final = 8
 NAME_WIDTH: Final = 12
 SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -47,7 +47,7 @@ def small(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes in decimal units: 1234567 -> 1.2 MB."""
+    """Format bytes in decimal units: 1234567 -> 1.2 MB."""
     if value is None or not math.isfinite(value):
         return MISSING
     unit = 0
@@ -63,7 +63,7 @@ def rate(bytes_per_s: float | None) -> str:
 
 
 def speed(per_s: float | None) -> str:
-    """Local steps per second."""
+    """Format local steps per second."""
     if per_s is None or not math.isfinite(per_s):
         return MISSING
     return f"{per_s:.1f}/s" if per_s < 100 else f"{per_s:,.0f}/s"
@@ -119,9 +119,9 @@ def reached(state: str, relays: Collection[str]) -> str:
 
 
 def short(text: str, width: int = ID_WIDTH) -> str:
-    """Format a name or peer id in at most `width` cells, >= 4: its two ends, or of a peer id its end alone.
+    """Format a name or peer id in at most `width` cells, >= 4: both ends of a name, the end of a peer id.
 
-    All peer ids begin alike, and commands take the end of one: `starling ban …abcdefg`.
+    All peer ids begin alike, and commands accept the end of one: `starling ban …abcdefg`.
     """
     text = clean(text)
     if cell_len(text) <= width:
@@ -132,10 +132,10 @@ def short(text: str, width: int = ID_WIDTH) -> str:
 
 
 def labels(texts: Mapping[str, str], width: int = NAME_WIDTH) -> dict[str, str]:
-    """Short names for all that are shown together; no two are equal.
+    """Return unique short names for all that are shown together.
 
-    Names are cut to `width` cells, >= 4, and peer ids to ID_WIDTH; those that would look alike keep as much more as tells them apart.
-    Texts that are equal even in full, or differ in unprintable characters alone, are numbered.
+    Names are cut to `width` cells, >= 4, and peer ids to ID_WIDTH; those that would look alike keep as many more characters as distinguish
+    them. Texts that are equal in full, or differ only in unprintable characters, are numbered.
     """
     unique: dict[str, str] = {}
     left = dict(sorted(texts.items()))
@@ -158,7 +158,7 @@ def _numbered(label: str, taken: Collection[str]) -> str:
 
 
 def rounds(round: int, total: int) -> str:
-    """42/200, or 42 of an endless run."""
+    """Format a round: 42/200, or 42 of an endless run."""
     return f"{round:,}/{total:,}" if total else f"{round:,}"
 
 
@@ -173,7 +173,7 @@ def cores(busy: float | None) -> str:
 
 
 def bar(part: float | None, width: int) -> str:
-    """Format a share as a bar of so many cells; empty where it is not known."""
+    """Format a share as a bar of this many cells; empty if it is unknown."""
     if part is None or not math.isfinite(part):
         return ""
     full = round(min(1.0, max(0.0, part)) * width)
@@ -200,7 +200,7 @@ def progress(transfer: Transfer) -> str:
 
 
 def metric(name: str) -> str:
-    """bits_per_byte -> bits per byte; the name is of a manifest's making."""
+    """Format a metric's name: bits_per_byte -> bits per byte; the manifest chooses it."""
     return clean(name).replace("_", " ")
 
 

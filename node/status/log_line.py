@@ -1,4 +1,4 @@
-"""One line of the log for a person, on the node's own terminal and in `starling logs`. A leaf: the log's file has it as JSON."""
+"""One line of the log as text, for the node's own terminal and `starling logs`. A leaf: the log's file has it as JSON."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

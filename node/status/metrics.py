@@ -25,7 +25,7 @@ from prometheus_client.samples import Exemplar
 
 from starling.node.status.snapshot import PeerStatus, Resources, StatusSnapshot, Transaction
 
-MAX_PEERS: Final = 16  # with series of their own
+MAX_PEERS: Final = 16  # number of peers with series of their own
 MAX_EXEMPLAR: Final = 128  # characters of an exemplar's labels, names and values together; OpenMetrics 1.0.0
 PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -76,7 +76,7 @@ def exposition(snapshot: StatusSnapshot, accept: str = "") -> tuple[bytes, str]:
 
 
 def health(snapshot: StatusSnapshot) -> tuple[bool, str]:
-    """Tell if the node has no problem, and return one line with its state and problem."""
+    """Return whether the node has no problem, and one line with its state and problem."""
     well = snapshot.problem is None and snapshot.state != "failed"
     return well, f"{snapshot.state}: {snapshot.problem}" if snapshot.problem is not None else snapshot.state
 
@@ -154,7 +154,7 @@ def _exemplar(ended: Transaction) -> Exemplar | None:
 
 
 def _family(kind: str, name: str, text: str, values: float | Mapping[str, float], label: str = "") -> Metric:
-    """One value, or one for each value of a label."""
+    """Return a metric with one value, or one value per label."""
     family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
     made = family(name, text, labels=[label] if label else [])
     for each, value in values.items() if isinstance(values, Mapping) else [("", values)]:

@@ -71,8 +71,8 @@ class Curve:
 
 
 def line(before: StatusSnapshot | None, now: StatusSnapshot) -> bytes:
-    """Return the line that follows the one of `before`, newline included: whole where a file begins (None), or the node was
-    started again.
+    """Return the line that follows the one of `before`, newline included: whole at the start of a file (None), or after a restart of
+    the node.
     """
     if before is None or _is_restart(before, now):
         return encode(now)
@@ -88,7 +88,7 @@ def _is_restart(before: StatusSnapshot | None, now: StatusSnapshot) -> bool:
 
 
 def appended(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
-    """Return what was added to a bounded list: `now` begins with the longest end of `before` that is still in it."""
+    """Return the entries added to a bounded list: `now` begins with the longest tail of `before` that is still in it."""
     for dropped in range(len(before)):
         tail = before[dropped:]
         if now[: len(tail)] == tail:
@@ -97,10 +97,10 @@ def appended(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def load(path: Path) -> list[StatusSnapshot]:
-    """Return the snapshots of a `record.jsonl`, whole again, oldest first; at least one.
+    """Return the complete snapshots of a `record.jsonl`, oldest first; at least one.
 
-    Curves, events and transactions are those since the node's start, bounded as in a snapshot. What was written before the file was begun
-    anew (NAME.1) comes first, if it is there. A torn last line is left out.
+    Curves, events and transactions are those since the node's start, bounded as in a snapshot. Lines of the rotated file (NAME.1) come
+    first, if it exists. A partial last line is left out.
 
     Raises ValueError: it cannot be read, or is no record; one line that names the file.
     """
@@ -133,7 +133,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[StatusSnapshot]:
 
 
 def _whole(lines: Iterator[StatusSnapshot]) -> Iterator[StatusSnapshot]:
-    """Every line completed by those of the same start before it; as records are long, unchanged fields are the same objects."""
+    """Yield every line completed by earlier lines of the same start; unchanged fields share objects, as records are long."""
     before: StatusSnapshot | None = None
     curves: dict[str, Curve] = {}
     so_far: dict[str, tuple[Any, ...]] = {}

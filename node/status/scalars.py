@@ -17,7 +17,7 @@ class Scalar(NamedTuple):
 
 
 def scalars(run: Iterable[StatusSnapshot]) -> Iterator[Scalar]:
-    """Every point of a run's curves once, and its other figures once a round, as the snapshots come.
+    """Yield every point of a run's curves once, and its other figures once per round, in the order of the snapshots.
 
     Args:
         run: whole snapshots of one node, oldest first.
@@ -25,7 +25,7 @@ def scalars(run: Iterable[StatusSnapshot]) -> Iterator[Scalar]:
     before: StatusSnapshot | None = None
     for now in run:
         if before is not None and now.uptime_s < before.uptime_s:
-            before = None  # another start of the node, with curves of its own
+            before = None  # another start of the node, with new curves
         for tag, was, curve in (
             ("loss", before.loss_curve if before else (), now.loss_curve),
             (f"evaluation/{now.metric or 'value'}", before.value_curve if before else (), now.value_curve),

@@ -110,7 +110,7 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """One exchange with one peer, as it ended."""
+    """One finished exchange with one peer."""
 
     time_s: float
     """Unix time of its end."""
@@ -268,15 +268,15 @@ class EngineFigures(msgspec.Struct, frozen=True):
     local_steps: int = 0  # done since the beginning of this node's training
     loss: float | None = None
     epsilon: float | None = None  # privacy loss so far, at privacy.delta; None where steps are not noised
-    distance: float | None = None  # as in the exchanges since the last figures; None where none showed it
+    distance: float | None = None  # distance in the exchanges since the last report; None if none showed it
     gpu: float | None = None  # utilisation by all processes, 0 to 1; None where there is no GPU, or it is not known
     gpu_memory_bytes: int | None = None  # taken by the engine; None likewise
-    threads: int | None = None  # of torch in local steps on the CPU; None elsewhere, or before the first
+    threads: int | None = None  # torch's threads in local steps on the CPU; None elsewhere, or before the first
     noise_scale: float | None = None  # tr Σ / |G|² in samples; None where it is not measured, or not known yet
 
 
 def encode(snapshot: StatusSnapshot) -> bytes:
-    """One JSON line, newline included."""
+    """Return one JSON line, newline included."""
     return msgspec.json.encode(snapshot) + b"\n"
 
 

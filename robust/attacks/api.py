@@ -30,7 +30,7 @@ class Scene:
     index: Tensor  # (r,) int64, the receivers' numbers, as in `members`
     gradient: Tensor  # (d,) estimate of the mean honest gradient, of any length: uphill
     round: int  # counted from 0
-    rounds: int  # of the run; 0 for an endless one
+    rounds: int  # rounds of the run; 0 for an endless one
     attackers: int  # >= 1, this one included
     nodes: int  # all nodes, attackers included
     seed: int  # shared by the attackers
@@ -41,7 +41,7 @@ class Scene:
 
 
 class Attack(Protocol):
-    """A Byzantine behaviour. Its state goes in and comes out: None at first, at most 16 vectors."""
+    """A Byzantine behaviour. Its state is passed in and returned: None at first, at most 16 vectors."""
 
     @property
     def targets(self) -> Target:
@@ -80,7 +80,7 @@ class Poison(Attack, Protocol):
     """An attack on labelled data."""
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Inputs (m, …) and labels (m,) int64 in [0, classes) -> what the attacker learns from instead.
+        """Map inputs (m, …) and labels (m,) int64 in [0, classes) to what the attacker trains on instead.
 
         Raises:
             ValueError: the attack names a class that the task does not have.
@@ -92,5 +92,5 @@ class Distort(Attack, Protocol):
     """An attack on the bytes of a payload."""
 
     def distort(self, payload: bytes) -> bytes:
-        """Return the payload of an honest vector -> what is sent instead."""
+        """Map the payload of an honest vector to what is sent instead."""
         ...

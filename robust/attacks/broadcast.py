@@ -1,4 +1,4 @@
-"""Attacks that send one vector to all receivers (Gaussian noise: one distribution), made of the honest mean or of the attacker's own.
+"""Attacks that send one vector to all receivers (Gaussian noise: one distribution), from the honest mean or the attacker's vector.
 
 Shapes: d parameters, h honest vectors.
 """
@@ -48,7 +48,7 @@ def gaussian(scale: float = 3.0, floor: float = 0.1) -> Formula:
 
 
 def zero() -> Formula:
-    """0 in every coordinate."""
+    """Send 0 in every coordinate."""
     return Formula(lambda scene, _: torch.zeros_like(scene.own))
 
 
@@ -72,7 +72,7 @@ def foe(epsilon: float = 10.0) -> Formula:
 
 
 def free_rider(noise: float = 0.0) -> Formula:
-    """Return the result of its last mixing, without a step of its own, plus N(0, noise²) so that it is no exact echo.
+    """Send the result of its last mixing without local steps, plus N(0, noise²) so that it is not an exact copy.
 
     Args:
         noise: standard deviation, >= 0.
@@ -113,7 +113,7 @@ class _Imitated:
 
     axis: Tensor  # (d,) estimate of the axis of largest honest variance
     seen: int  # rounds of the search so far
-    sums: dict[int, float]  # of each honest node's number the sum of its projections
+    sums: dict[int, float]  # honest node -> sum of its projections
     chosen: int | None  # number of the imitated node, None during the search
 
 
@@ -164,10 +164,10 @@ class Mimic:
 
 @parameters
 class Sleeper:
-    """Honest until a share of the run is over, then another attack, so that reputation does not help. Always honest in an endless run.
+    """Honest for a share of the run, then another attack, so that its reputation is good. Always honest in an endless run.
 
     Args:
-        attack: from then on.
+        attack: used after that.
         after: share of the rounds, in [0, 1].
     """
 
@@ -176,7 +176,7 @@ class Sleeper:
     targets: ClassVar[Target] = "vector"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """Send the honest vector before the round at which the attack begins, then what the attack crafts."""
+        """Send the honest vector before the attack starts, then the attack's vector."""
         if scene.rounds == 0 or scene.round < int(self.after * scene.rounds):
             return scene.own.expand_as(scene.receivers), memory
         return self.attack.craft(memory, scene, generator)

@@ -16,7 +16,7 @@ _Label = Annotated[int, Meta(ge=-1, le=1 << 16)]
 
 @parameters
 class LabelFlip:
-    """Every label y is learned as C − 1 − y; or only `source`, as `target`.
+    """Trains on label C − 1 − y instead of y; or only relabels `source` as `target`.
 
     Source: Allen-Zhu et al. 2020, Byzantine-resilient non-convex SGD (arXiv:2012.14368), 6.
 

@@ -32,7 +32,7 @@ class Reversed:
             raise ValueError(f"square must be >= 0, got {self.square}")
 
     def forged(self, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is said of m and v (D,)."""
+        """Return the forged m and v (D,)."""
         return -self.scale * mean, self.square * square
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:

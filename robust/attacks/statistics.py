@@ -29,7 +29,7 @@ def radius(honest: Tensor) -> Tensor:
 
 
 def uphill(scene: Scene) -> Tensor:
-    """Return (d,), unit vector along the gradient; 0 where there is none."""
+    """Return (d,), the unit vector along the gradient; 0 if the gradient is 0."""
     length: Tensor = scene.gradient.norm()
     return scene.gradient / length.clamp_min(_LEAST_GRADIENT)
 
@@ -49,12 +49,12 @@ def agreed_direction(scene: Scene) -> Tensor:
 
 
 def positive(name: str, value: float) -> None:
-    """Raises ValueError unless value > 0."""
+    """Raise ValueError unless value > 0."""
     if not value > 0:
         raise ValueError(f"{name} must be > 0, got {value}")
 
 
 def not_negative(name: str, value: float) -> None:
-    """Raises ValueError unless value >= 0."""
+    """Raise ValueError unless value >= 0."""
     if not value >= 0:
         raise ValueError(f"{name} must be >= 0, got {value}")

@@ -31,7 +31,7 @@ def rand(scale: float = 10.0) -> Formula:
 
 
 def small(scale: float = 0.5) -> Formula:
-    """`rand` with half a gradient: inconspicuous."""
+    """Return `rand` with half a gradient's length, which is inconspicuous."""
     return rand(scale)
 
 

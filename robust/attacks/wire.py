@@ -21,11 +21,11 @@ _NUMBER = 1e38
 
 @dataclass(frozen=True, slots=True)
 class Distorted:
-    """Payloads changed by a function.
+    """Changes payloads by a function.
 
     Args:
         change: payload -> what is sent.
-        number: every coordinate of the vector, to a reader without checks.
+        number: value of every coordinate for a reader without checks.
     """
 
     change: Callable[[bytes], bytes]
@@ -42,12 +42,12 @@ class Distorted:
 
 
 def nan() -> Distorted:
-    """Every number, or every scale, is NaN."""
+    """Set every number, or every scale, to NaN."""
     return Distorted(lambda payload: _filled(payload, _NAN))
 
 
 def huge() -> Distorted:
-    """Every number, or every scale, is finite and absurdly large."""
+    """Set every number, or every scale, to a finite but huge value."""
     return Distorted(lambda payload: _filled(payload, _HUGE), number=_NUMBER)
 
 
@@ -63,7 +63,7 @@ def bomb() -> Distorted:
 
 
 def bad_indices() -> Distorted:
-    """One listed coordinate, far outside of the vector, with a value."""
+    """List one coordinate far outside the vector, with a value."""
 
     def listed(payload: bytes) -> bytes:
         version, _, code, dim = HEADER.unpack_from(payload)
@@ -88,7 +88,7 @@ def wrong_dtype() -> Distorted:
 
 
 def _filled(payload: bytes, byte: bytes) -> bytes:
-    """Fill what comes after the header and the support with `byte`."""
+    """Fill everything after the header and the support with `byte`."""
     kind = HEADER.unpack_from(payload)[1]
     start = HEADER.size + {Kind.BLOCKS: BLOCKS.size, Kind.ATOMS: ATOMS.size, Kind.FACTORS: FACTORS.size}.get(kind, 0)
     if kind == Kind.INDICES and len(payload) >= start + LISTING.size:

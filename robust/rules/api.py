@@ -58,12 +58,12 @@ class Tolerant:
 
 
 class OneNumber:
-    """`Stateful`, with one number a row."""
+    """`Stateful`, with one number per row."""
 
     __slots__ = ()
 
     def start(self, own: Tensor) -> Tensor:
-        """0, before the first round."""
+        """Return 0, the state before the first round."""
         return own.new_zeros((own.shape[0], 1))
 
 
@@ -73,7 +73,7 @@ class Remembering(Protocol):
 
     @property
     def memory_slots(self) -> int:
-        """Number of peers, >= 1."""
+        """Return the number of peers with state, >= 1."""
         ...
 
 
@@ -101,7 +101,7 @@ class Composed:
 
     @property
     def memory_slots(self) -> int:
-        """Number of peers with state of their own."""
+        """Return the number of peers with state."""
         return self.rule.memory_slots if isinstance(self.rule, Remembering) else 0
 
     def start(self, own: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from starling.robust.rules.distances import HALF, between, norms, shortened
 from starling.robust.rules.stack import Stack
 
 KAPPA = 3.0
-_DECAY = 0.9  # of the running mean of step lengths
+_DECAY = 0.9  # decay of the running mean of step lengths
 
 
 @parameters
@@ -74,13 +74,13 @@ class CsNnm(OneNumber, Tolerant):
         factors = shortened(distances, _cs_threshold(distances, counted, self.f, step))
         combined = stack.own.clone()
         there = counted.sum(dim=1)
-        for count in sorted(set(there.tolist())):  # one for a node; rows of a simulation may miss different peers
+        for count in sorted(set(there.tolist())):  # a node has one value; rows of a simulation may miss different peers
             rows = (there == count).nonzero().flatten()
             f = int(_expected(there[rows[0]], self.f))
             places = counted[rows].nonzero()[:, 1].view(len(rows), count)
             clipped = stack.only(rows).mixed(_clipping(factors[rows], places))
             apart = between(clipped.gram())
-            apart[:, 0, 1:] = distances[rows].gather(1, places)  # before clipping, after which they are equal
+            apart[:, 0, 1:] = distances[rows].gather(1, places)  # distances before clipping; afterwards they are equal
             mixed = clipped.mixed(neighborly(apart, f))
             combined[rows], _, _ = TrimmedMean(f).reduce(mixed, context)
         return combined, step.to(context.state.dtype), factors < HALF

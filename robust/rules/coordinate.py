@@ -1,4 +1,4 @@
-"""Rules that treat each coordinate by itself.
+"""Rules that treat each coordinate separately.
 
 Ties are between equal values; of two values equally near to the median the lower is taken. Not for sparse payloads: where most peers send
 no value for a coordinate its median is our own value.
@@ -24,7 +24,7 @@ class Mean:
 
     @staticmethod
     def check(_agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Return warnings for the manifest."""
         return ["robust.rule: one Byzantine peer of the peers ruins a mean; `--set robust.rule=cs_nnm`"]
 
     def reduce(self, stack: Stack, context: Context) -> Combined:

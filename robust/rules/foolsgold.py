@@ -20,9 +20,9 @@ from starling.robust.rules.distances import HALF
 from starling.robust.rules.stack import Stack
 from starling.robust.sketches import BUCKETS, difference, sketch
 
-MAX_HISTORIES = 64  # of peers that are compared
-_EPSILON = 1e-5  # of the authors' code: keeps quotients of similarities finite
-_MOST = 0.99  # of the authors' code: bounds the logit of the largest weight
+MAX_HISTORIES = 64  # largest number of compared peers
+_EPSILON = 1e-5  # value of the authors' code: keeps quotients of similarities finite
+_MOST = 0.99  # value of the authors' code: bounds the logit of the largest weight
 _LEAST = 1e-6  # α of rows that differ by no more than rounding: cosines of equal rows are 1 within 1e-15
 
 
@@ -43,7 +43,7 @@ class FoolsGold:
 
     @staticmethod
     def check(_agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Return warnings for the manifest."""
         return ["robust.rule: foolsgold finds clones alone, any other attack ruins the model; `--set robust.rule=cs_nnm`"]
 
     def start(self, own: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def weights(alike: Tensor) -> Tensor:
     most = alike.amax(dim=-1) + _EPSILON
     pardon = (most[..., :, None] / most[..., None, :]).clamp(max=1.0)
     alpha = (1.0 - (alike * pardon).amax(dim=-1)).clamp(0.0, 1.0)
-    alpha = torch.where(alpha < _LEAST, 0.0, alpha)  # or the division below would give a rounding error full weight
+    alpha = torch.where(alpha < _LEAST, 0.0, alpha)  # otherwise the division below would give a rounding error full weight
     largest = alpha.amax(dim=-1, keepdim=True)
     alpha = (alpha / torch.where(largest > 0, largest, 1.0)).clamp(max=_MOST)
     return (torch.log(alpha / (1.0 - alpha)) + 0.5).clamp(0.0, 1.0)

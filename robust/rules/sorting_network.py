@@ -20,7 +20,7 @@ class Network:
     """A compiled network. Registers 0 … m − 1 are the inputs, which are only read; those from m on are scratch."""
 
     steps: tuple[tuple[bool, int, int, int], ...]  # (whether the larger is taken, first source, second source, destination)
-    wires: tuple[int, ...]  # register in which the i-th smallest ends; of meaning for the wanted ones
+    wires: tuple[int, ...]  # register with the i-th smallest value, valid for the wanted ones
     scratch: int  # registers needed beyond the inputs
 
     def sort(self, rows: Sequence[Tensor], scratch: Sequence[Tensor]) -> list[Tensor]:
@@ -36,7 +36,7 @@ class Network:
 
 @lru_cache(maxsize=64)
 def network(count: int, wanted: tuple[int, ...]) -> Network:
-    """Return the network for `count` rows of which the order statistics `wanted` (0 is the smallest) are needed."""
+    """Return the network for `count` rows that computes the order statistics `wanted` (0 is the smallest)."""
     wires, free, steps = list(range(count)), list[int](), list[tuple[bool, int, int, int]]()
     top = count
 
@@ -62,7 +62,7 @@ def network(count: int, wanted: tuple[int, ...]) -> Network:
 
 
 def _pruned(count: int, wanted: tuple[int, ...]) -> list[tuple[int, int, bool, bool]]:
-    """Comparators that a wanted output depends on, and which of their two outputs do."""
+    """Return the comparators that a wanted output depends on, and which of their two outputs are needed."""
     needed, comparators = set(wanted), list[tuple[int, int, bool, bool]]()
     for low, high in reversed(list(_comparators(count))):
         if low in needed or high in needed:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.sorting_network import Network
 
-BLOCK = 1 << 15  # coordinates at a time: 17 vectors of so many float32 fit in the second-level cache of a core
+BLOCK = 1 << 15  # coordinates at a time: 17 vectors of this many float32 fit in the second-level cache of a core
 CHUNK = 1 << 14  # coordinates of one partial sum
 
 
@@ -53,7 +53,7 @@ class Stack:
         return replace(self, mixing=mixing if self.mixing is None else _product(mixing, self.mixing))
 
     def only(self, rows: Tensor) -> Stack:
-        """Some rows, int64 in ascending order."""
+        """Return the stack of some rows, int64 in ascending order."""
         if len(rows) == len(self.own):
             return self
         mixing = None if self.mixing is None else self.mixing[rows]
@@ -235,7 +235,7 @@ class Stack:
                 torch.add(moved, self.own[row, first : first + width], out=part)
 
     def _largest(self) -> int:
-        """Values per vector in the largest block."""
+        """Return the number of values per vector in the largest block."""
         rows, dim = self.own.shape
         return min(dim, self.block) * min(rows, max(1, self.block // max(1, dim)))
 

@@ -1,1 +1,1 @@
-"""What tests share: given data, fakes and ways to look at a program."""
+"""Shared by tests: example data, fakes and ways to observe a program."""

@@ -1,4 +1,4 @@
-"""A linear map on which only two low-rank factors are trained: every node's own map is a common change of rank 4 and one of its own.
+"""A linear map of which only two low-rank factors are trained: every node's map is a common change of rank 4 plus one of its own.
 
 Shapes: 32 × 32 maps, rank r, m samples of a batch.
 """
@@ -15,7 +15,7 @@ SIZE, RANK, SAMPLES = 32, 4, 400
 
 
 class Factors(nn.Module):
-    """x -> x (BA)ᵀ; B = 0 at first, so that all begin with the map that was there before, which is 0 here."""
+    """Computes x -> x (BA)ᵀ; B = 0 at first, so all start with the initial map, which is 0 here."""
 
     def __init__(self, rank: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Factors(nn.Module):
 
 @dataclass(frozen=True)
 class Pairs:
-    """One node's samples, and the map that all seek."""
+    """One node's samples, and the common map."""
 
     x: Tensor
     y: Tensor
@@ -56,12 +56,12 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Adapters:
-    """The error is ‖BA − D‖²/‖D‖², D the common change.
+    """A task whose error is ‖BA − D‖²/‖D‖², D the common change.
 
     Args:
-        spread: of the nodes' own changes, which sum to zero.
-        nodes: that there are.
-        rank: of the factors.
+        spread: size of the nodes' own changes, which sum to zero.
+        nodes: number of nodes.
+        rank: rank of the factors.
     """
 
     spread: float = 0.5
@@ -83,7 +83,7 @@ class Adapters:
         return Pairs(x.to(device), y.to(device), common.to(device))
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Half the squared error of a sample, summed over outputs, as the reference has it."""
+        """Return half the squared error of a sample, summed over outputs, as the reference does."""
         x, y = batch
         return 0.5 * (model(x) - y).square().sum(-1).mean()
 

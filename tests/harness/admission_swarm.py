@@ -26,7 +26,7 @@ START_S = 1_700_000_000.0
 
 
 class Cost:
-    """A thread in virtual time, and how often one was used."""
+    """A thread in virtual time, and the number of its uses."""
 
     def __init__(self, each_s=0.01):
         self.each_s, self.calls = each_s, 0
@@ -52,7 +52,7 @@ class Swarm:
 
     @asynccontextmanager
     async def running(self, *chains):
-        """people[0] creates; one more for each chain."""
+        """Start people[0] as the creator, and one more member for each chain."""
         async with trio.open_nursery() as self.nursery:
             await self.start(0)
             for index, chain in enumerate(chains, 1):
@@ -70,7 +70,7 @@ class Swarm:
         return node
 
     def invited(self, *path):
-        """The chain through people[i] for i in path, each with a bearer key of its own."""
+        """Return the chain through people[i] for i in path, each with its own bearer key."""
         chain, inviter = (), PEOPLE[0]
         for index in path:
             bearer, holder = bytes([50 + index]) * 32, PEOPLE[index]
@@ -83,7 +83,7 @@ class Swarm:
 
 
 class Node:
-    """One of them."""
+    """One member."""
 
     def __init__(self, swarm, identity, chain=(), operator="", ticket=None, offload=None):
         self.swarm, self.identity, self.peer = swarm, identity, identity.peer_id

@@ -16,12 +16,12 @@ DTYPE = torch.float64
 
 
 def targeting(*targets: str) -> tuple[str, ...]:
-    """Names of the built-in attacks that act there."""
+    """Return the names of the built-in attacks on these targets."""
     return tuple(name for name in ATTACKS.built_in if ATTACKS.facts(name).targets in targets)
 
 
 def vectors(*rows: Sequence[float]) -> Tensor:
-    """(n, d) float64."""
+    """Return (n, d) float64."""
     return torch.tensor(rows, dtype=DTYPE)
 
 
@@ -73,7 +73,7 @@ def mean(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def std(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Of each coordinate, with n − 1."""
+    """Return the standard deviation of each coordinate, with n − 1."""
     middle = mean(rows)
     return [math.sqrt(sum((row[c] - middle[c]) ** 2 for row in rows) / (len(rows) - 1)) for c in range(len(middle))]
 

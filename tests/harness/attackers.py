@@ -1,7 +1,7 @@
-"""Attacks on the transport from a process of their own: one line a command, NAME SECONDS TIMES, and one line of JSON for an answer.
+"""Attacks on the transport from a separate process: it reads one line per command, NAME SECONDS TIMES, and answers with one line of JSON.
 
-`python -m tests.harness.attackers HOST PORT PEER`. The letters are those of the threat model. Each attack goes on for its seconds, or until
-it was done so many times, whichever comes later. It comes from addresses that no honest peer has.
+`python -m tests.harness.attackers HOST PORT PEER`. The letters are those of the threat model. Each attack goes on for its seconds and for
+at least so many repetitions. It uses addresses that no honest peer has.
 """
 
 import json
@@ -26,11 +26,11 @@ FIRST_LINE = b"\x13/multistream/1.0.0\n"
 
 
 class Attacker:
-    """Knows the victim, and counts what it does.
+    """Knows the victim, and counts its own actions.
 
     Args:
         host, port, peer: of the victim.
-        source: address to come from.
+        source: address to connect from.
     """
 
     def __init__(self, host: str, port: int, peer: str, source: str = "127.9.0.1") -> None:
@@ -211,7 +211,7 @@ ONCE = {
 HELD = {"G": half_open, "L": sybil}
 
 
-# Often enough for each attack's kind of exhaustion: more connections than there are places, more half-open ones than handshakes.
+# Often enough to exhaust each resource: more connections than places, more half-open ones than handshakes.
 TIMES = {"A": 4, "B": 150, "C": 8, "D": 100, "E": 40, "F": 16, "G": 400, "H": 16, "I": 16, "J": 300, "K": 8, "L": 150}
 MORE = {"A": 40, "B": 1000, "C": 100, "D": 3000, "E": 400, "F": 200, "G": 400, "H": 100, "I": 200, "J": 3000, "K": 50, "L": 400}
 

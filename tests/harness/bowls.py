@@ -1,4 +1,4 @@
-"""Swarms of exact or noisy quadratics of other optima and curvatures, in rounds whose exchanges happen as a whole or not at all."""
+"""Swarms of exact or noisy quadratics with different optima and curvatures, in rounds whose exchanges succeed or fail as a whole."""
 
 from dataclasses import replace
 
@@ -30,17 +30,17 @@ def bowls(
     steps: int = 10,
     seed: int = 0,
 ) -> tuple[list[float], Swarm]:
-    """-> relative distance to the optimum of who is alive, after each round; the swarm.
+    """Return the relative distance to the optimum of live nodes after each round, and the swarm.
 
     Args:
         mixer: the algorithm.
         rounds: T.
         lr: constant.
-        noise: standard deviation of what is added to each coordinate of a gradient.
-        loss: of exchanges, which are not repeated.
+        noise: standard deviation of the noise in each coordinate of a gradient.
+        loss: share of lost exchanges, which are not repeated.
         churn: a quarter of the nodes crashes after T/4 rounds, and as many join after T/2.
-        overlay: who meets whom; None: random pairs, all of them every round.
-        n, d, steps, seed: nodes, parameters, K, of all that is random.
+        overlay: the pairs of a round; None: random pairs.
+        n, d, steps, seed: nodes, parameters, K, and the seed of all random numbers.
     """
     chance, total = torch.Generator().manual_seed(seed), n + n // 4
     q = torch.linalg.qr(torch.randn(total, d, d, generator=chance, dtype=torch.float64))[0]

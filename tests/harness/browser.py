@@ -1,4 +1,4 @@
-"""A real headless browser, driven over a pair of pipes in the DevTools protocol: Chromium or Chrome, no package needed."""
+"""A real headless browser, controlled through a pair of pipes by the DevTools protocol: Chromium or Chrome, without a package."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ needs_browser = pytest.mark.skipif(PROGRAM is None, reason="needs chromium or go
 
 
 class Browser:
-    """One page of a browser with a profile of its own.
+    """One page of a browser with its own profile.
 
     Args:
         folder: for the profile.
@@ -23,7 +23,7 @@ class Browser:
     """
 
     def __init__(self, folder, size=(1400, 1000)):
-        self.errors = []  # what the console says of errors, warnings and refused contents
+        self.errors = []  # console messages about errors, warnings and refused contents
         self._number, self._buffer, self._replies = 0, b"", {}
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
@@ -56,7 +56,7 @@ class Browser:
         self.resize(*size)
 
     def call(self, method, **parameters):
-        """The result of a method of the DevTools protocol."""
+        """Return the result of a method of the DevTools protocol."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -93,20 +93,20 @@ class Browser:
         self.call("Page.navigate", url=address)
 
     def value(self, expression):
-        """What JavaScript on the page gives."""
+        """Return the value of a JavaScript expression on the page."""
         told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
 
     def until(self, expression, timeout_s=60.0):
-        """Wait until JavaScript on the page says so."""
+        """Wait until a JavaScript expression on the page is true."""
         deadline = time.monotonic() + timeout_s
         while not self.value(expression):
             assert time.monotonic() < deadline, f"never: {expression}"
             time.sleep(0.02)  # a page has no event to wait for
 
     def shows(self, words, *, present=True, timeout_s=60.0):
-        """The text of the page once the words are there, or gone."""
+        """Return the text of the page once the words are present, or absent."""
         deadline = time.monotonic() + timeout_s
         while (words in (text := self.value("document.body?.innerText ?? ''"))) != present:
             assert time.monotonic() < deadline, f"{words!r} never {'came' if present else 'went'}:\n{text}"
@@ -118,7 +118,7 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def click(self, text, timeout_s=60.0):
-        """The first link with that text, once it is there."""
+        """Click the first link with that text, once it is present."""
         links = f"[...document.links].filter(each => each.textContent === {json.dumps(text)}).slice(0, 1)"
         deadline = time.monotonic() + timeout_s
         while not self.value(f"{links}.map(each => each.click()).length"):

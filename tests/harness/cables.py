@@ -1,8 +1,8 @@
-"""Cables between network namespaces that are as slow, long and lossy as wanted, whatever the kernel has: for root, with /dev/net/tun.
+"""Links between network namespaces with a given rate, delay and loss, independent of the kernel's features: for root, with /dev/net/tun.
 
-A cable is a TAP device at either end, in a namespace each, and a process between them that reads a frame here and writes it there when it
-is due. One process carries all cables of a `cabled` block; their ends are gone with it. A frame costs that process about 20 us, whatever
-its size: lines of 1 Gbit/s want `mtu` in the ten thousands.
+A cable is a TAP device at either end, in a namespace each, and a process that reads frames at one end and writes them at the other when
+due. One process serves all cables of a `cabled` block and removes them at its end. A frame costs that process about 20 us, whatever its
+size, so lines of 1 Gbit/s need an `mtu` of ten thousand or more.
 """
 
 import ctypes
@@ -27,20 +27,20 @@ DEVICE = Path("/dev/net/tun")
 HOME = Path("/proc/thread-self/ns/net")
 SET_INTERFACE, TAP_WITHOUT_HEADER = 0x400454CA, 0x1002  # TUNSETIFF, IFF_TAP | IFF_NO_PI
 NETWORK_NAMESPACE = 0x40000000  # CLONE_NEWNET
-READ_AT_ONCE = 64  # frames of one end, before the others have their turn
-TICK_S = 5e-4  # the least between two looks at what is due: as much precision for half of the processor time
-HEADER_BYTES = 14  # of Ethernet, beside the MTU
+READ_AT_ONCE = 64  # frames read from one end before the others
+TICK_S = 5e-4  # minimum between two checks: this precision takes half of the processor time of a shorter one
+HEADER_BYTES = 14  # Ethernet header, in addition to the MTU
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a cable does to what is sent over it, each way by itself.
+    """Properties of a cable, in each direction separately.
 
     Args:
-        mbit: rate, in 10^6 bits of frames a second.
-        delay_ms: from the last bit sent to its arrival, so half of what a round trip takes.
-        loss: share of the frames that get lost, 0 to 1.
-        queue_ms: a frame that would wait longer than this for the line to be free is lost.
+        mbit: rate, in 10^6 bits of frames per second.
+        delay_ms: from the last bit sent to its arrival, half of a round trip.
+        loss: share of lost frames, 0 to 1.
+        queue_ms: frames that would wait longer than this for the line are dropped.
         mtu: of the devices.
     """
 
@@ -57,7 +57,7 @@ End = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """Two ends, and what is between."""
+    """Two ends and the line between them."""
 
     ends: tuple[End, End]
     line: Line
@@ -65,7 +65,7 @@ class Cable:
 
 @dataclass(slots=True)
 class Direction:
-    """One way of a line: which frames arrive, and when. Frames do not overtake each other."""
+    """One direction of a line: which frames arrive, and when. Frames do not overtake each other."""
 
     line: Line
     chance: random.Random
@@ -73,7 +73,7 @@ class Direction:
     _free_at: float = 0.0
 
     def send(self, frame: bytes, now: float) -> None:
-        """A frame enters at `now`, in seconds, which never goes back."""
+        """Enqueue a frame at `now`, in seconds, which never decreases."""
         begins = max(now, self._free_at)
         if begins - now > self.line.queue_ms / 1e3:
             return
@@ -82,18 +82,18 @@ class Direction:
             self.under_way.append((self._free_at + self.line.delay_ms / 1e3, frame))
 
     def arrived(self, now: float) -> Iterator[bytes]:
-        """What has come to the other end by now, and is no longer under way."""
+        """Yield the frames that have reached the other end by now."""
         while self.under_way and self.under_way[0][0] <= now:
             yield self.under_way.popleft()[1]
 
     def due(self) -> float:
-        """When the next arrives; infinite: none is under way."""
+        """Return when the next frame arrives; infinite without one."""
         return self.under_way[0][0] if self.under_way else float("inf")
 
 
 @contextmanager
 def cabled(cables: Sequence[Cable], seed: int = 1) -> Iterator[None]:
-    """Lay cables between namespaces that exist; their devices are there and up, without addresses. Skips where that cannot be done."""
+    """Connect existing namespaces by cables; their devices are up, without addresses. Skips the test where that is impossible."""
     if os.geteuid() != 0 or not DEVICE.exists():
         pytest.skip(f"needs root and {DEVICE}")
     words = [sys.executable, "-m", "tests.harness.cables", str(seed)]
@@ -110,7 +110,7 @@ def cabled(cables: Sequence[Cable], seed: int = 1) -> Iterator[None]:
 
 @contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """What this thread opens and starts until the block ends is in that network namespace."""
+    """Run the block in a network namespace, for this thread and the processes that it starts."""
     with HOME.open("rb") as home, Path("/run/netns", namespace).open("rb") as there:
         _enter(there.fileno())
         try:
@@ -126,7 +126,7 @@ def _enter(namespace: int) -> None:
 
 
 def _end(namespace: str, device: str, mtu: int) -> int:
-    """Make a device there, up. -> its file descriptor, of which a read is one frame"""
+    """Make a device in a namespace, up; return its file descriptor, of which a read is one frame."""
     with inside(namespace):
         end = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(end, SET_INTERFACE, struct.pack("16sH22x", device.encode(), TAP_WITHOUT_HEADER))
@@ -136,7 +136,7 @@ def _end(namespace: str, device: str, mtu: int) -> int:
 
 
 def _carry(ways: Sequence[tuple[int, Direction, int]]) -> None:
-    """Move frames from each first end to its second one until standard input closes, as when the test is killed."""
+    """Move frames from each first end to its second one until standard input closes, for example because the test was killed."""
     by_end = {source: (direction, HEADER_BYTES + direction.line.mtu) for source, direction, _ in ways}
     ends = [*by_end, sys.stdin.fileno()]
     while True:
@@ -159,14 +159,14 @@ def _carry(ways: Sequence[tuple[int, Direction, int]]) -> None:
 
 
 def main() -> None:
-    """Lay the cables that standard input tells of, say so, and carry."""
+    """Make the cables described on standard input, report that they are ready, and serve them."""
     cables = msgspec.json.decode(sys.stdin.buffer.readline(), type=tuple[Cable, ...])
     seeds, ways = random.Random(int(sys.argv[1])), []
     for cable in cables:
         here, there = (_end(*end, cable.line.mtu) for end in cable.ends)
         for source, to in ((here, there), (there, here)):
             ways.append((source, Direction(cable.line, random.Random(seeds.random())), to))
-    with suppress(OSError):  # on time although those who send keep every core busy
+    with suppress(OSError):  # on time although the senders keep every core busy
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     sys.stdout.write("laid\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Limits of memory and of processor time as containers and services have them. For root, where the machine lets it."""
+"""Limits of memory and processor time as containers and services have them. For root, where the machine permits it."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ SECOND = (ROOT / "cgroup.controllers").exists()  # version 2, where all controll
 
 @contextmanager
 def limited_memory(pid: int, more_bytes: int) -> Iterator[None]:
-    """What a process allocates from now on may be so much; beyond it the kernel kills it."""
+    """Let a process allocate this much from now on; the kernel kills it beyond."""
     swap = 0 if SECOND else more_bytes
     with _limited(
         "memory",
@@ -26,7 +26,7 @@ def limited_memory(pid: int, more_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def limited_processor(families: Sequence[Sequence[int]], share: float) -> Iterator[None]:
-    """Each of these lists of processes has this share of one core together; the kernel lets it run so much of each tenth of a second."""
+    """Give each of these lists of processes this share of one core in total, enforced in each tenth of a second."""
     period_us = 100_000
     quota_us = round(share * period_us)
     one: dict[str, object] = {"cpu.cfs_period_us": period_us, "cpu.cfs_quota_us": quota_us}
@@ -38,7 +38,7 @@ def limited_processor(families: Sequence[Sequence[int]], share: float) -> Iterat
 def _limited(
     controller: str, families: Sequence[Sequence[int]], limits: Mapping[str, object], where_accounted: Mapping[str, object] | None = None
 ) -> Iterator[None]:
-    """Each of these lists of processes in a group with these limits, the last of them where the kernel has such."""
+    """Put each of these lists of processes into a control group with these limits; the last limits only if the kernel has them."""
     home = ROOT if SECOND else ROOT / controller
     groups = [home / f"starling-test-{os.getpid()}-{number}" for number in range(len(families))]
     try:

@@ -1,8 +1,8 @@
-"""The swarm of the acceptance rows: 16 quadratic bowls, lost frames, and nodes that crash and join for half of the run.
+"""The swarm of the acceptance rows: 16 quadratics, lost frames, and nodes that crash and join for half of the run.
 
-The tables were made with nodes that wake at random and meet whom they like at no cost of time. Here production code runs in steps
-pace: the clock pace answers peers between two local steps, and five of them a slot are too few to let a lost frame be sent again.
-So a node takes part in one exchange per K local steps, where a node of the tables takes part in two on average.
+The tables were made with nodes that wake at random and exchange without cost of time. Here production code runs in steps pace: clock pace
+answers peers between two local steps, and five of them per slot are too few to repeat a lost frame. So a node does one exchange per K local
+steps, where nodes of the tables do two on average.
 """
 
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from starling.node.config import schema
 from starling.node.net.faults import loss
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 
-POOL = 80  # bowls: 16 nodes to begin with, the others join
+POOL = 80  # quadratics: 16 initial nodes, the others join
 NODES = 16
 LOCAL_STEPS = 5
 STEP_S = 0.01
-FEWEST = 5  # nobody crashes in a smaller swarm
+FEWEST = 5  # no node crashes in a smaller swarm
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was reached.
+    """The result.
 
     Args:
-        errors: at every tenth of the run: mean over the living of ‖x_i − x*‖² / ‖x*‖², x* the optimum of their bowls alone.
-        alive: nodes at the end.
-        crashed, joined: how often.
+        errors: at every tenth of the run: mean over live nodes of ‖x_i − x*‖² / ‖x*‖², x* the optimum of their quadratics.
+        alive: live nodes at the end.
+        crashed, joined: numbers of events.
     """
 
     errors: tuple[float, ...]
@@ -50,7 +50,7 @@ async def row(
     nodes: int = NODES,
     overlay: str = "sticky",
 ) -> Row:
-    """One acceptance row: loss .3 on every lane, K = 5 exact gradients, exact codecs, whole vectors, kappa .1.
+    """Run one acceptance row: loss .3 on every lane, K = 5 exact gradients, exact codecs, whole vectors, kappa .1.
 
     Args:
         seed: of the problem, the faults and the churn.
@@ -58,9 +58,9 @@ async def row(
         mix: pet, dsgd or gradient_tracking.
         dim: d.
         lr: eta of the local steps, constant.
-        churn: chance of a crash in a round, and of a join.
-        calm: rounds that go on after T.
-        nodes: to begin with.
+        churn: probability of a crash per round, and of a join.
+        calm: further rounds after T.
+        nodes: initial nodes.
         overlay: its kind.
     """
     swarm = VirtualSwarm(agreement(seed, rounds, mix, dim, lr, nodes, overlay), seed=seed, step_cost_s=lambda _index: STEP_S)
@@ -88,7 +88,7 @@ async def row(
 
 
 def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float, nodes: int, overlay: str) -> schema.Manifest:
-    """Exact gradients, exact codecs: nothing but the algorithm and the faults."""
+    """Return a manifest with exact gradients and codecs, so only the algorithm and the faults matter."""
     return schema.Manifest(
         seed=seed,
         task=schema.TaskSection(kind="quadratic", nodes=POOL, dim=dim, dtype="float64"),
@@ -105,7 +105,7 @@ def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float, nodes: int,
 
 
 def error(swarm: VirtualSwarm) -> float:
-    """How far the living are from their common optimum."""
+    """Return the distance of live nodes from their common optimum."""
     section = swarm.manifest.task
     best = task(section.kind, section.params()).optimum(sorted(swarm.nodes), swarm.manifest.seed)
     distances = [float((virtual.vector - best).square().sum()) for virtual in swarm.nodes.values() if virtual.engine]
@@ -113,7 +113,7 @@ def error(swarm: VirtualSwarm) -> float:
 
 
 def _reached(swarm: VirtualSwarm) -> int:
-    """The round that half of the living have done."""
+    """Return the round that half of the live nodes have done."""
     done = sorted(virtual.node.progress.round for virtual in swarm.nodes.values())
     return done[len(done) // 2]
 

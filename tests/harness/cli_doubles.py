@@ -1,4 +1,4 @@
-"""Stand-ins for what commands start: a demo with one table, and a daemon that ends when the test says so."""
+"""Stand-ins for what commands start: a demo with one result, and a daemon that ends when the test says so."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ TABLE = {
 
 
 class Canned:
-    """Stands in for `starling.node.demo.swarm.Demo`: no process, one table."""
+    """Stands in for `starling.node.demo.swarm.Demo`: starts no process, has one result."""
 
     def __init__(self, plan):
         self.plan = plan
@@ -79,7 +79,7 @@ INVITE = encode(Invite(SWARM, (ADDRESS,)))
 
 
 class Daemon:
-    """Stands in for `starling.node.daemon.main.run`: listens at once, and then ends as the test sets it."""
+    """Stands in for `starling.node.daemon.main.run`: listens at once, then ends as the test chooses."""
 
     def __init__(self):
         self.runs = []
@@ -97,7 +97,7 @@ class Daemon:
 
 
 def refused(capsys, arguments, *words, code=2):
-    """Of a command that is wrong: one line on standard error with these words, nothing on standard output."""
+    """Assert that a command is refused: one line on standard error with these words, nothing on standard output."""
     capsys.readouterr()
     assert main(list(map(str, arguments))) == code
     out, err = capsys.readouterr()
@@ -118,7 +118,7 @@ def leaves(command, name=()):
 
 
 def invoked(command, executor, *arguments):
-    """A command with an executor of ours -> (exit code, standard output, standard error)."""
+    """Run a command with the given executor; return (exit code, standard output, standard error)."""
     result = CliRunner().invoke(command, [str(each) for each in arguments], obj=executor, standalone_mode=False)
     if result.exception is not None:
         raise result.exception

@@ -1,4 +1,4 @@
-"""Linear regression with few samples a node, whose truths lie around one of four centres: a model of one's own is best with others' help.
+"""Linear regression with few samples per node, whose true weights lie around one of four centres, so personal models need others' help.
 
 Shapes: d = 40 unknowns, m samples of a batch.
 """
@@ -16,7 +16,7 @@ DIM, CLUSTERS, SAMPLES = 40, 4, 24
 
 @dataclass(frozen=True)
 class Points:
-    """One node's samples, and its truth."""
+    """One node's samples, and its true weights."""
 
     x: Tensor
     y: Tensor
@@ -43,7 +43,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Clusters:
-    """The error is ‖w − w_i‖²/‖w_i‖², w_i the node's own truth."""
+    """A task whose error is ‖w − w_i‖²/‖w_i‖², w_i the node's own true weights."""
 
     apart: float = 0.7
     metric = "error"

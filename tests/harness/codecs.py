@@ -1,4 +1,4 @@
-"""Built-in quantizers by their code on the wire, and compressors of one vector and of many."""
+"""Built-in quantizers by wire code, and compressors of one vector and of many."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ BY_CODE = by_code(
 
 @dataclass(frozen=True)
 class Chain:
-    """A compressor Q: first select, with a drawn seed, then quantise what was selected, and put it back.
+    """A compressor Q: selects with a drawn seed, quantises the selection, and puts it back.
 
     The error is ‖x‖² − ‖x_S‖² outside the support and at most omega·‖x_S‖² on it, hence δ = δ_S·(1 − omega).
     """
@@ -35,7 +35,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Rows:
-    """A compressor of vectors (d,) as one of (n, d); rows draw from the generator in turn."""
+    """A compressor of vectors (d,) applied to (n, d); rows draw from the generator in order."""
 
     compressor: Any
 
@@ -55,6 +55,6 @@ class TopRows:
 
 
 def send(feedback, state, update, compressor, generator=None):
-    """One update through a feedback scheme -> message, state."""
+    """Pass one update through a feedback scheme; return message and state."""
     message = compressor.compress(feedback.target(state, update), generator)
     return message, feedback.sent(state, update, message)

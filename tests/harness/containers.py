@@ -1,4 +1,4 @@
-"""Hosts that are containers of the project's own image, on a Docker network. For root, where an engine answers."""
+"""Hosts that are containers of the project's own image, on a Docker network. For root, with a Docker engine."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from tests.harness.namespaces import ran
 
 ROOT = Path(__file__).parents[2]
 BUILD_S = 1800.0
-ARGUMENTS = ("BASE", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")  # of docker/Dockerfile, where the environment has them
+ARGUMENTS = ("BASE", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")  # arguments of docker/Dockerfile that the environment sets
 
 
 def command(*words: str, within_s: float = 60.0, **settings: Any) -> subprocess.CompletedProcess[str]:
@@ -22,34 +22,34 @@ def command(*words: str, within_s: float = 60.0, **settings: Any) -> subprocess.
 
 
 def said(*words: str, within_s: float = 60.0) -> str:
-    """Standard output of a command that must succeed."""
+    """Return the standard output of a command that must succeed."""
     ended = command(*words, within_s=within_s)
     assert ended.returncode == 0, f"{' '.join(words)}: {ended.stderr[-2000:]}"
     return ended.stdout
 
 
 def needs_an_engine() -> None:
-    """Skips a test where no Docker engine answers."""
+    """Skip a test without a Docker engine."""
     if shutil.which("docker") is None or command("docker", "version").returncode != 0:
         pytest.skip("no Docker engine answers (`docker version`)")
 
 
 class Containers:
-    """Commands for `count` containers, at `network`.1 and on, and their namespaces when they run."""
+    """Command lines for `count` containers, at `network`.1 and on, and their namespaces when they run."""
 
     def __init__(self, stem: str, folder: Path, network: str, count: int) -> None:
         self.names = [f"{stem}c{number}" for number in range(count)]
         self._stem, self._folder, self._network, self._attached = stem, folder, network, list[str]()
 
     def line(self, number: int, words: str) -> str:
-        """The command that runs `starling` with these words in a container, in the folder that all share."""
+        """Return the command that runs `starling` with these arguments in a container, in the shared folder."""
         return (
             f"docker run --rm --init --name {self.names[number]} --network {self._stem} --ip {self._network}.{number + 1} "
             f"--user 0 -v {self._folder}:/shared -w /shared --entrypoint starling starling {words}"
         )
 
     def hosts(self) -> list[str]:
-        """Their namespaces, by names for `ip netns`, once all run."""
+        """Return their namespaces, as names for `ip netns`, once all run."""
         for name in self.names[len(self._attached) :]:
             pid = said("docker", "inspect", "--format", "{{.State.Pid}}", name).strip()
             ran("ip", "netns", "attach", name, pid)
@@ -65,7 +65,7 @@ class Containers:
 
 @contextmanager
 def containers(count: int, folder: Path, network: str) -> Iterator[Containers]:
-    """`count` containers of the image of this checkout, on a network of their own, `network`.0/24. The first run builds the image."""
+    """Make `count` containers of this checkout's image, on their own network `network`.0/24. The first call builds the image."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     needs_an_engine()

@@ -1,4 +1,4 @@
-"""A node's context for the test of one service: what the test does not give is missing or a default."""
+"""A node's context for the test of one service: anything that the test does not give is missing or a default."""
 
 import msgspec
 
@@ -18,7 +18,7 @@ class NoEngine:
 
 
 def nothing_to_open(*_given):
-    """A network or an engine that the test has opened itself, or does without."""
+    """Stand in for opening a network or an engine that the test has opened itself or does not need."""
     raise AssertionError(_given)
 
 
@@ -35,7 +35,7 @@ def context(
     config=None,
     **sections,
 ):
-    """Sections are those of the manifest."""
+    """Make a context; sections are those of the manifest."""
     agreed = msgspec.structs.replace(manifest or Manifest(seed=0), **sections)
     machine = Machine(nothing_to_open, nothing_to_open, unix_time)
     identity = identity or Identity.from_seed(bytes(32))

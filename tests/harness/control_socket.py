@@ -1,4 +1,4 @@
-"""A node that is nothing but its control socket."""
+"""A node that has only a control socket."""
 
 import socket
 import threading
@@ -9,10 +9,10 @@ from starling.node.status import control
 
 @contextmanager
 def answering(run_dir, reply, *, waits=False):
-    """A control socket that takes one question and gives the same answer to all requests.
+    """Serve a control socket that accepts one connection and gives the same answer to all requests.
 
     Args:
-        run_dir: where it is; made if it is missing.
+        run_dir: its folder; made if missing.
         reply: the answer; b"" is none.
         waits: it stays connected until the client disconnects.
     """

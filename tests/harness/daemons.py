@@ -1,10 +1,10 @@
-"""Parts of a daemon on a network in memory: a reporter that remembers, and conditions to wait for."""
+"""Parts of a daemon on a network in memory: a reporter that records, and conditions to wait for."""
 
 import trio
 
 
 class Reports:
-    """A reporter that remembers events, as (name, text, level, fields), and faults, as (peer, reason)."""
+    """A reporter that records events, as (name, text, level, fields), and faults, as (peer, reason)."""
 
     def __init__(self):
         self.events, self.faults, self.times = [], [], []
@@ -26,7 +26,7 @@ class Reports:
         return [event[1] for event in self.events]
 
     def named(self, name):
-        """Times of an event."""
+        """Return the times of an event."""
         return [at for at, event in zip(self.times, self.names, strict=True) if event == name]
 
 
@@ -35,7 +35,7 @@ def agreed(nodes):
 
 
 async def until(condition, limit_s=200.0):
-    """Wait for a condition -> virtual seconds it took."""
+    """Wait for a condition; return the virtual seconds it took."""
     began = trio.current_time()
     with trio.fail_after(limit_s):
         while not condition():  # noqa: ASYNC110 - asks, from outside, what nothing signals

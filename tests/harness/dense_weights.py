@@ -1,4 +1,4 @@
-"""Mixing matrices of a graph as dense arrays, an implementation of the weight rules beside that of `starling.gossip.overlay.weights`.
+"""Mixing matrices of a graph as dense arrays: a second implementation of the weight rules of `starling.gossip.overlay.weights`.
 
 Shapes: n members; adjacency (n, n) bool, whose diagonal is ignored; W (n, n) float64, rows sum to 1.
 """
@@ -7,25 +7,25 @@ import numpy as np
 
 
 def lazy(W):
-    """(I + W)/2: without negative eigenvalues if W is symmetric."""
+    """Return (I + W)/2, without negative eigenvalues if W is symmetric."""
     return (np.eye(len(W)) + W) / 2.0
 
 
 def metropolis_hastings(adjacency):
-    """W_ij = 1/(1 + max(deg i, deg j)) on edges of a symmetric graph: symmetric and doubly stochastic."""
+    """Return W_ij = 1/(1 + max(deg i, deg j)) on edges of a symmetric graph: symmetric and doubly stochastic."""
     edges = adjacency & ~np.eye(len(adjacency), dtype=bool)
     degrees = edges.sum(axis=1)
     return _with_rest(np.where(edges, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0))
 
 
 def max_degree(adjacency):
-    """W_ij = 1/(1 + largest degree) on edges of a symmetric graph: symmetric and doubly stochastic."""
+    """Return W_ij = 1/(1 + largest degree) on edges of a symmetric graph: symmetric and doubly stochastic."""
     edges = adjacency & ~np.eye(len(adjacency), dtype=bool)
     return _with_rest(edges / (1.0 + edges.sum(axis=1).max()))
 
 
 def uniform(adjacency):
-    """W_ij = 1/(1 + deg i) on the edges of row i: row-stochastic, for models that are pulled."""
+    """Return W_ij = 1/(1 + deg i) on the edges of row i: row-stochastic, for models that are pulled."""
     edges = adjacency & ~np.eye(len(adjacency), dtype=bool)
     return _with_rest(edges / (1.0 + edges.sum(axis=1, keepdims=True)))
 

@@ -43,7 +43,7 @@ def names(n: int) -> list[str]:
 
 
 def sent(outputs: list[Output], kind: type = object) -> list[tuple[str, object]]:
-    """(peer, message) of the messages of this kind."""
+    """Return (peer, message) of the messages of this kind."""
     return [(o.peer, o.message) for o in outputs if isinstance(o, Send) and isinstance(o.message, kind)]
 
 
@@ -52,7 +52,7 @@ def detector(peer: str, now: float = 0.0, *, incarnation: int = 1, seed: int = 0
 
 
 def knowing(*others: str) -> Detector:
-    """A detector that has met these peers long ago, and starts nothing by the clock."""
+    """Return a detector that has met these peers long ago, and starts nothing by the clock."""
     core = detector("me")
     for peer in others:
         core.receive(peer, Hello(record(peer), core.member_list.digest, 0.0), 0.0)
@@ -100,7 +100,7 @@ class OpenGate:
 
 @dataclass(slots=True)
 class DetectorSwarm:
-    """Detectors joined through the first of them, each `delay_s` from every other; one handles a message or a timer in `cost_s`."""
+    """Detectors that joined through the first one, each `delay_s` from every other; handling a message or a timer takes `cost_s`."""
 
     n: int
     seed: int = 0
@@ -117,11 +117,11 @@ class DetectorSwarm:
     events: list[tuple[float, str, Output]] = field(default_factory=list)
     faults: list[tuple[str, str]] = field(default_factory=list)
     frames: int = 0
-    octets: Counter[str] = field(default_factory=Counter)  # sent, by kind of message
+    octets: Counter[str] = field(default_factory=Counter)  # bytes sent, by kind of message
     _queue: list[tuple[float, int, str, tuple[str, bytes] | None]] = field(default_factory=list)
     _order: itertools.count = field(default_factory=itertools.count)
     _due: dict[str, float] = field(default_factory=dict)  # timer of each node in the queue
-    _busy: dict[str, float] = field(default_factory=dict)  # until when a node handles its last message
+    _busy: dict[str, float] = field(default_factory=dict)  # time at which a node finishes its last message
     _inbox: dict[str, deque[tuple[str, bytes]]] = field(default_factory=lambda: defaultdict(deque))
 
     def __post_init__(self) -> None:
@@ -129,7 +129,7 @@ class DetectorSwarm:
             self.add(peer)
 
     def add(self, peer: str, incarnation: int = 1) -> None:
-        """Start a node and let it greet the first living one."""
+        """Start a node and let it greet the first live one."""
         bootstrap = next(iter(self.nodes), None)
         self.nodes[peer] = Detector(
             LocalRecord(self.record_of(peer, incarnation), sign),
@@ -142,14 +142,14 @@ class DetectorSwarm:
         self.do(peer, [] if bootstrap is None else self.nodes[peer].greet(bootstrap, self.now))
 
     def crash(self, peer: str, *, noticed: bool = False) -> None:
-        """Silence a node; `noticed`: the network tells the others that the connection broke."""
+        """Crash a node; `noticed`: the network reports the broken connection to the others."""
         del self.nodes[peer]
         if noticed:
             for other, node in self.nodes.items():
                 self.do(other, node.connection_lost(peer, self.now))
 
     def pause(self, peer: str, until: float) -> None:
-        """Suspend a node, as SIGSTOP does: what arrives waits, timers do not fire."""
+        """Suspend a node, as SIGSTOP does: arriving messages wait, timers do not fire."""
         self._busy[peer] = until
         self.put(until, peer, None)
 
@@ -166,7 +166,7 @@ class DetectorSwarm:
         self._set_timer(source)
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> float:
-        """Let time pass until then, or until `done`; returns when that was."""
+        """Advance time until then, or until `done`; return the time."""
         while not done():
             if not self._queue or self._queue[0][0] > until:
                 self.now = until
@@ -183,7 +183,7 @@ class DetectorSwarm:
         return self.now
 
     def _handle(self, peer: str) -> None:
-        """One message or timer, and the next when that is done."""
+        """Handle one message or timer, and the next when that is done."""
         node, inbox = self.nodes[peer], self._inbox[peer]
         if inbox:
             source, frame = inbox.popleft()
@@ -210,7 +210,7 @@ class DetectorSwarm:
         heapq.heappush(self._queue, (at, next(self._order), peer, frame))
 
     def agreed(self, members: list[str] | None = None) -> bool:
-        """All living nodes list exactly these (the living ones, unless told)."""
+        """Return whether all live nodes list exactly these members, by default the live ones."""
         expected = tuple(sorted(self.nodes if members is None else members))
         return all(node.member_list.alive == expected for node in self.nodes.values())
 

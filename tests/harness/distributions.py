@@ -1,4 +1,4 @@
-"""Wheels and sdists of this tree, or of a changed copy of it, and environments to install them in, without an index."""
+"""Wheels and sdists of this tree or of a changed copy, and environments to install them in, without an index."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; 
 
 
 def run(*command, **options):
-    """A command without the paths of this process -> what it printed."""
+    """Run a command without this process's paths; return its output."""
     environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, env=environment | {"OMP_NUM_THREADS": "1"}, **options
@@ -25,7 +25,7 @@ def run(*command, **options):
 
 
 def source_tree(folder: Path, changes=()):
-    """A copy of what `make dist` builds from, links and all; each change is (file, text that stands there once, text in its place)."""
+    """Copy the files that `make dist` builds from, with links; each change is (file, unique text, replacement)."""
     skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for part in (*PARTS, "src", "benchmarks/kernels"):
         shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=skip)
@@ -39,13 +39,13 @@ def source_tree(folder: Path, changes=()):
 
 
 def distributions(source: Path, out: Path):
-    """-> (wheel, sdist)."""
+    """Build (wheel, sdist)."""
     run(sys.executable, "-c", BUILD, out, cwd=source)
     return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
 
 
 def environment(home: Path, *wheels: Path):
-    """A new environment with the wheels alone, which sees other packages where this one has them -> its site-packages."""
+    """Make an environment with the wheels only, which sees other packages where this one has them; return its site-packages."""
     run(sys.executable, "-m", "venv", "--without-pip", home)
     site = next(home.glob("lib/python*/site-packages"))
     (site / "dependencies.pth").write_text(f"{Path(click.__file__).parents[1]}\n")

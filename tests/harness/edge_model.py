@@ -18,7 +18,7 @@ VIEW = b"view-digest"
 
 
 class Ledger:
-    """What an engine keeps for one edge: a number instead of a vector.
+    """An engine's state of one edge: a number instead of a vector.
 
     Args:
         add: (flow, v) -> new flow; the default is exact.
@@ -29,7 +29,7 @@ class Ledger:
         self.flow: float = 0
         self.settled: float = 0
         self.kept: dict[tuple[int, int], float] = {}
-        self.done: dict[tuple[int, int], float] = {}  # effects that are in flow or settled, by (inc, seq)
+        self.done: dict[tuple[int, int], float] = {}  # effects in flow or settled, by (inc, seq)
 
     def apply(self, key: tuple[int, int], v: float) -> None:
         assert key not in self.done, "no transaction counts twice"
@@ -43,7 +43,7 @@ class Ledger:
 
 
 class End:
-    """One end: machine, engine and what the test can do to it."""
+    """One end: machine, engine and the test's actions on it."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class End:
             self.do(self.edge.accept(self.edge.inc, pending.seq))
 
     def restart(self) -> None:
-        """The process restarts: edge and engine lose their state, frames to it are lost."""
+        """Restart the process: edge and engine lose their state, frames to it are lost."""
         me, peer = self.edge.me, self.edge.peer
         self.net[:] = [(dst, message) for dst, message in self.net if dst != me]
         self.edge = self.make(me, peer, self.rng.randrange(1, 2**48))
         self.engine = deque([Revoke(peer)])
 
     def work(self) -> None:
-        """The engine does one thing."""
+        """Let the engine do one thing."""
         command = self.engine.popleft()
         ledger, edge = self.ledger, self.edge
         refuses = self.unreliable and self.rng.random() < 0.1
@@ -142,7 +142,7 @@ class Pair:
         self.ends = (self.a, self.b)
 
     def deliver(self, *, loss: float, duplication: float) -> None:
-        """A random message arrives, is lost, or arrives and stays in the network."""
+        """Deliver a random message, lose it, or deliver it and keep it in the network."""
         dst, message = self.net.pop(self.rng.randrange(len(self.net)))
         if self.rng.random() < loss:
             return
@@ -152,7 +152,7 @@ class Pair:
         end.do(end.edge.receive(message))
 
     def drain(self, *, rounds: int = 12) -> None:
-        """No faults from now on: both ends retry and exchange. What was sent too often is given up, as at its deadline."""
+        """Run without further faults: both ends retry and exchange. Messages sent too often are abandoned, as at their deadline."""
         for end in self.ends:
             end.unreliable = False
         for _ in range(rounds):
@@ -176,14 +176,14 @@ class Pair:
                 self.deliver(loss=0, duplication=0)
 
     def comparable(self) -> bool:
-        """Both flows are of one incarnation, or one end has settled and the other is about to."""
+        """Return whether both flows are of one incarnation, or one end has settled and the other is about to."""
         if any(isinstance(command, Revoke) for end in self.ends for command in end.engine):
             return False
         one, other = sorted((end.edge for end in self.ends), key=lambda edge: edge.inc)
         return one.inc == other.inc or (one.closing and other.settled is not None and one.inc == other.settled[0])
 
     def check(self) -> None:
-        """flow_ij + flow_ji is what the initiator committed and the responder has not yet."""
+        """Assert that flow_ij + flow_ji is what the initiator committed and the responder has not yet."""
         if not self.comparable():
             return
         i, r = self.a, self.b
@@ -196,7 +196,7 @@ class Pair:
 
 
 def random_event(pair: Pair, *, loss: float, duplication: float, resets: bool, closes: bool, restarts: bool) -> None:
-    """One random event."""
+    """Apply one random event."""
     rng, draw = pair.rng, pair.rng.random()
     end = rng.choice(pair.ends)
     if draw < 0.06:

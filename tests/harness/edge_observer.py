@@ -1,4 +1,4 @@
-"""Watches what an edge does: every event with the states before and after it and the engine calls that come of it."""
+"""Observes an edge: every event with the states before and after it and the resulting engine calls."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ NO_CALLS = (SendMessage, Request, Solicit, Ended)
 
 
 class ObservedEdge(Edge):
-    """An edge that adds to `rows` (role, state, event, next state, engine calls) of all that changes its state or asks for a call."""
+    """An edge that adds to `rows` (role, state, event, next state, engine calls) for every change of state and every call."""
 
     def __init__(self, me: str, peer: str, inc: int, *, rows: set[tuple]) -> None:
         super().__init__(me, peer, inc)

@@ -12,7 +12,7 @@ from starling.node.rpc import calls
 
 
 def manifest(kind="digits", nodes=4, *, mix="pet", pace="steps", seed=5, optimizer=None, compress=None, params=None, **rounds):
-    """A small swarm's agreement; keyword arguments beyond those named go to the pace."""
+    """Return a small swarm's manifest; further keyword arguments are keys of the pace."""
     if kind == "quadratic":
         params = {"nodes": nodes, "dim": 20, "dtype": "float64"} | (params or {})
     mixing = mix if isinstance(mix, MixSection) else MixSection(kind=mix)
@@ -32,7 +32,7 @@ def open_request(agreed, shard=0, node="a", checkpoint=""):
 
 
 def opened(agreed, shard=0, node="a", checkpoint=""):
-    """An engine after Open."""
+    """Return an engine after Open."""
     engine = Worker(clock=lambda: 0.0)
     assert isinstance(engine.handle(open_request(agreed, shard, node, checkpoint)), calls.Opened)
     return engine
@@ -40,7 +40,7 @@ def opened(agreed, shard=0, node="a", checkpoint=""):
 
 @contextmanager
 def island(agreed, ranks=2, node="a", **changes):
-    """An engine whose batches several processes compute; they are gone afterwards."""
+    """Return an engine whose batches several processes compute; they end afterwards."""
     engine = Worker(clock=lambda: 0.0)
     reply = engine.handle(structs.replace(open_request(agreed, node=node), ranks=ranks, **changes))
     assert isinstance(reply, calls.Opened), reply
@@ -51,7 +51,7 @@ def island(agreed, ranks=2, node="a", **changes):
 
 
 def failing_rank(folder, monkeypatch, method, does):
-    """An island of two whose other process does this in a method of its task -> the call that opens it."""
+    """Return the call that opens an island of two whose other process does this in a method of its task."""
     (folder / "failing.py").write_text(
         "import os\nimport torch\nfrom starling.node.tasks.digits import Digits\n"
         "class Failing(Digits):\n"
@@ -67,7 +67,7 @@ def failing_rank(folder, monkeypatch, method, does):
 
 
 def run(engine, call):
-    """A call and all the work it takes -> its reply."""
+    """Make a call and do its work; return its reply."""
     reply = engine.handle(call)
     while reply is None:
         reply = engine.step()
@@ -75,14 +75,14 @@ def run(engine, call):
 
 
 def done(engine, call):
-    """A call that must succeed."""
+    """Make a call that must succeed."""
     reply = run(engine, call)
     assert not isinstance(reply, calls.Refused), reply
     return reply
 
 
 def every(engines, call):
-    """The same call to all."""
+    """Make the same call to all."""
     for engine in engines.values():
         done(engine, call)
 
@@ -97,17 +97,17 @@ def refused_as(kind, reply, words=""):
 
 
 def x_of(engine):
-    """A copy of the engine's parameters."""
+    """Return a copy of the engine's parameters."""
     return engine.vector
 
 
 def state_of(engine):
-    """The flows of its edges."""
+    """Return the flows of its edges."""
     return engine.replica.memory.ledger
 
 
 def exchange(engines, i, j, *, seq, round=0, theta=0.5, inc=0, budget=0):
-    """One transaction between engines named by peer id, all four calls; the lesser id initiates. -> request and response"""
+    """Run one transaction between engines named by peer id, all four calls; the smaller id initiates. Return request and response."""
     i, j = sorted((i, j))
     offered = done(engines[i], calls.Offer(j, inc, seq, round, theta, budget))
     answered = done(engines[j], calls.Answer(i, inc, seq, round, theta, offered.gain, offered.payload, borne=offered.borne))
@@ -117,7 +117,7 @@ def exchange(engines, i, j, *, seq, round=0, theta=0.5, inc=0, budget=0):
 
 
 def play(engines, agreed, schedule):
-    """Rounds in steps pace: `schedule(round)` gives (peer, peer, theta)."""
+    """Run rounds in steps pace: `schedule(round)` gives (peer, peer, theta)."""
     turns = {}
     for turn in range(agreed.pace.rounds):
         for peer in sorted(engines):
@@ -131,7 +131,7 @@ def play(engines, agreed, schedule):
 
 
 class Inside:
-    """An engine of this process, called as `starling.kernels.memory.Worker` is."""
+    """An engine in this process, called as `starling.kernels.memory.Worker` is."""
 
     def __init__(self, call, clock=lambda: 0.0, work=None):
         self.engine = Worker(clock=clock, work=work)

@@ -1,4 +1,4 @@
-"""Nodes for the tests of the exchange service: a real service over a memory network, and an engine that counts in integers."""
+"""Nodes for the tests of the exchange service: a real service over a memory network, and an engine that computes with integers."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -17,11 +17,11 @@ from starling.node.rpc import calls
 from tests.harness.context import context
 from tests.harness.memory_swarm import VIEW, FakeEngine, Member, Swarm
 
-ALL = 64  # edges: as many as there may be peers
+ALL = 64  # maximal degree: as many as there may be peers
 
 
 class CountingEngine(FakeEngine):
-    """An engine whose model is one integer: exchanges average it, flows record what moved over each edge.
+    """An engine whose model is one integer: exchanges average it, flows record the change over each edge.
 
     Args:
         x: the model.
@@ -94,7 +94,7 @@ class PairwiseMember(Member):
 
 
 class PairwiseSwarm(Swarm):
-    """Members a, b, c … Their models begin at 0, 1000, 2000 … `sticky`: edges of those that limit theirs, by name."""
+    """Members a, b, c … whose models begin at 0, 1000, 2000 … `sticky`: degree of members that limit theirs, by name."""
 
     def __init__(self, n: int, *, pace: str = "steps", rules=(), seed: int = 0, sticky: Mapping[str, StickyEdges] | None = None) -> None:
         hub = MemoryHub(rules, seed)
@@ -104,7 +104,7 @@ class PairwiseSwarm(Swarm):
         )
 
     def imbalance(self) -> int:
-        """Sum of |c_ij + c_ji| over all edges, settled flows included."""
+        """Return the sum of |c_ij + c_ji| over all edges, settled flows included."""
         total = 0
         for one in self.members.values():
             for other in self.members.values():

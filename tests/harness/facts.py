@@ -1,4 +1,4 @@
-"""Facts of exchanges, as a service tells them."""
+"""Facts of exchanges, as a service reports them."""
 
 from starling.gossip.wire.schema import Ack, Message, Pull, Pulled, Request, Response
 from starling.node.daemon.exchange.facts import About, Queued, Received, Sent

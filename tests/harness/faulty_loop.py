@@ -1,4 +1,4 @@
-"""A swarm as a loop over nodes in which exchanges are lost, proofs come late and nodes come and go: the ledger's own functions, by hand."""
+"""A swarm as a loop over nodes with lost exchanges, late proofs and churn, calling the ledger's own functions by hand."""
 
 from starling.gossip.api import Effect
 from starling.gossip.compress.select.coordinates import with_wish
@@ -10,8 +10,8 @@ from tests.harness.reference import Reference
 
 
 class FaultyLoop:
-    """`Reference` with faults, for mixing algorithms that average; with `limit` > 0 selectors look at the last exchange, and responders
-    wish for coordinates.
+    """`Reference` with faults, for mixing algorithms that average; with `limit` > 0 selectors use the last exchange, and responders
+    request coordinates.
     """
 
     def __init__(self, peers, x, mixer, codec, selector, seed, alive, most, limit=0):
@@ -111,7 +111,7 @@ class FaultyLoop:
                 gathered[j].append(self.committed(j, i, *both[1]))
 
     def transact(self, i, j, theta, frozen, phase, *, lost, exclusive):
-        """As `Reference._exchange`, with what selectors remember -> (effect, own values) of both ends; None where it is lost."""
+        """Do `Reference._exchange` with the selectors' estimates; return (effect, own values) of both ends; None if it is lost."""
         loop, dim, dtype = self.loop, frozen[i].numel(), frozen[i].dtype
         name, inc, seq = loop.begin(i, j)
         quantize = (loop.seed, "quantize", name, inc, seq)
@@ -136,7 +136,7 @@ class FaultyLoop:
         return (to_i, support.take(frozen[i])), (to_i.opposite(loop.peers[i]), mine)
 
     def committed(self, me, peer, effect, mine):
-        """The effect; selectors compare with what it tells of the peer's values afterwards."""
+        """Return the effect, and update the selectors' estimates with the peer's values."""
         if self.limit:
             after = mine + (1.0 - effect.theta) * effect.value
             self.known[me, peer] = effect.support.put(self.known_of(me, peer), after)

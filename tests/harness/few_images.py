@@ -1,4 +1,4 @@
-"""MNIST of which every node has few images, as in the reference's studies of small nets: pixels have mean 0 and deviation 1."""
+"""MNIST with few images per node, as in the reference's studies of small nets: pixels have mean 0 and deviation 1."""
 
 import torch
 
@@ -11,7 +11,7 @@ MEAN, DEVIATION = 0.1307, 0.3081
 
 
 class FewImages(Images):
-    """Classes among a node's first images, in an order of its own; scored on as many test images as the reference has."""
+    """Labels among a node's first images, in a node-specific order; evaluated on as many test images as the reference has."""
 
     def __init__(self, path: str, each: int = 150, hidden: int = 64, test: int = TEST) -> None:
         super().__init__(path=path, hidden=hidden)

@@ -1,4 +1,4 @@
-"""A byte GPT of which only norms, biases and positions are trained: 3,840 numbers of 118,528, at a width of 64 and a context of 32."""
+"""A byte-level GPT with only norms, biases and positions trained: 3,840 numbers of 118,528, at a width of 64 and a context of 32."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ from starling.node.tasks.text import Text
 
 
 class FewParameters(Text):
-    """Matrices stay as the file of `task.start` has them."""
+    """Matrices stay as in the file of `task.start`."""
 
     def model(self, generator: torch.Generator) -> nn.Module:
         model = super().model(generator)

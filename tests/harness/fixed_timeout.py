@@ -1,10 +1,10 @@
-"""A timeout that does not learn."""
+"""A timeout that does not adapt."""
 
 VIEW, OTHER = b"view-digest", b"other-digest"
 
 
 class Fixed:
-    """A deadline that learns nothing and remembers what it observed."""
+    """A deadline that does not adapt, and records its observations."""
 
     def __init__(self, wait: float = 3.0) -> None:
         self.wait = self.max_wait_s = wait

@@ -1,8 +1,8 @@
-"""A kit of hostile peers: identities that say what a test gives them, and members that lie in one way.
+"""A kit of hostile peers: identities that send what a test gives them, and members that lie in one way.
 
-A `Stranger` is light: it has a place in the network and a key, and no engine. A member that lies is a whole node. Its frames are rewritten
-on their way out (`tests.harness.swarms.lie`), or it answers in place of its services (`answering`), in memory and on real sockets:
-`tests.harness.lying_node` is a process whose node lies thus.
+A `Stranger` is light: it has an address and a key, and no engine. A lying member is a whole node. Its frames are rewritten on their way out
+(`tests.harness.swarms.lie`), or it answers in place of its services (`answering`), in memory and on real sockets:
+`tests.harness.lying_node` is a process whose node lies in this way.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,12 +23,12 @@ from starling.node.net.memory_network import MemoryNetwork, address_of
 
 
 def key(*parts: object) -> Identity:
-    """An identity: the same for the same parts."""
+    """Return an identity, the same for the same parts."""
     return Identity.from_seed(derive(0, "hostile", *map(str, parts)).to_bytes(32, "big"))
 
 
 class Stranger:
-    """Somebody on the network who knows the swarm's id and its members' addresses."""
+    """A peer on the network that knows the swarm's id and its members' addresses."""
 
     def __init__(self, hub: MemoryHub, swarm: str, name: str = "stranger") -> None:
         self.identity, self._name, self._swarm = key(name), name, swarm
@@ -36,7 +36,7 @@ class Stranger:
         self._network = hub.join(self.peer)
 
     async def tell(self, victim: str, *messages: Message | bytes, lane: Lane = "control") -> None:
-        """Send messages, or frames as they were, to a peer; one that refuses is told nothing."""
+        """Send messages or raw frames to a peer; ignore a refusal."""
         try:
             await self._network.dial(address_of(victim))
             for message in messages:
@@ -46,36 +46,36 @@ class Stranger:
             return
 
     def record(self, identity: Identity, incarnation: int = 1, version: int = 0, status: str = "alive") -> Record:
-        """A record as that identity signs it."""
+        """Return a record signed by that identity."""
         named = identity.peer_id
         return identity.sign_record(Record(named, self._swarm, incarnation, version, status, (address_of(named),), b"", b""))
 
     async def keep_saying(self, records: Iterable[Record], victims: Sequence[str], per_s: float) -> None:
-        """Tell one of the victims after the other one record after the other, so many a second, until cancelled or at their end."""
+        """Send records to the victims in rotation, this many per second, until cancelled or at their end."""
         for victim, record in zip(cycle(victims), records, strict=False):
             await self.tell(victim, Spread((record,)))
             await trio.sleep(1.0 / per_s)
 
     def versions(self) -> Iterator[Record]:
-        """It is here, it has left, it is here: newer versions of one life."""
+        """Yield records of an alternately present and absent peer: newer versions of one incarnation."""
         for version in count():
             yield self.record(self.identity, 1, version, ("alive", "left")[version % 2])
 
     def lives(self) -> Iterator[Record]:
-        """It is here, it has left, it is here in a new life."""
+        """Yield records of an alternately present and absent peer, with a new incarnation each time."""
         for life in count(1):
             yield self.record(self.identity, life)
             yield self.record(self.identity, life, 1, "left")
 
     def comings_and_goings(self, identities: int) -> Iterator[Sync]:
-        """Frames that say of ever new identities that they are here, then that they have left."""
+        """Yield frames in which ever new identities join, then leave."""
         for lap in count():
             some = [key(self._name, lap, each) for each in range(identities)]
             yield Sync(tuple(self.record(each) for each in some))
             yield Sync(tuple(self.record(each, version=1, status="left") for each in some))
 
     def fresh_records(self, identities: int = 800) -> Iterator[Spread]:
-        """Frames as full as they may be, each of records that nobody has seen: of peers that do not exist, by turns."""
+        """Yield frames filled to the limit with fresh records of non-existent peers, in rotation."""
         keys = [key(self._name, each) for each in range(identities)]
         by_turns = ((each, version) for version in count() for each in keys)
         while True:
@@ -87,7 +87,7 @@ Answer = Callable[[Message], list[Message] | None]
 
 
 def answering(network: MemoryNetwork | Libp2pNetwork, lane: Lane, answer: Answer) -> None:
-    """From now on a member answers so what arrives on one lane, and begins nothing of its own there."""
+    """Let a member answer everything on one lane in this way, and start nothing of its own there."""
     inbox, send = network.inbound(lane), network.send
     put = inbox.put
 
@@ -109,7 +109,7 @@ def answering(network: MemoryNetwork | Libp2pNetwork, lane: Lane, answer: Answer
 
 
 def saying(reason: str, by: int) -> Answer:
-    """Whoever asks for an exchange gets this refusal, of a round so many after its own; a negative `by`: before it."""
+    """Answer every request for an exchange with this refusal, for a round this much later than its own (negative: earlier)."""
 
     def answer(message: Message) -> list[Message] | None:
         match message:
@@ -123,7 +123,7 @@ def saying(reason: str, by: int) -> Answer:
 
 
 def late(by: int) -> Answer:
-    """Whoever asks for an exchange is late, by so many rounds."""
+    """Answer every request for an exchange as late, by this many rounds."""
     return saying("late", by)
 
 
@@ -132,5 +132,5 @@ useless = saying("busy", 0)
 
 
 def silent(message: Message) -> list[Message] | None:
-    """Whoever asks for an exchange gets no answer."""
+    """Answer no request for an exchange."""
     return [] if isinstance(message, Request | Solicit) else None

@@ -1,4 +1,4 @@
-"""Hostile peers on real sockets: identities with a libp2p host each and no engine, which tell real nodes what a test gives them."""
+"""Hostile peers on real sockets: identities with a libp2p host each and no engine, which send real nodes what a test gives them."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -16,44 +16,44 @@ from starling.node.net.libp2p import Libp2pNetwork, open_network
 from tests.harness.hostile import key
 from tests.harness.libp2p_nodes import LOOPBACK, Remembered
 
-DIGEST = b"another-digest.."  # of a member list that nobody has
+DIGEST = b"another-digest.."  # digest of a member list that nobody has
 
 
 class RealStranger:
-    """Somebody who knows the swarm's id and its members' addresses.
+    """A peer that knows the swarm's id and its members' addresses.
 
     Args:
         network: its own host, listening.
         identity: its key.
         swarm: id of the swarm.
-        credential: what admits it; b"" for none.
+        credential: its admission; b"" for none.
     """
 
     def __init__(self, network: Libp2pNetwork, identity: Identity, swarm: str, credential: bytes = b"") -> None:
         self.network, self.identity, self.peer = network, identity, identity.peer_id
         self._swarm, self._credential = swarm, credential
-        self.asked: dict[str, int] = {}  # exchanges that others asked of it, by peer
+        self.asked: dict[str, int] = {}  # exchanges requested of it, by peer
         self._nonces = count()
-        self._acknowledged: dict[int, float] = {}  # when each of its probes was
+        self._acknowledged: dict[int, float] = {}  # time of each of its probes
 
     def record(self, identity: Identity | None = None, incarnation: int = 1, version: int = 0, status: str = "alive") -> Record:
-        """A record as an identity signs it, its own where none is named; only its own has a credential."""
+        """Return a record signed by an identity, by default its own; only its own has a credential."""
         signer = identity or self.identity
         credential = b"" if identity else self._credential
         plain = Record(signer.peer_id, self._swarm, incarnation, version, status, tuple(self.network.addresses), b"", credential)
         return signer.sign_record(plain)
 
     async def dial(self, address: str) -> str:
-        """-> the peer there"""
+        """Dial an address; return the peer there."""
         return await self.network.dial(address)
 
     async def tell(self, peer: str, message: Message | bytes, lane: Lane = "control") -> None:
-        """Say something; nothing happens where the peer refuses."""
+        """Send something; ignore a refusal."""
         with suppress(PeerUnreachable):
             await self.network.send(peer, lane, message if isinstance(message, bytes) else encode(message))
 
     async def keep_saying(self, frames: Iterator[bytes], peers: Sequence[str], per_s: float) -> None:
-        """Frames to one peer after the other, so many a second however long each takes, until cancelled."""
+        """Send frames to peers in rotation, this many per second however long each takes, until cancelled."""
         at = trio.current_time()
         for number, frame in enumerate(frames):
             await self.tell(peers[number % len(peers)], frame)
@@ -61,7 +61,7 @@ class RealStranger:
             await trio.sleep_until(at)
 
     async def hear_nothing(self) -> None:
-        """Take what others say, and do nothing with it."""
+        """Receive what others send, and ignore it."""
         async for _ in self.network.inbound("control"):
             pass
 
@@ -86,7 +86,7 @@ class RealStranger:
                 await self.tell(inbound.peer, Spread((self.record(),)))
 
     async def probe(self, peer: str, seconds: float, per_s: float = 10.0) -> list[float]:
-        """Ask a peer again and again whether it is there. -> seconds until each answer; infinite where none came within two more"""
+        """Probe a peer repeatedly; return the seconds until each answer, infinite if none came within two further seconds."""
         asked = {}
         for nonce in islice(self._nonces, int(seconds * per_s)):
             asked[nonce] = trio.current_time()
@@ -106,7 +106,7 @@ class RealStranger:
 
 @asynccontextmanager
 async def stranger(swarm: str, *name: object, credential: bytes = b"", identity: Identity | None = None) -> AsyncIterator[RealStranger]:
-    """One hostile peer, listening on loopback while the block runs."""
+    """Run one hostile peer, listening on loopback, during the block."""
     mine = identity or key(*name)
     async with open_network(mine.seed, [LOOPBACK], [], LimitsSection(), Remembered()) as network:
         yield RealStranger(network, mine, swarm, credential)

@@ -1,6 +1,6 @@
-"""Any message of the wire, within its bounds: each field is drawn from values that are true, nearly true, old, extreme or another's.
+"""Any message of the wire within its bounds: each field is drawn from values that are true, nearly true, old, extreme or another's.
 
-The first candidate of a field is the honest one, so that hypothesis shrinks towards what an honest member would say.
+The first candidate of a field is the honest one, so that hypothesis shrinks towards honest messages.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ STRANGERS = tuple(key("named", number) for number in range(20))
 
 @dataclass(slots=True)
 class Known:
-    """What a member knows that lies: its key, the members' ids, and the last frames it sent and received."""
+    """What a lying member knows: its key, the members' ids, and the last frames it sent and received."""
 
     identity: Identity
     swarm: str
@@ -48,12 +48,12 @@ class Known:
     seen: deque[tuple[str, Message]] = field(default_factory=lambda: deque(maxlen=300))  # (the other end, message)
 
     def of(self, peer: str, *kinds: type[Message]) -> list[Any]:
-        """Messages of some kinds to or from a peer, the newest first."""
+        """Return messages of some kinds to or from a peer, the newest first."""
         return [message for other, message in reversed(self.seen) if other == peer and isinstance(message, kinds)]
 
 
 def message(draw: Draw, kind: type[Message], known: Known, victim: VirtualNode) -> Message:
-    """A message of that kind for one victim."""
+    """Draw a message of that kind for one victim."""
     hints = get_type_hints(kind)
     some = Values(known, victim)
     values = {name: draw(st.sampled_from(some.of(kind, name, hints[name]))) for name in kind.__struct_fields__}
@@ -66,7 +66,7 @@ def message(draw: Draw, kind: type[Message], known: Known, victim: VirtualNode) 
 
 
 def altered_by(field: int, value: int, honest: Message, known: Known, victim: VirtualNode) -> Message:
-    """An honest message with one field of another value; both are numbers drawn before, of any size."""
+    """Return an honest message with one changed field; both numbers were drawn before, of any size."""
     names = honest.__struct_fields__
     if not names:
         return honest
@@ -77,7 +77,7 @@ def altered_by(field: int, value: int, honest: Message, known: Known, victim: Vi
 
 @dataclass(slots=True)
 class Values:
-    """Values of a field, by its name."""
+    """Candidate values of a field, by its name."""
 
     known: Known
     victim: VirtualNode
@@ -96,7 +96,7 @@ class Values:
         return edges.get(self.known.identity.peer_id) if isinstance(edges, dict) else None
 
     def _near(self, *honest: int, far: Sequence[int] = (0, 2**40, END)) -> list[int]:
-        """Without repetition: the numbers themselves, those beside them, and some far away."""
+        """Return without repetition the numbers themselves, adjacent ones, and some far away."""
         beside = [at + by for by in (1, 2, -1) for at in honest]
         return list(dict.fromkeys(it for it in (*honest, *beside, *far) if 0 <= it <= END))
 
@@ -238,7 +238,7 @@ class Values:
 
     @property
     def _tables(self) -> tuple[Table, Table]:
-        """The members' records, and these with those of peers that do not exist."""
+        """Return the table of members' records, and one with additional non-existent peers."""
         heard = [entry_and_peer(it) for it in self._heard()]
         more = [entry_and_peer(_record(it, self.known.swarm, 1, 0, "alive")) for it in STRANGERS]
         return Table(heard), Table(heard + more)
@@ -337,11 +337,11 @@ class Values:
         return equivocation(*(self.attested(incarnation, at, bytes([each]) * 32) for each in (1, 2)))
 
     def _last(self, name: str, count: int) -> list[Any]:
-        """The last values of a field in anything sent or received."""
+        """Return the last values of a field in anything sent or received."""
         return [getattr(it, name) for _, it in reversed(self.known.seen) if hasattr(it, name)][:count]
 
     def _version(self, peer: str = "") -> tuple[int, int]:
-        """(incarnation, version) under which the victim knows a peer, the liar if none is given."""
+        """Return (incarnation, version) under which the victim knows a peer, by default the liar."""
         member = self.running.membership.table.get(peer or self.known.identity.peer_id)
         return (member.record.incarnation, member.record.version) if member is not None else (1, 0)
 

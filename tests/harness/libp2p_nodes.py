@@ -1,4 +1,4 @@
-"""What the tests of the real network share: peers on loopback, a report that remembers, and attackers."""
+"""Shared by tests of the real network: peers on loopback, a recording reporter, and attackers."""
 
 import hashlib
 import struct
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 
 class Remembered:
-    """A reporter that keeps events and faults."""
+    """A reporter that records events and faults."""
 
     def __init__(self):
         self.faults: list[tuple[str, str]] = []
@@ -35,7 +35,7 @@ class Remembered:
 
 
 def on_sockets(test):
-    """Run an async test on real sockets; one that hangs fails."""
+    """Run an async test on real sockets, with a timeout."""
 
     @wraps(test)
     def run(*args, **kwargs):
@@ -57,7 +57,7 @@ def peer_of(name: str) -> str:
 
 
 def node(name: str, *, listen=LOOPBACK, report=None, up=0, down=0, relay="off", **limits):
-    """One peer, listening; its id is decided by its name."""
+    """Make one listening peer, whose id follows from its name."""
     return open_network(
         seed_of(name),
         [listen] if listen else [],
@@ -72,7 +72,7 @@ def node(name: str, *, listen=LOOPBACK, report=None, up=0, down=0, relay="off", 
 
 @asynccontextmanager
 async def nodes(*names: str, **settings) -> AsyncIterator[list[Libp2pNetwork]]:
-    """Several peers that do not know each other yet."""
+    """Make several peers that do not know each other yet."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(node(name, **settings)) for name in names]
 
@@ -97,7 +97,7 @@ async def hang_up(network: Libp2pNetwork, peer: str) -> None:
 
 
 async def until(condition) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     with trio.fail_after(10):
         while not condition():  # noqa: ASYNC110  what is waited for has no event
             await trio.sleep(0.01)
@@ -110,7 +110,7 @@ async def raw_connection(network: Libp2pNetwork) -> trio.SocketStream:
 
 @asynccontextmanager
 async def attacker(network: Libp2pNetwork, name: str = "mallory") -> AsyncIterator[Channel]:
-    """An authenticated peer that writes arbitrary muxer bytes."""
+    """Connect an authenticated peer that writes arbitrary muxer bytes."""
     stream = await raw_connection(network)
     async with stream:
         _, channel, _ = await secure(stream, Identity.from_seed(seed_of(name)), network.peer_id)
@@ -118,7 +118,7 @@ async def attacker(network: Libp2pNetwork, name: str = "mallory") -> AsyncIterat
 
 
 async def ended(channel: Channel) -> bool:
-    """Whether the victim closes the connection soon; answers are read and thrown away."""
+    """Return whether the victim closes the connection soon; its answers are discarded."""
     with trio.move_on_after(10):
         with suppress(ChannelBroken):
             while await channel.read():
@@ -128,7 +128,7 @@ async def ended(channel: Channel) -> bool:
 
 
 async def lane_opened(channel, lane: str) -> None:
-    """Open stream 1 for a lane by hand, answers included."""
+    """Open stream 1 for a lane by hand, including answers."""
     await channel.write(struct.pack("!BBHII", 0, 1, 1, 1, 0))
     inbox = bytearray()
 
@@ -152,5 +152,5 @@ async def lane_opened(channel, lane: str) -> None:
 
 
 def data(body: bytes, length: int | None = None) -> bytes:
-    """A data frame on stream 1, which may lie about its length."""
+    """Return a data frame on stream 1, possibly with a false length."""
     return struct.pack("!BBHII", 0, 0, 0, 1, len(body) if length is None else length) + body

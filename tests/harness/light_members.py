@@ -1,8 +1,7 @@
 """Members without engines, a process each, on real sockets: `python -m tests.harness.light_members COUNT JOINING_S LASTING_S`.
 
-The first is there when the others begin to join through it, one after another within JOINING_S; LASTING_S after the last, each prints a
-line of JSON, a `Seen`. What is left of a node is the production network and membership service; processes are forks of one that has
-imported both.
+The others join through the first, one after another within JOINING_S; LASTING_S after the last, each prints a line of JSON, a `Seen`. A
+member is the production network and membership service without the rest of a node; processes are forks of one that has imported both.
 """
 
 import os
@@ -23,21 +22,21 @@ from starling.node.identity import Identity
 from tests.harness.context import context
 from tests.harness.libp2p_nodes import Remembered, node, seed_of
 
-AGREED = Manifest(seed=0)  # made before there are many processes: it looks for installed parts of nine kinds
+AGREED = Manifest(seed=0)  # made before the processes are forked: it looks for installed parts of nine kinds
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What one member saw; times are seconds of the machine's monotonic clock."""
+    """One member's observations; times are seconds of the machine's monotonic clock."""
 
     began: float  # to join
-    known: tuple[tuple[float, int], ...]  # when it knew another number of members, and how many
+    known: tuple[tuple[float, int], ...]  # times at which its number of members changed, and the numbers
     died: int  # members that it declared dead
     bytes_sent: int
     seconds: float  # of the processor
 
 
 async def live(name: str, bootstrap: list[str], until: float, told: int | None = None) -> Seen:
-    """Be a member until a time of the monotonic clock; its address goes to the file descriptor `told`."""
+    """Be a member until a time of the monotonic clock; write its address to the file descriptor `told`."""
     began, known, died = time.monotonic(), list[tuple[float, int]](), 0
     async with node(name) as network, trio.open_nursery() as nursery:
         if told is not None:
@@ -60,7 +59,7 @@ async def live(name: str, bootstrap: list[str], until: float, told: int | None =
 
 
 def forked(number: int, bootstrap: list[str], at: float, until: float, told: int | None = None) -> int:
-    """Another process, which waits until `at` -> its id"""
+    """Fork a process that waits until `at`; return its id."""
     if child := os.fork():
         return child
     time.sleep(max(0.0, at - time.monotonic()))

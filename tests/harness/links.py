@@ -1,4 +1,4 @@
-"""Rules of networks in memory for what goes wrong with links: groups that are cut off, peers that are slow."""
+"""Rules for networks in memory: partitions and slow peers."""
 
 from math import inf
 

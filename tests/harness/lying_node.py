@@ -1,4 +1,4 @@
-"""A real node that lies: `python -m tests.harness.lying_node LIE ARGUMENTS …` is `starling ARGUMENTS …`, but for what its network says."""
+"""A real node that lies: `python -m tests.harness.lying_node LIE ARGUMENTS …` is `starling ARGUMENTS …` with altered messages."""
 
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +19,7 @@ LIES: dict[str, Callable[[Network], None]] = {
 
 
 def main(name: str, *arguments: str) -> int:
-    """Run that command; from the moment on when the node's network is open it lies."""
+    """Run that command; it lies from the moment its network is open."""
     honest = daemon.node_network
 
     @asynccontextmanager

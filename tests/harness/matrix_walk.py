@@ -1,7 +1,7 @@
-"""A swarm as one matrix product a round: the table values of mixing algorithms, with their production functions on all rows at once.
+"""A swarm as one matrix product per round: the table values of mixing algorithms, with production functions on all rows at once.
 
-Exchanges are exact and of whole vectors, and W is applied as it is given, directed or not: what swarms on real edges do is the
-business of the reference trajectory and the simulator.
+Exchanges are exact and of whole vectors, and W is applied as given, directed or not; the reference trajectory and the simulator cover
+real edges.
 
 Shapes: n nodes, d parameters, D numbers of the shared vector.
 """
@@ -24,14 +24,14 @@ LOST = 1e8
 
 
 def matrices(overlay: Overlay, n: int) -> list[Tensor]:
-    """W (n, n) of each round of a period."""
+    """Return W (n, n) of each round of a period."""
     period = overlay.period(n)
     assert period is not None
     return [torch.from_numpy(matrix(overlay, n, turn)) for turn in range(period)]
 
 
 def cycle(Ws: list[Tensor]) -> Callable[[int], Tensor]:
-    """Round -> W, over and over."""
+    """Return round -> W, periodically."""
     return lambda turn: Ws[turn % len(Ws)]
 
 
@@ -46,17 +46,17 @@ def walk(
     momentum: float = 0.0,
     phase: Callable[[int], Phase] | None = None,
 ) -> Iterator[Tensor]:
-    """The models (n, d) after each round, without end.
+    """Yield the models (n, d) after each round, without end.
 
     Args:
-        mixer: any whose exchanges are about a difference.
+        mixer: any with exchanges of differences.
         W: round -> (n, n).
-        gradient: models (n, d) -> the gradients that the nodes see; called once a local step.
-        x: (n, d) the models to start from.
+        gradient: models (n, d) -> the nodes' gradients; called once per local step.
+        x: (n, d) the initial models.
         lr: of a local step, x <- x − lr·m with m <- momentum·m + direction.
         steps: local steps of a round.
         momentum: of the local optimiser, in [0, 1).
-        phase: round -> its phase, whose local_steps are done; by default each round is like the other.
+        phase: round -> its phase, whose local_steps are done; by default all rounds are equal.
     """
     assert kind_of(mixer.edge) not in SWAPPED
     state: Any = mixer.start(x)
@@ -72,7 +72,7 @@ def walk(
         x, state = mixer.publish(state, x, now)
         shared = mixer.shared(state, x)
         mixed = W(turn) @ shared
-        if now.local_steps and (half := mixer.edge.gain(0.5, 1.0, now)):  # the gain of a link of 1/2
+        if now.local_steps and (half := mixer.edge.gain(0.5, 1.0, now)):  # the gain of a link with weight 1/2
             flows = mixer.edge.flow(flows, 2.0 * half * (mixed - shared))
             state = mixer.corrected(state, flows)
         x, state = mixer.absorb(state, x, mixed, now)
@@ -83,7 +83,7 @@ def walk(
 def iterate(
     mixer: Mixer, W: Callable[[int], Tensor], gradient: Callable[[Tensor], Tensor], x: Tensor, rounds: int, **options: Any
 ) -> Tensor | None:
-    """The models (n, d) after `rounds`, or None if they diverged on the way. `options` as of `walk`."""
+    """Return the models (n, d) after `rounds`, or None if they diverged. `options` as of `walk`."""
     for turn, after in enumerate(walk(mixer, W, gradient, x, **options), 1):
         x = after
         if (turn % 50 == 0 or turn == rounds) and not bool((x.abs() < LOST).all()):
@@ -94,5 +94,5 @@ def iterate(
 
 
 def error(x: Tensor | None, x_star: Tensor) -> float:
-    """The relative squared error, infinite for models that diverged."""
+    """Return the relative squared error, infinite for diverged models."""
     return np.inf if x is None else relative_error(x, x_star)

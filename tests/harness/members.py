@@ -1,4 +1,4 @@
-"""Members on a network in memory: membership alone, without training."""
+"""Members on a network in memory: membership only, without training."""
 
 import trio
 
@@ -16,7 +16,7 @@ SWARM = "s" + "a" * 32
 
 
 class Node:
-    """One member with all it needs."""
+    """One member with all its parts."""
 
     def __init__(self, hub, index, incarnation=1, swarm=SWARM, manifest=None):
         self.identity = Identity.from_seed(index.to_bytes(32, "big"))

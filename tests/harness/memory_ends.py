@@ -1,4 +1,4 @@
-"""A memory that is kept as two vectors, and both ends of exchanges of memories."""
+"""An optimiser memory stored as two vectors, and both ends of exchanges of memories."""
 
 import torch
 
@@ -25,7 +25,7 @@ class VectorMemory:
         self.mean, self.square, self.age = mean, square, age
 
     def step(self, gradient):
-        """Remember a gradient, as Adam does."""
+        """Update the memory with a gradient, as Adam does."""
         for each in self.decays:
             part = gradient[each.where]
             self.mean[each.where] = each.mean * self.mean[each.where] + (1 - each.mean) * part
@@ -34,13 +34,13 @@ class VectorMemory:
         self.age, self.clock = self.age + 1, self.clock + 1
 
     def forget(self):
-        """Begin anew."""
+        """Reset the memory."""
         self.mean, self.square, self.age = torch.zeros_like(self.mean), torch.zeros_like(self.square), 0
         self.met, self.clock, self.life = 0, 0, object()
 
 
 def drawn(count, age, chance, decays=None, dtype=torch.float32):
-    """A memory of `age` gradients."""
+    """Return a memory of `age` gradients."""
     made = VectorMemory(torch.zeros(count, dtype=dtype), torch.zeros(count, dtype=dtype), 0, decays)
     for _ in range(age):
         made.step(torch.randn(count, generator=chance, dtype=dtype))
@@ -48,7 +48,7 @@ def drawn(count, age, chance, decays=None, dtype=torch.float32):
 
 
 def meet(one, other, *, theta=0.5, support=None, codec=CODEC, seed=0, **options):
-    """An exchange that `one` begins -> what it does at both ends, and what was said."""
+    """Run an exchange initiated by `one`; return its effects at both ends, and its messages."""
     support = support or Full()
     dim = len(one.mean)
     ends = [MemoryExchange(each, codec, **options) for each in (one, other)]
@@ -61,7 +61,7 @@ def meet(one, other, *, theta=0.5, support=None, codec=CODEC, seed=0, **options)
 
 
 def learned(one, other, **options):
-    """An exchange that both ends commit at once."""
+    """Run an exchange that both ends commit at once."""
     ends, effects, said = meet(one, other, **options)
     for end, effect in zip(ends, effects, strict=True):
         end.learn(effect)

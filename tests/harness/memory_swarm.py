@@ -1,4 +1,4 @@
-"""The fake engine, the members and the swarm that tests of services build on: real services over a network in memory."""
+"""The fake engine, members and swarm for tests of services: real services over a network in memory."""
 
 from collections.abc import Callable
 from contextlib import asynccontextmanager
@@ -48,7 +48,7 @@ class FakeEngine:
 
 
 class _AllBut:
-    """Every peer but some."""
+    """The set of all peers except some."""
 
     def __init__(self, strangers: set[str]) -> None:
         self._strangers = strangers
@@ -58,10 +58,10 @@ class _AllBut:
 
 
 class Member:
-    """What every member of a `Swarm` has; subclasses add `exchange`, the service under test.
+    """Common parts of every member of a `Swarm`; subclasses add `exchange`, the service under test.
 
     Attributes:
-        strangers: peers that are no members for this one.
+        strangers: peers that are not members in this one's view.
     """
 
     def __init__(self, name: str, network: MemoryNetwork, engine: FakeEngine) -> None:
@@ -89,7 +89,7 @@ class Member:
         return False
 
     def probe_now(self, peers, *, late: bool = False) -> None:
-        """Nobody is ever silent."""
+        """Do nothing: no peer is ever silent."""
 
 
 class Swarm:
@@ -104,7 +104,7 @@ class Swarm:
 
     @asynccontextmanager
     async def serving(self):
-        """All services run, and every member knows the addresses of the others."""
+        """Run all services; every member knows the addresses of the others."""
         async with trio.open_nursery() as nursery:
             for one in self.members.values():
                 for other in self.members.values():
@@ -115,7 +115,7 @@ class Swarm:
             nursery.cancel_scope.cancel()
 
     async def all(self, function: Callable[[Member], object]) -> None:
-        """Call an async function for every member at once and wait."""
+        """Call an async function for all members at once and wait."""
         async with trio.open_nursery() as nursery:
             for member in self.members.values():
                 nursery.start_soon(function, member)

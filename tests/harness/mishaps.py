@@ -1,7 +1,7 @@
-"""Mishaps of real networks and machines, one a file (`benchmarks/mishaps`): what happens when, and what must hold after it.
+"""Mishaps of real networks and machines, one per file (`benchmarks/mishaps`): events by time, and requirements afterwards.
 
-A file is played by whole nodes in virtual time (`play`). There a node that sleeps computes nothing, and what it is sent or sends arrives
-when it wakes; a node that moves loses its connections.
+Whole nodes play a file in virtual time (`play`). There a sleeping node computes nothing, and frames to and from it arrive when it wakes; a
+node that moves loses its connections.
 """
 
 from collections.abc import Iterator
@@ -19,36 +19,36 @@ from tests.harness.swarms import agree, faults, rounds_done, until
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "mishaps"
 STEP_S, LOCAL_STEPS = 0.25, 2  # a round takes half a second
-BEFORE_S = 5.0  # before the first mishap, in which the usual speed is measured
-AFTER_S, MEASURED_S = 20.0, 10.0  # after the last one, until the speed is to be back, and for how long it is measured
+BEFORE_S = 5.0  # time before the first mishap, in which the usual speed is measured
+AFTER_S, MEASURED_S = 20.0, 10.0  # time after the last one until the speed must be back, and duration of the measurement
 
 
 class Mishap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something that happens to some nodes."""
+    """An event that affects some nodes."""
 
     at_s: Annotated[float, msgspec.Meta(ge=BEFORE_S)]
     kind: Literal["cut", "mute", "sleep", "move", "clock"]
     nodes: tuple[int, ...]
     for_s: float = 0.0
-    every_s: float = 0.0  # so often it begins anew, and lasts half of that; 0: it lasts `for_s`
+    every_s: float = 0.0  # interval of repetitions, each lasting half of it; 0: it lasts `for_s`
     by_s: float = 0.0  # of a clock
 
     def lasts(self, now: float) -> bool:
-        """Whether it is on, `now` seconds after the beginning."""
+        """Return whether it is active, `now` seconds after the beginning."""
         into = now - self.at_s
         return 0.0 <= into < self.for_s and (not self.every_s or into % self.every_s < self.every_s / 2)
 
 
 class Bars(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What must hold; shares are of what was before the first mishap."""
+    """The requirements; shares are relative to the time before the first mishap."""
 
     whole_s: float
-    others: float = 0.0  # exchanges of nodes that nothing happens to, with each other, while it lasts
-    rounds: float = 0.0  # of the slowest node, after the last mishap
+    others: float = 0.0  # exchanges among unaffected nodes while it lasts
+    rounds: float = 0.0  # speed of the slowest node after the last mishap
 
 
 class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file."""
+    """The content of a file."""
 
     name: str
     nodes: int
@@ -65,12 +65,12 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def spared(self) -> tuple[int, ...]:
-        """Nodes that nothing happens to."""
+        """Return the unaffected nodes."""
         return tuple(sorted(set(range(self.nodes)) - {node for it in self.mishaps for node in it.nodes}))
 
 
 def read(name: str) -> Story:
-    """A file by its name."""
+    """Read a file by its name."""
     return msgspec.toml.decode((FOLDER / f"{name}.toml").read_bytes(), type=Story)
 
 
@@ -80,15 +80,15 @@ def names() -> list[str]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was measured."""
+    """The measurements."""
 
-    whole_s: float  # until every node lists all others, after the last mishap
+    whole_s: float  # time until every node lists all others, after the last mishap
     others: float
     rounds: float
     faults: set[tuple[str, str]] = field(default_factory=set)
 
     def misses(self, bars: Bars) -> list[str]:
-        """The bars that it does not reach."""
+        """Return the requirements that are not met."""
         return [
             f"{name}: {got:.2f}, must be {'at most' if name == 'whole_s' else 'at least'} {bar}"
             for name, got, bar in (
@@ -101,7 +101,7 @@ class Outcome:
 
 
 class _Virtual:
-    """Mishaps of a virtual swarm whose beginning was at `began`."""
+    """Mishaps of a virtual swarm that began at `began`."""
 
     def __init__(self, story: Story, seed: int, manifest: Manifest | None = None) -> None:
         self._story, self._began = story, 0.0
@@ -131,7 +131,7 @@ class _Virtual:
         for it in on:
             sent, received = (end in it.nodes for end in ends)
             if it.kind == "sleep" and (sent or received):
-                return Deliver(it.at_s + it.for_s - self.now)  # it waits unsent, or unread
+                return Deliver(it.at_s + it.for_s - self.now)  # it waits before being sent or read
             if (it.kind == "cut" and sent != received) or (it.kind == "mute" and sent):
                 return Drop()
         return None
@@ -148,7 +148,7 @@ class _Virtual:
         engine.call = slept
 
     async def happen(self) -> None:
-        """What happens once, at its time."""
+        """Apply one-time events at their times."""
         for it in sorted(self._story.mishaps, key=lambda it: it.at_s):
             await trio.sleep(max(0.0, it.at_s - self.now))
             for node in it.nodes:
@@ -167,7 +167,7 @@ def _endless(story: Story) -> Manifest:
 
 
 async def accuracy(story: Story, seed: int, rounds: int) -> list[float]:
-    """Digits, split by chance: the accuracy of every node after so many rounds, in which the story happens."""
+    """Return every node's accuracy after this many rounds with the story, on randomly split digits."""
     pace = PaceSection(kind="steps", local_steps=LOCAL_STEPS, rounds=rounds, quorum=story.nodes, max_wait_s=2.0, evaluate_every=rounds)
     play = _Virtual(story, seed, Manifest(partition=PartitionSection(shards=story.nodes), pace=pace))
     async with play.swarm.running(story.nodes), trio.open_nursery() as nursery:
@@ -180,7 +180,7 @@ async def accuracy(story: Story, seed: int, rounds: int) -> list[float]:
 
 
 async def play(story: Story, seed: int) -> Outcome:
-    """Let it happen to whole nodes in virtual time."""
+    """Run the story on whole nodes in virtual time."""
     play = _Virtual(story, seed)
     swarm = play.swarm
     async with swarm.running(story.nodes), trio.open_nursery() as nursery:
@@ -192,12 +192,12 @@ async def play(story: Story, seed: int) -> Outcome:
             return {index: it.node.progress.round for index, it in swarm.nodes.items()}
 
         def met() -> int:
-            """Exchanges that nodes committed with each other to which nothing happens."""
+            """Return the number of exchanges among unaffected nodes."""
             spared = [swarm.nodes[index] for index in story.spared]
             return sum(one.node.running.exchange.committed(two.peer_id) for one in spared for two in spared)
 
         async def speeds(until_s: float) -> tuple[float, float]:
-            """A second until then: exchanges of the spared, rounds of the slowest."""
+            """Measure until then, per second: exchanges of the unaffected, and rounds of the slowest."""
             began, met_before, before = play.now, met(), rounds()
             await trio.sleep(until_s - began)
             slowest = min(done - before[index] for index, done in rounds().items())

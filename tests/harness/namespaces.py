@@ -1,4 +1,4 @@
-"""Hosts on one machine: Linux network namespaces behind routers, on one local network or on shaped lines. For root, where it may."""
+"""Hosts on one machine: Linux network namespaces behind routers, on one local network or on shaped lines. For root, where permitted."""
 
 import os
 import shutil
@@ -11,11 +11,11 @@ import pytest
 
 from tests.harness.cables import Cable, End, Line, cabled
 
-CONGESTION = ("congctl", "cubic")  # over lines all control it as home computers do, whatever this machine's setting
+CONGESTION = ("congctl", "cubic")  # congestion control of home computers, whatever this machine's setting
 
 
 def ran(*words: str, stdin: str | None = None) -> str:
-    """What a command says, of those that change a network or tell of it."""
+    """Run a command that changes or shows a network; return its output."""
     return subprocess.run(words, input=stdin, text=True, check=True, capture_output=True, timeout=20).stdout
 
 
@@ -34,7 +34,7 @@ def _add(name: str, made: list[str]) -> None:
 
 
 def _joined(pairs: Sequence[tuple[End, End]], line: Line | None, until: ExitStack) -> None:
-    """Join each two ends, of which the first is a host's: by a line, or by as much as the machine can move."""
+    """Connect each two ends, of which the first is a host's: by a line, or without a limit."""
     if line is not None:
         until.enter_context(cabled([Cable(ends, line) for ends in pairs]))
         return
@@ -60,12 +60,12 @@ def _bridged(wire: str, hosts: Sequence[str], network: str) -> None:
 
 
 def unplug(host: str) -> None:
-    """What is sent to or from a host of `lan` is lost from now on."""
+    """Lose all frames to or from a host of `lan` from now on."""
     ran("ip", "-n", host, "link", "set", "eth0", "down")
 
 
 def carried(pid: int) -> tuple[int, int]:
-    """Bytes that the line of this process's host has carried so far, sent and received."""
+    """Return the bytes that the line of this process's host has carried so far, sent and received."""
     (line,) = [it for it in Path(f"/proc/{pid}/net/dev").read_text().splitlines() if "eth0:" in it]
     fields = line.partition(":")[2].split()
     return int(fields[8]), int(fields[0])
@@ -73,9 +73,9 @@ def carried(pid: int) -> tuple[int, int]:
 
 @contextmanager
 def lan(count: int, line: Line | None = None, buffer_bytes: int = 0) -> Iterator[list[str]]:
-    """`count` namespaces on one local network, at 10.96.0.1 and on, each at the end of a `line` of its own; a packet crosses two.
+    """Make `count` namespaces on one local network, at 10.96.0.1 and on, each with its own `line`; a packet crosses two.
 
-    With `buffer_bytes` sockets of TCP may have as much under way.
+    With `buffer_bytes` TCP sockets may have this much in flight.
     """
     _needs("ip")
     stem = f"sn{os.getpid() % 100_000}"
@@ -98,7 +98,7 @@ def lan(count: int, line: Line | None = None, buffer_bytes: int = 0) -> Iterator
 
 
 def _behind(router: str, host: str, number: int, *, symmetric: bool) -> None:
-    """The router translates what its host, at 10.97.`number`.2, sends, and lets in what answers."""
+    """Let the router translate what its host, at 10.97.`number`.2, sends, and admit only replies."""
     ran("ip", "-n", router, "addr", "add", f"10.97.{number}.1/24", "dev", "lan")
     ran("ip", "-n", host, "addr", "add", f"10.97.{number}.2/24", "dev", "eth0")
     ran("ip", "-n", host, "route", "add", "default", "via", f"10.97.{number}.1", *CONGESTION)
@@ -109,7 +109,7 @@ def _behind(router: str, host: str, number: int, *, symmetric: bool) -> None:
 
 
 def _with_ipv6(wan: list[str], routers: list[str], behind: list[str]) -> None:
-    """Public addresses for all; a router lets in what answers."""
+    """Give all public addresses; a router admits only replies."""
     firewall = "*filter\n-A FORWARD -i eth0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT\n-A FORWARD -i eth0 -j DROP\nCOMMIT\n"
     for number, name in enumerate(wan):
         ran("ip", "-n", name, "addr", "add", f"2a00:98::{number + 1}/64", "dev", "eth0", "nodad")
@@ -129,9 +129,9 @@ def _with_ipv6(wan: list[str], routers: list[str], behind: list[str]) -> None:
 def homes(
     count: int, *, opens: int = 1, symmetric: Collection[int] = (), ipv6: bool = False, line: Line | None = None
 ) -> Iterator[list[str]]:
-    """Namespaces: `opens` in the open at 10.98.0.1 and on, then `count` behind a home router each, that lets in only what answers.
+    """Make namespaces: `opens` public ones at 10.98.0.1 and on, then `count` behind a home router each, which admits only replies.
 
-    `symmetric`: the numbers of routers that show every destination another port. `ipv6`: all have public addresses of it, and routers a
+    `symmetric`: the numbers of routers that use another port for every destination. `ipv6`: all have public IPv6 addresses, and routers a
     firewall. `line`: of every host; what one sends to another crosses two.
     """
     _needs("ip", "iptables-restore")

@@ -1,4 +1,4 @@
-"""Networks as torchvision builds them, small: batch normalisation, residuals, depthwise convolutions, dropout, tied and frozen weights."""
+"""Small networks like torchvision's: batch normalisation, residuals, depthwise convolutions, dropout, tied and frozen weights."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from starling.node.tasks.digits import Digits
 
 
 class BasicBlock(nn.Module):
-    """As in ResNet."""
+    """The basic block of ResNet."""
 
     def __init__(self, inside, out, stride):
         super().__init__()
@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """As in MobileNetV2."""
+    """The inverted residual of MobileNetV2."""
 
     def __init__(self, width):
         super().__init__()
@@ -48,7 +48,7 @@ class InvertedResidual(nn.Module):
 
 
 class Tied(nn.Module):
-    """Two layers with one weight, as the embedding and the head of a language model; a frozen layer; buffers of each kind."""
+    """Two layers with one weight, like embedding and head of a language model; a frozen layer; buffers of each kind."""
 
     def __init__(self):
         super().__init__()
@@ -147,4 +147,4 @@ class Pictures:
 
 
 class Mlp(Digits):
-    """The built-in digits as somebody's own task."""
+    """The built-in digits as a user's own task."""

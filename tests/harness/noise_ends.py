@@ -1,10 +1,10 @@
-"""Both ends of a Noise session, by another implementation than ours."""
+"""Both ends of a Noise session, from another implementation."""
 
 from noise.connection import Keypair, NoiseConnection
 
 
 def noise_ends() -> tuple[NoiseConnection, NoiseConnection]:
-    """Initiator and responder after a handshake, with the same static keys each time."""
+    """Return initiator and responder after a handshake, with the same static keys each time."""
     one, other = (NoiseConnection.from_name(b"Noise_XX_25519_ChaChaPoly_SHA256") for _ in range(2))
     one.set_as_initiator()
     other.set_as_responder()

@@ -1,4 +1,4 @@
-"""Tasks as their owners write them, each with one thing that a node must bear."""
+"""Tasks as users write them, each with one difficulty for a node."""
 
 import threading
 
@@ -15,7 +15,7 @@ RARE = (torch.arange(400) % 50 == 0).long()
 
 
 class Kept(nn.Module):
-    """Keeps an activation with its graph, a lock and a generator: it cannot be copied."""
+    """Stores an activation with its graph, a lock and a generator, so it cannot be copied."""
 
     def __init__(self):
         super().__init__()
@@ -32,7 +32,7 @@ def kept() -> starling.Task:
 
 
 class Hooked(nn.Module):
-    """A hook that is a closure over the module adds what a layer gave: in a copy it would add the original's."""
+    """Has a hook with a closure over the module, which adds a layer's output: a copy would add the original's."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ def hooked() -> starling.Task:
 
 
 class Initialised(nn.Module):
-    """Scales by its first batch, and notes in a plain attribute that it did; a trial must not count as the first."""
+    """Scales by its first batch, and notes that in a plain attribute; a smoke test must not count as the first batch."""
 
     def __init__(self):
         super().__init__()
@@ -87,7 +87,7 @@ def followed() -> starling.Task:
 
 
 def skipping() -> starling.Task:
-    """Half of the batches have no loss."""
+    """Return a task in which half of the batches have no loss."""
     calls = []
 
     def loss(output, target):
@@ -105,7 +105,7 @@ MARGIN = nn.Linear(6, 2)
 
 
 def margin(output, target):
-    """A loss with a module of the file's, which no argument shows."""
+    """Compute a loss with a module of the file, which no argument shows."""
     return nn.functional.cross_entropy(MARGIN(output), target)
 
 
@@ -114,7 +114,7 @@ def hidden_weights() -> starling.Task:
 
 
 def both_classes(output, target):
-    """Undefined without both, as the area under a curve."""
+    """Compute a metric that is undefined without both classes, like the area under a curve."""
     if int(target.sum()) in {0, len(target)}:
         raise ValueError("only one class is present")
     return (output[target == 1, 1].mean() > output[target == 0, 1].mean()).float()
@@ -132,7 +132,7 @@ def share(output, target):
 
 
 def wide_later() -> starling.Task:
-    """A metric that gives no number at its second evaluation."""
+    """Return a task whose metric gives no number at its second evaluation."""
     calls = []
 
     def metric(output, target):
@@ -149,7 +149,7 @@ def one_class() -> starling.Task:
 
 
 def weighted() -> starling.Task:
-    """Weights of classes: the loss of a batch is no mean of its parts by any number in it."""
+    """Return a task with class weights: the loss of a batch is no mean of its parts over any number in it."""
     of_class = torch.tensor([1.0, 30.0])
     return starling.task(
         model=lambda: nn.Linear(6, 2), train=(X, CLASS), loss=lambda o, t: nn.functional.cross_entropy(o, t, weight=of_class)
@@ -157,7 +157,7 @@ def weighted() -> starling.Task:
 
 
 def failing() -> Made:
-    """Raises at its fifth step."""
+    """Return a task that raises at its fifth step."""
 
     class Net(nn.Linear):
         calls = 0

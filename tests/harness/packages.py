@@ -36,7 +36,7 @@ class Shelf:
 
 @contextmanager
 def shelf(folder, monkeypatch):
-    """A folder whose packages are installed, until the context ends."""
+    """Make a folder whose packages are installed until the context ends."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(folder)
     catalogue.offered.cache_clear()

@@ -1,4 +1,4 @@
-"""Pages as a reader has them: blocks of code, what each says of itself, and the commands to type."""
+"""Documentation pages as a reader sees them: code blocks, their info strings, and the commands to type."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _FENCE = re.compile(r"^```(?P<language>\w*)(?: (?P<info>[^\n]+))?\n(?P<text>.*?)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block. The first word of `info`, which stands behind the language, says who reads it."""
+    """A fenced block. The first word of `info`, after the language, names its reader."""
 
     language: str
     info: str
@@ -33,29 +33,29 @@ class Block:
 
     @property
     def lines(self) -> list[str]:
-        """Commands, without comments and prompts, one a line."""
+        """Return the commands, without comments and prompts, one per line."""
         joined = self.text.replace("\\\n", " ").splitlines()
         typed = (" ".join(re.sub(r"(^|\s)#.*$", "", line).split()) for line in joined)
         return [line.removeprefix("$ ") for line in typed if line]
 
 
 def name(page: Path) -> str:
-    """As a test is called."""
+    """Return the page's name in test ids."""
     return str(page.relative_to(ROOT))
 
 
 def blocks(page: Path, reader: str | None = None) -> list[Block]:
-    """All of a page, or those that one reader reads."""
+    """Return all blocks of a page, or those of one reader."""
     found = [Block(fence["language"], fence["info"] or "", fence["text"]) for fence in _FENCE.finditer(page.read_text())]
     return [block for block in found if reader in {None, block.reader}]
 
 
 def block(page: Path, reader: str) -> Block:
-    """The only one of that name."""
+    """Return the only block of that name."""
     (found,) = blocks(page, reader)
     return found
 
 
 def prose(page: Path) -> str:
-    """What is left of a page without its blocks."""
+    """Return a page without its blocks."""
     return _FENCE.sub("", page.read_text())

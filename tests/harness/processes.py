@@ -1,4 +1,4 @@
-"""`starling` as a person runs it: processes in a session of their own, watched from outside, gone without a trace."""
+"""`starling` as a user runs it: processes in sessions of their own, observed from outside, all ended afterwards."""
 
 import os
 import signal
@@ -21,12 +21,12 @@ ENVIRONMENT = {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     "OMP_NUM_THREADS": "1",  # several nodes share this machine
 }
-PATIENCE_S = 90.0  # for the slowest machine to start several nodes at once
+PATIENCE_S = 90.0  # time for the slowest machine to start several nodes at once
 PROMISE_S = 3.0  # Ctrl-C ends a node, or a demo, within this time
 
 
 def until(complaint, true: Callable[[], object], patience_s=PATIENCE_S):
-    """The first truthy answer; processes have no event to wait for."""
+    """Return the first truthy answer; processes have no event to wait for."""
     deadline = time.monotonic() + patience_s
     while not (answer := true()):
         assert time.monotonic() < deadline, complaint
@@ -35,7 +35,7 @@ def until(complaint, true: Callable[[], object], patience_s=PATIENCE_S):
 
 
 def starling(*arguments, cwd):
-    """One command that ends by itself -> what it printed on standard output."""
+    """Run one command that ends by itself; return its standard output."""
     command = ["starling", *map(str, arguments)]
     done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -43,14 +43,14 @@ def starling(*arguments, cwd):
 
 
 def bash(line, cwd, timeout_s=120):
-    """One line as it is typed, which ends by itself -> what it printed on standard output."""
+    """Run one line as typed, which ends by itself; return its standard output."""
     done = subprocess.run(["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=timeout_s)
     assert done.returncode == 0, f"{line}: {done.stderr}"
     return done.stdout
 
 
 def lives(process):
-    """Running, and not merely waiting for a parent that does not reap."""
+    """Return whether a process runs, and is not a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -58,11 +58,11 @@ def lives(process):
 
 
 class Shell:
-    """One command in a terminal of its own, its output in files.
+    """One command in its own terminal, with its output in files.
 
     Args:
         line: as typed.
-        cwd: where.
+        cwd: its folder.
         name: of the two files.
     """
 
@@ -89,7 +89,7 @@ class Shell:
         return self._err.read_text()
 
     def until(self, true: Callable[[], object]):
-        """The first truthy answer, while the command runs."""
+        """Return the first truthy answer, while the command runs."""
         deadline = time.monotonic() + PATIENCE_S
         while not (answer := true()):
             assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.err}"
@@ -98,17 +98,17 @@ class Shell:
         return answer
 
     def first_line(self):
-        """What it printed first, once that is whole; "" before."""
+        """Return its first line of output once complete; "" before."""
         line, end, _ = self.out.partition("\n")
         return line if end else ""
 
     def family(self):
-        """It and all that came of it."""
+        """Return its process and all descendants."""
         me = psutil.Process(self.process.pid)
         return [me, *me.children(recursive=True)]
 
     def ctrl_c(self):
-        """What the terminal does: SIGINT to the process group. -> exit code; nothing of it lives on after three seconds"""
+        """Send SIGINT to the process group, as a terminal does; return the exit code. Nothing of it may live after three seconds."""
         family, began = self.family(), time.monotonic()
         os.killpg(self.process.pid, signal.SIGINT)
         code = self.process.wait(PATIENCE_S)
@@ -118,7 +118,7 @@ class Shell:
         return code
 
     def kill(self):
-        """SIGKILL to it alone, as an out-of-memory killer would. -> what came of it"""
+        """SIGKILL it alone, as an out-of-memory killer would; return its descendants."""
         _, *others = self.family()
         self.process.kill()
         self.process.wait()
@@ -127,7 +127,7 @@ class Shell:
 
 @contextmanager
 def terminals():
-    """Open terminals with the function given; nothing that was started in them outlives the block."""
+    """Yield a function that opens terminals; everything started in them ends with the block."""
     opened = []
 
     def open_terminal(line, cwd, name):
@@ -145,7 +145,7 @@ def terminals():
 
 
 def status_of(run_dir):
-    """Status of the node in a directory; None while it does not answer."""
+    """Return the status of the node in a directory; None while it does not answer."""
     try:
         return control.status(run_dir)
     except control.ControlError:
@@ -172,7 +172,7 @@ ROW = {*words("peer state rounds local_steps value bytes_sent bytes_received exc
 
 
 def demo(cwd, *arguments):
-    """The one JSON object that a demo prints."""
+    """Return the JSON object that a demo prints."""
     command = ["starling", "demo", "--json", "--no-tui", *map(str, arguments)]
     done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Nodes that pull models, over a network in memory, with an engine whose vectors are words."""
+"""Nodes that pull models over a network in memory, with an engine whose vectors are words."""
 
 from types import SimpleNamespace
 
@@ -15,11 +15,11 @@ from tests.harness.context import context
 from tests.harness.memory_swarm import INCARNATION, VIEW, FakeEngine, Member, Swarm
 from tests.harness.signatures import sign, verify
 
-FIRST_NUMBER = 1000  # the last before those of questions
+FIRST_NUMBER = 1000  # the last field before those of requests
 
 
 class WordEngine(FakeEngine):
-    """Publishes "NAME ROUND", takes whatever is not "bad", and remembers the rounds it mixed."""
+    """Publishes "NAME ROUND", accepts everything but "bad", and records the rounds it mixed."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class PullMember(Member):
         )
 
     async def round(self, number: int, peers: str, compute_s: float = 0.01):
-        """Local steps, then questions to peers that are named by one letter each."""
+        """Do local steps, then request from peers that are named by one letter each."""
         self.exchange.computing(number, {}, VIEW)
         await trio.sleep(compute_s)
         return await self.exchange.round(number, dict.fromkeys(peers, 0.5), VIEW)

@@ -14,7 +14,7 @@ def gathering(rule="mean", **changes):
 
 
 def trained(names="abcd", rule="mean", round=0):
-    """Engines after the local steps of a round, and what they publish."""
+    """Return engines after the local steps of a round, and what they publish."""
     agreed = gathering(rule)
     engines = {name: opened(agreed, shard, name) for shard, name in enumerate(names)}
     for engine in engines.values():

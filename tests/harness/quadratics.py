@@ -1,9 +1,9 @@
-"""The problem on which optimisers, mixing and compression are compared: quadratic bowls whose minima lie apart.
+"""The problem on which optimisers, mixing and compression are compared: quadratic bowls with different minima.
 
     f_i(x) = ½ (x − b_i)ᵀ A_i (x − b_i),   A_i = Q_i diag(logspace(−log10 kappa, 0, d)) Q_iᵀ,   b_i = het · N(0, I) + one common N(0, I)
 
-so L = 1 and mu = 1/kappa for each node, and no node's own minimum is the common one. All float64; numpy's chance, because
-its streams are promised to stay the same.
+so L = 1 and mu = 1/kappa for each node, and no node's own minimum is the common one. All float64, with numpy's generators, whose streams
+are guaranteed to stay the same.
 
 Shapes: n nodes, d parameters.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def quadratics(n: int, d: int, seed: int = 0, kappa: float = 10.0, het: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """A (n, d, d), b (n, d), and the minimiser of the mean x* (d,)."""
+    """Return A (n, d, d), b (n, d), and the minimiser of the mean x* (d,)."""
     chance = np.random.default_rng(seed)
     b = het * chance.normal(size=(n, d)) + chance.normal(size=d)
     scales = np.logspace(-math.log10(kappa), 0, d)
@@ -27,10 +27,10 @@ def quadratics(n: int, d: int, seed: int = 0, kappa: float = 10.0, het: float = 
 
 
 def gradients(A: Tensor, b: Tensor, x: Tensor) -> Tensor:
-    """Of each node's own bowl (…, n, d), at x: (…, n, d), or (d,) for the same point at all nodes."""
+    """Return the gradients of each node's own quadratic at x (…, n, d): (…, n, d), or at one point (d,) for all nodes."""
     return torch.einsum("nij,...nj->...ni", A, x - b)
 
 
 def relative_error(x: Tensor, x_star: Tensor) -> float:
-    """mean_i ‖x_i − x*‖² / ‖x*‖² for x: (n, d) or (d,)."""
+    """Return mean_i ‖x_i − x*‖² / ‖x*‖² for x: (n, d) or (d,)."""
     return float((x - x_star).square().sum(-1).mean() / x_star.square().sum())

@@ -1,4 +1,4 @@
-"""PET on random pairs by the simulator's exchanges, with local steps of a test's own: the values of tables for small exact problems."""
+"""PET on random pairs by the simulator's exchanges, with a test's own local steps: table values of small exact problems."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from tests.harness.two_engines import exchange_codec
 
 
 def errors_on_pairs(step, x, star, rounds, seed, *, lr, steps, kappa, selector, response="identity", compares=False, until=0.0):
-    """Relative errors after each round of models that begin as x (n, d); the last is the first below `until`.
+    """Return the relative errors after each round of models that begin as x (n, d), up to the first below `until`.
 
     `step` as `LocalSteps`: (rows, round, step, models (r, d) of rows, correction of gradients) -> models after a local step.
     """

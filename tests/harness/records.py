@@ -1,4 +1,4 @@
-"""Recorded runs: as snapshots, and as files."""
+"""Recorded runs, as snapshots and as files."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ START = 1_000_000.0
 
 
 def at_second(second, **changes):
-    """A node that did a round a second, as it is after so many of them."""
+    """Return the status of a node that did one round per second, after this many seconds."""
     fields = {
         "version": VERSION,
         "peer": "12D3a",
@@ -36,7 +36,7 @@ def write(path, snapshots):
 
 
 def recorded(path, *, number=0, first_s=0, seconds=100):
-    """A node's run, a line a second."""
+    """Write a node's recorded run, one line per second."""
     path.parent.mkdir(exist_ok=True, parents=True)
     before = None
     with path.open("wb") as file:

@@ -1,7 +1,7 @@
 """The trajectory that whole nodes must reproduce: a swarm in steps pace without faults, as one loop over its nodes.
 
-It calls the same mixing, selecting and coding functions on the same seeds in the same order as engines do, so with the same local
-steps it gives the same bits as any shell around them: engines called by hand, nodes in virtual time, real processes.
+It calls the same mixing, selecting and coding functions with the same seeds in the same order as engines do, so with the same local steps
+it gives the same bits as any shell around them: engines called by hand, nodes in virtual time, real processes.
 
 Shapes: n nodes, d parameters, D = width·d coordinates of the shared vector.
 """
@@ -40,15 +40,15 @@ class Reference:
     """A swarm without faults.
 
     Args:
-        peers: peer id of each node; of two, the lesser initiates.
-        x: (n, d) the models to start from, all alike where ends swap messages; moved.
+        peers: peer id of each node; the smaller of two initiates.
+        x: (n, d) the initial models, all equal for swaps; modified.
         mixer: mixing algorithm.
         codec: codecs and clip.
-        selector: coordinates of an exchange; wishes are not reproduced.
+        selector: coordinates of an exchange; responders' requests are not reproduced.
         seed: the swarm's.
         incarnation: of each edge.
-        losses: what models are worth to a node, for rules that look at it; None: they cannot.
-        compares: the selector looks at what was last known of the peer's vector.
+        losses: losses of models on a node, for rules that use them; None: there are none.
+        compares: the selector uses the last known peer vector.
     """
 
     peers: Sequence[str]
@@ -76,7 +76,7 @@ class Reference:
         self.taken = [{} for _ in self.peers]
 
     def round(self, phase: Phase, local: Local | None, meetings: Iterable[Meeting]) -> None:
-        """Local steps of every node, then all exchanges on the vectors frozen after them.
+        """Do the local steps of every node, then all exchanges on the vectors frozen after them.
 
         Args:
             phase: of this round.
@@ -106,7 +106,7 @@ class Reference:
         return correct
 
     def _averaged(self, averaging: Averaging, frozen: Sequence[Tensor], meetings: Iterable[Meeting], phase: Phase) -> list[Tensor]:
-        """Exchanges of differences -> the shared vectors after them."""
+        """Exchange differences; return the shared vectors after them."""
         gathered: list[list[Effect]] = [[] for _ in self.peers]
         for one, other, forth, back in meetings:
             i, j = sorted((one, other), key=lambda node: self.peers[node])
@@ -122,7 +122,7 @@ class Reference:
         return mixed
 
     def _exchange(self, i: int, j: int, theta: float, frozen: Sequence[Tensor], phase: Phase) -> tuple[Effect, Effect]:
-        """One transaction with initiator i -> what it does to i, and to j."""
+        """Run one transaction with initiator i; return its effects on i and j."""
         dim, dtype = frozen[i].numel(), frozen[i].dtype
         name, inc, seq = self.begin(i, j)
         known = self.known.get((i, j), self.origin) if self.compares else None
@@ -141,13 +141,13 @@ class Reference:
         return effect, effect.opposite(self.peers[i])
 
     def borne_out(self, i: int, j: int) -> float:
-        """What both ends bear out of their corrections."""
+        """Return the share of their corrections that both ends confirm."""
         averaging = cast("Averaging", self.mixer.edge)
         sent = [averaging.borne(self.states[node]) for node in (i, j)]
         return min(1.0 if each is None else float(each) for each in sent)
 
     def _swapped(self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting], round: int) -> list[Tensor]:
-        """Swaps of messages -> the shared vectors after them."""
+        """Swap messages; return the shared vectors after them."""
         gathered: list[list[Swapped]] = [[] for _ in self.peers]
         for one, other, w_one, w_other in meetings:
             i, j, w_i, w_j = (one, other, w_one, w_other)
@@ -170,7 +170,7 @@ class Reference:
         return mixed
 
     def _message(self, swapping: Swapping, me: int, peer: int, give: float, mine: Tensor, turn: tuple[str, int, int, int]) -> Tensor | None:
-        """The message of `me` to `peer`, as decoded."""
+        """Return the message of `me` to `peer`, as decoded."""
         name, inc, seq, number = turn
         if give == 0.0:
             return None
@@ -184,7 +184,7 @@ class Reference:
         return self.codec.decode_message(self.codec.encode_message(message, support, chance), mine.numel(), mine.dtype)
 
     def _gathered(self, frozen: Sequence[Tensor], meetings: Iterable[Meeting], phase: Phase) -> list[Tensor]:
-        """Vectors asked for and combined -> the shared vectors after that."""
+        """Pull and combine vectors; return the shared vectors after that."""
         assert isinstance(self.mixer, Gather)
         asked: list[list[int]] = [[] for _ in self.peers]
         for one, other, forth, back in meetings:
@@ -207,7 +207,7 @@ class Reference:
         return mixed
 
     def _vector(self, frozen: Sequence[Tensor], peer: int, round: int) -> Tensor:
-        """The vector of `peer` as decoded by every node that asks for it."""
+        """Return the vector of `peer` as decoded by every node that pulls it."""
         mine = frozen[peer]
         chance = torch.Generator().manual_seed(message_seed(self.seed, self.peers[peer], round))
         vector = self.codec.decode_message(self.codec.encode_message(mine, Full(), chance), mine.numel(), mine.dtype)
@@ -215,13 +215,13 @@ class Reference:
         return vector
 
     def begin(self, i: int, j: int) -> tuple[str, int, int]:
-        """Name, incarnation and sequence number of the next transaction on an edge."""
+        """Return name, incarnation and sequence number of the next transaction on an edge."""
         seq = self.turns[i, j] = self.turns.get((i, j), 0) + 1
         return edge(self.peers[i], self.peers[j]), self.incarnation(self.peers[i], self.peers[j]), seq
 
 
 def descent(gradient: Callable[[int, Tensor, int, int], Tensor], *, steps: int, lr: float) -> Local:
-    """Plain local steps x <- x − lr · correct(g).
+    """Return plain local steps x <- x − lr · correct(g).
 
     Args:
         gradient: (node, x (d,), round, step) -> (d,).

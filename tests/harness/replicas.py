@@ -1,4 +1,4 @@
-"""Replicas that exchange with each other, without a task: each goes down a slope of its own."""
+"""Replicas that exchange with each other without a task: each descends its own linear function."""
 
 import torch
 from msgspec import structs
@@ -25,7 +25,7 @@ class Node:
     """A replica, its vectors, and its exchanges.
 
     Attributes:
-        rate: of its local steps, where each node has its own; None: all have that of the manifest.
+        rate: of its local steps, if each node has its own; None: the manifest's.
     """
 
     rate = None
@@ -50,27 +50,27 @@ class Node:
 
     @property
     def shares(self):
-        """Of gains, as the site asks for them."""
+        """Return the shares of gains, as the site requests them."""
         return Agreed if self.rate is None else Lesser
 
     def shared_phase(self, round, local_steps):
-        """The same: nobody joins late."""
+        """Return the same phase: nobody joins late."""
         return self.phase(round, local_steps)
 
     def work(self):
-        """A clock on which everything takes a second."""
+        """Advance a clock on which everything takes a second."""
         self.seconds += 1.0
         return self.seconds
 
     def phase(self, round, local_steps):
-        """Of a round."""
+        """Return the phase of a round."""
         section = OptimizerSection()
         if self.rate is not None:
             section = structs.replace(section, lr=self.rate, schedule="constant")
         return schedules.phase(section, schedules.schedule(section, 50), round, local_steps)
 
     def train(self, round=0, steps=3):
-        """Do local steps and freeze, where there are rounds."""
+        """Do local steps, and freeze in steps pace."""
         slope = torch.randn(len(self.replica.x), generator=generator(7, self.name))
         chance = generator(7, self.name, round)
         for _ in range(steps):
@@ -85,7 +85,7 @@ class Node:
             self.vectors.freeze(phase)
 
     def call(self, call):
-        """What the exchange answers."""
+        """Return the exchange's answer."""
         return self._handlers[type(call)](call)
 
     def mix(self, asked=(), *, own=True):
@@ -95,7 +95,7 @@ class Node:
 
 
 def trained(agreed, names="ab", **given):
-    """Nodes after the local steps of round 0, by name."""
+    """Return nodes after the local steps of round 0, by name."""
     nodes = {name: Node(agreed, name, shard, **given) for shard, name in enumerate(names)}
     for node in nodes.values():
         node.train()
@@ -103,14 +103,14 @@ def trained(agreed, names="ab", **given):
 
 
 def requested(nodes, one="a", other="b", seq=0, round=0):
-    """The offer of a transaction, and its answer."""
+    """Return the offer of a transaction, and its answer."""
     offered = nodes[one].call(calls.Offer(other, 0, seq, round, 0.5))
     answer = calls.Answer(one, 0, seq, round, 0.5, offered.gain, offered.payload, borne=offered.borne, reference=offered.reference)
     return answer, nodes[other].call(answer)
 
 
 def transact(nodes, one="a", other="b", seq=0, round=0):
-    """All four calls."""
+    """Make all four calls of a transaction."""
     _, answered = requested(nodes, one, other, seq, round)
     clip = 1.0 if answered.clip is None else answered.clip
     return (
@@ -126,7 +126,7 @@ def send(nodes, one, other):
 
 
 def talk(nodes, pulled):
-    """Whatever a and b do in a round, up to Mix."""
+    """Do everything that a and b do in a round up to Mix."""
     if pulled:
         send(nodes, "a", "b")
         send(nodes, "b", "a")

@@ -1,4 +1,4 @@
-"""What tests of combining rules share: every rule once, and how to call one."""
+"""Shared by tests of combining rules: every rule once, and how to call one."""
 
 import torch
 
@@ -32,7 +32,7 @@ EVERY = {**RULES, **MIXED}
 
 
 def tolerated(name: str, k: int = K) -> int:
-    """The most Byzantine vectors among k that a rule is set for and that its facts allow; of buckets and mixtures the fewer."""
+    """Return the largest number of Byzantine vectors among k that a rule is set for and its facts allow; for wrapped rules the smaller."""
     first, _, last = name.rpartition("+")
     most = {"bulyan": 1, "nnm+meamed": 1}.get(name, B if first == "nnm" or "f" in PARAMS.get(last, {}) else k - 1)
     peers = -(-k // 2) if first == "bucketing" else k
@@ -40,12 +40,12 @@ def tolerated(name: str, k: int = K) -> int:
 
 
 def losses(models: torch.Tensor) -> torch.Tensor:
-    """Better the nearer to 0."""
+    """Return losses that are smaller the nearer models are to 0."""
     return models.abs().amax(dim=-1)
 
 
 def example(seed: int, rows: tuple[int, ...] = (), dim: int = 40, k: int = K, dtype=torch.float64):
-    """own, received, present, before: gaussian, with steps a third as long as differences."""
+    """Return own, received, present, before: gaussian, with steps a third as long as differences."""
     chance = generator(seed)
     before = torch.randn(*rows, dim, generator=chance, dtype=dtype)
     own = before + torch.randn(*rows, dim, generator=chance, dtype=dtype) / 3
@@ -54,5 +54,5 @@ def example(seed: int, rows: tuple[int, ...] = (), dim: int = 40, k: int = K, dt
 
 
 def combine(of, own, received, present, before, kept=None):
-    """The combined vector."""
+    """Return the combined vector."""
     return of.combine(of.start(own) if kept is None else kept, own, received, present, before, losses)[0]

@@ -1,7 +1,7 @@
-"""Rules against attacks: test accuracy in percent of the honest, as another implementation of generator, rules and attacks measured it.
+"""Rules against attacks: test accuracy of honest nodes in percent, measured by another implementation of generator, rules and attacks.
 
-16 nodes, 3 of them bad, softmax regression on the synthetic task split by Dirichlet(0.5), batches of 32, momentum .9 as a running mean,
-rate .1 (cosine + 2 %), weight decay 1e-3; mean over 13 honest nodes and seeds 0 and 1. In the column `none` the bad behave.
+16 nodes, 3 of them Byzantine, softmax regression on the synthetic task split by Dirichlet(0.5), batches of 32, momentum .9 as a running
+mean, rate .1 (cosine + 2 %), weight decay 1e-3; mean over 13 honest nodes and seeds 0 and 1. In the column `none` all are honest.
 """
 
 from dataclasses import dataclass
@@ -54,11 +54,11 @@ class Design:
 
     Args:
         name: of the rule.
-        settings: what is set beside COMMON.
+        settings: settings in addition to COMMON.
         accuracy: percent, by COLUMNS.
-        chance: columns that chance decides. At any time some nodes have just asked more bad ones than the rule stands, and who asked
-            last counts: other seeds give figures tens of points away. Or other batches alone, or the noise that was sent last, move
-            the figure by more than two points.
+        chance: columns with random results. Some nodes have just pulled more Byzantine vectors than the rule tolerates, and the last pulls
+            decide: other seeds give figures tens of points away. Or other batches alone, or the last noise sent, change the figure by more
+            than two points.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Machines of sampled rounds among each other: messages arrive after a while, turns take time, members fall silent at once."""
+"""Machines of sampled rounds together: messages have delays, turns take time, members crash together."""
 
 import heapq
 import random
@@ -29,7 +29,7 @@ def machine(me: str, sampling: Sampling, order: Callable[[int], tuple[str, ...]]
 
 
 class SampledSwarm:
-    """`n` machines; `done` has who published which turn when, `finished` who has the last model.
+    """`n` machines; `done`: which members published which turn when, `finished`: which have the last model.
 
     Every one misses a random share `blind` of the others.
     """
@@ -59,7 +59,7 @@ class SampledSwarm:
         heapq.heappush(self._queue, (when, self._count, what))
 
     def silence(self, when: float, names: Iterable[str], detect_s: float) -> None:
-        """These fall silent; each is known to be gone about so much later."""
+        """Crash these members; each is detected about this much later."""
 
         def gone(name: str) -> None:
             self.view.discard(name)

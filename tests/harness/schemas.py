@@ -1,4 +1,4 @@
-"""What `--json` prints, held against the schema that is published for it."""
+"""`--json` output compared with its published schema."""
 
 import json
 from functools import cache
@@ -15,7 +15,7 @@ def validator(name):
 
 
 def valid(name, printed):
-    """The document in what a command printed, which fits the schema of that command."""
+    """Return the document printed by a command, after checking it against the command's schema."""
     document = json.loads(printed)
     validator(name).validate(document)
     return document

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a node, with its own parsers."""
+"""A node's metrics as read by Prometheus' own parsers."""
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
@@ -11,7 +11,7 @@ PARSERS = {"": (PLAIN, parse_plain), "application/openmetrics-text; version=1.0.
 
 
 def full():
-    """A snapshot in which every figure is known."""
+    """Return a snapshot in which every figure is known."""
     return snapshot(
         epsilon=1.5,
         delta=1e-5,
@@ -26,7 +26,7 @@ def full():
 
 
 def exported():
-    """{name: labels} of every sample that a node can have."""
+    """Return {name: labels} of every sample that a node can export."""
     found = {}
     for family in PARSERS[""][1](exposition(full())[0].decode()):
         for sample in family.samples:

@@ -1,4 +1,4 @@
-"""Scripts beside engines that are called by hand: each in a thread of its own, over the socket in its folder."""
+"""Scripts beside engines that are called by hand: each in its own thread, over the socket in its folder."""
 
 import select
 import threading
@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 
 class Up:
-    """A node that runs for as long as its test does."""
+    """A node that runs as long as its test."""
 
     def check(self):
         pass
@@ -37,7 +37,7 @@ class Up:
 
 
 class Scripted:
-    """An engine whose local steps a script does; `done` of `tests.harness.engines` may be given it."""
+    """An engine whose local steps a script does; usable with `done` of `tests.harness.engines`."""
 
     def __init__(self, agreed, folder, shard=0, node="a", **changes):
         self.engine = Worker()
@@ -50,7 +50,7 @@ class Scripted:
         return getattr(self.engine, name)
 
     def step(self):
-        """Wait until the script says something, and hear it."""
+        """Wait for the script's next message, and handle it."""
         if not self.engine.busy:
             due = self.engine.due_s
             poll = select.poll()
@@ -61,7 +61,7 @@ class Scripted:
         return self.engine.step()
 
     def hear(self, until):
-        """Hear scripts until something holds."""
+        """Handle messages of scripts until a condition holds."""
         began = time.monotonic()
         while not until():
             assert time.monotonic() - began < WAIT_S, "it never holds"
@@ -77,7 +77,7 @@ class Scripted:
 
 @contextmanager
 def running(script, *given):
-    """A script in a thread -> its result, once it has ended; what it raises is raised here."""
+    """Run a script in a thread; return its result once it has ended; its exception is raised here."""
     outcome = SimpleNamespace(value=None, error=None, over=False)
 
     def run():
@@ -102,7 +102,7 @@ def running(script, *given):
 
 
 def pieces(agreed, node, shard):
-    """The model and the data that a task's node has, and what draws its batches."""
+    """Return the model and data of a task's node, and the generator of its batches."""
     made = task(agreed.task.kind, agreed.task.params())
     model = made.model(generator(agreed.seed, "model"))
     data = made.data(Source(None, agreed.partition, shard, agreed.seed), "cpu")
@@ -116,7 +116,7 @@ def pieces(agreed, node, shard):
 
 
 def replayed(agreed, folder, optimizers, node="a", shard=0, before=lambda member: None, evaluate=None):
-    """Do the local steps that a task's node does, until the swarm has finished -> the model."""
+    """Do the local steps of a task's node until the swarm has finished; return the model."""
     torch.set_num_threads(1)
     made, model, batch = pieces(agreed, node, shard)
     given = optimizers(model, agreed.optimizer.lr)

@@ -1,4 +1,4 @@
-"""Whole honest nodes and one member that lies as it is told, and what must hold of the honest at every moment."""
+"""Whole honest nodes and one lying member, and the invariants of the honest at every moment."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from tests.harness.swarms import assert_flows_cancel, drain, rounds_done, until
 HONEST = 3
 STEP_S = 0.2
 DIAL_S = 0.1
-MOST_TASKS = 60  # of a node at a time, beside control messages being sent, also to the members that the liar only names
-MOST_ITEMS = 1500  # in all tables and queues of a node together
-CALLS_PER_ROUND, CALLS_PER_FRAME = 5, 2  # of an engine: for the round itself, and for what the liar sent to anybody
-VERIFIED, VERIFIED_PER_ROUND = 40, 12  # signatures, by all nodes: at the start, and of pulled vectors
+MOST_TASKS = 60  # tasks of a node at a time, besides control messages being sent, also to members that the liar only names
+MOST_ITEMS = 1500  # entries in all tables and queues of a node together
+CALLS_PER_ROUND, CALLS_PER_FRAME = 5, 2  # calls of an engine: for the round itself, and for what the liar sent to anybody
+VERIFIED, VERIFIED_PER_ROUND = 40, 12  # signatures by all nodes: at the start, and of pulled vectors
 LOST_ROUNDS = 1
 """Of a node, beside one round in twenty, however often the liar keeps it waiting.
 
@@ -44,8 +44,8 @@ Who waits in vain is left behind by those that do not, and skips rounds: three o
 is then given no more than is usual for 4 rounds, for 8 the next time, then 16 (`gossip/exchange/lateness.py`), so in a schedule of some
 30 rounds this could happen three times. None of those tried so far cost a whole round.
 """
-ROUND_S = 3.0  # a round of an honest node takes no longer, whatever a member does: see docs/protocol.md on deadlines
-MENDED = 24  # rounds after which honest anchors are equal again: those of two lacks in a row of which a majority's is fetched each time
+ROUND_S = 3.0  # longest round of an honest node, whatever a member does: see docs/protocol.md on deadlines
+MENDED = 24  # rounds after which honest outer parameters are equal again: after two missed rounds in a row, fetched from a majority
 PASSING = {
     "ExchangeService._send_frames",
     "ExchangeService._call_engine",
@@ -59,7 +59,7 @@ PASSING = {
 
 @dataclass(slots=True)
 class Alteration:
-    """The next messages of one kind that the liar's node sends leave it with another value in one field."""
+    """The next messages of one kind from the liar's node get another value in one field."""
 
     kind: type[Message]
     field: int
@@ -69,7 +69,7 @@ class Alteration:
 
 @dataclass(slots=True)
 class Conduct:
-    """What becomes of the frames of the liar's node, which itself keeps to the protocol."""
+    """Changes to the frames of the liar's node, which itself follows the protocol."""
 
     silent: set[Lane] = field(default_factory=set)  # lanes on which it sends nothing
     deaf: set[Lane] = field(default_factory=set)  # … and reads nothing
@@ -78,10 +78,10 @@ class Conduct:
     altered: list[Alteration] = field(default_factory=list)
     excuse: tuple[str, int] | None = None
     """What it says to all who ask for a pairwise exchange, and how many rounds it claims to be ahead of them; None: it answers."""
-    whom: set[str] = field(default_factory=set)  # whom all of this meets, others meet an honest node; empty: everybody
+    whom: set[str] = field(default_factory=set)  # peers that this applies to, others see an honest node; empty: all
 
     def towards(self, peer: str) -> Conduct:
-        """What becomes of frames to and from a peer."""
+        """Return the changes to frames to and from a peer."""
         return self if not self.whom or peer in self.whom else Conduct()
 
 
@@ -96,18 +96,18 @@ class SearchedSwarm:
         self.known = Known(own, self.swarm.swarm, members, self.swarm.identity(0))
         self.conduct = Conduct()
         self.liar: VirtualNode | None = None
-        self.frames: deque[tuple[Lane, bytes]] = deque(maxlen=200)  # of the past, for replays
-        self.sent = 0  # frames of the liar that reached somebody
+        self.frames: deque[tuple[Lane, bytes]] = deque(maxlen=200)  # past frames, for replays
+        self.sent = 0  # frames of the liar that were delivered
         self.trusted = trusted
-        self.calls: Counter[str] = Counter()  # of engines, by node
-        self.signed = 0  # signatures in frames of the liar; those of records, which are remembered, once
-        self.verified = 0  # signatures that anybody verified
+        self.calls: Counter[str] = Counter()  # calls of engines, by node
+        self.signed = 0  # signatures in frames of the liar; those of records, which are cached, once
+        self.verified = 0  # signatures verified by any node
         self._told: set[bytes] = set()
         self._services: Counter[str] = Counter()
         self._began_rounds: dict[str, int] = {}
 
     def _between(self) -> int:
-        """An index whose peer id is greater than that of one honest node, and less than another's: it initiates here and responds there."""
+        """Return an index whose peer id lies between those of two honest nodes: it initiates to one and responds to the other."""
         ids = [self.swarm.identity(index).peer_id for index in range(HONEST)]
         return next(index for index in range(HONEST, 100) if min(ids) < self.swarm.identity(index).peer_id < max(ids))
 
@@ -156,7 +156,7 @@ class SearchedSwarm:
         engine.call = counted
 
     async def come(self) -> None:
-        """It starts, for the first time or in a new life."""
+        """Start the liar, for the first time or with a new incarnation."""
         self.liar = await self.swarm.start(self.index)
         del self.swarm.nodes[self.index]
         network = self.liar.node.network
@@ -184,7 +184,7 @@ class SearchedSwarm:
         self._say = send
 
     async def go(self, *, in_order: bool) -> None:
-        """It crashes, or leaves."""
+        """Crash the liar, or let it leave."""
         if self.liar is not None:
             self.swarm.nodes[self.index], self.liar = self.liar, None
             await (self.swarm.leave if in_order else self.swarm.crash)(self.index)
@@ -194,7 +194,7 @@ class SearchedSwarm:
         return any(it.node.network.refuses(me) for it in self.swarm.nodes.values() if it.peer_id == peer)
 
     async def tell(self, peer: str, lane: Lane, frame: bytes, times: int) -> None:
-        """It says something of its own, so many times."""
+        """Let the liar send a frame of its own, repeatedly."""
         self.frames.append((lane, frame))
         for _ in range(times):
             if self.liar is not None and not self._is_refused_by(peer):
@@ -227,7 +227,7 @@ class SearchedSwarm:
         self._told.add(frame)
 
     def _learn(self, peer: str, lane: Lane, frame: bytes) -> Message | None:
-        """What a frame to or from a peer says; None: it breaks a bound, as what follows from the liar's own numbers may."""
+        """Decode a frame to or from a peer; None: it breaks a bound, as results of the liar's own numbers may."""
         with suppress(RemoteProtocolError):
             message = decode(lane, peer, frame)
             self.known.seen.append((peer, message))
@@ -235,7 +235,7 @@ class SearchedSwarm:
         return None
 
     async def check(self) -> None:
-        """What holds at every moment."""
+        """Assert the invariants of every moment."""
         ids, rounds = set(self.peers), max(virtual.node.progress.round for virtual in self.honest)
         most = VERIFIED + VERIFIED_PER_ROUND * rounds + (HONEST + 1) * self.signed
         assert self.verified <= most, f"{self.verified} signatures verified in {rounds} rounds, {self.signed} were the liar's"
@@ -267,7 +267,7 @@ class SearchedSwarm:
                 assert done >= 0.95 * due - spared, f"{me} did {done} of {due} local steps"
 
     async def settle(self) -> None:
-        """The liar goes on as it likes; the honest go on too. Then it is silent for ever, and what it left is nothing."""
+        """Let all continue; then silence the liar for ever, and assert that nothing of it remains."""
         least = min(virtual.node.progress.round for virtual in self.honest)
         await until(lambda: rounds_done(self.swarm, least + 8), 8 * ROUND_S)
         await self.go(in_order=False)
@@ -286,14 +286,14 @@ class SearchedSwarm:
             assert len({anchor_digest(virtual.vector) for virtual in self.honest}) == 1, "honest anchors stay parted"
 
     async def _finish(self, more: int = 3) -> None:
-        """Rounds have no end here: let all honest nodes finish the same one, so many after the furthest is."""
+        """Let all honest nodes finish the same round, this many after the furthest one."""
         last = max(virtual.node.progress.round for virtual in self.honest) + more
         for agreed in (self.swarm.manifest, self.honest[0].node.running.context.manifest):
             msgspec.structs.force_setattr(agreed.pace, "rounds", last)
         await until(lambda: all(virtual.node.progress.state == "finished" for virtual in self.honest), 20 * ROUND_S)
 
     def _tasks(self, virtual: VirtualNode) -> Counter[str]:
-        """Tasks of a node by name."""
+        """Count the tasks of a node by name."""
         mine = [task for task in _below(trio.lowlevel.current_root_task()) if _locals(task).get("virtual") is virtual]
         return Counter(".".join(task.name.partition(".<")[0].split(".")[-2:]) for root in mine for task in _below(root))
 
@@ -311,7 +311,7 @@ def _below(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
 
 
 def items(root: object) -> Iterator[tuple[str, int]]:
-    """Sizes of all tables and queues that a node holds, by where they are; engines and the network of all aside."""
+    """Yield sizes of all tables and queues of a node by location, except engines and the shared network."""
     seen: set[int] = set()
     under: list[tuple[str, object]] = [("node", root)]
     while under:

@@ -1,4 +1,4 @@
-"""Tasks whose models have more than trained parameters in float32: codebooks, teachers, packed bases, other dtypes."""
+"""Tasks whose models have more than trained float32 parameters: codebooks, teachers, packed bases, other dtypes."""
 
 import copy
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tests.harness.networks import Pictures
 
 
 class Codebook(nn.Module):
-    """A layer whose code vectors follow the batches that it sees, outside of gradients; normalisation; a counter."""
+    """A layer whose code vectors follow its batches without gradients; normalisation; a counter."""
 
     def __init__(self):
         super().__init__()
@@ -26,7 +26,7 @@ class Codebook(nn.Module):
         if self.training:
             with torch.no_grad():
                 self.codes.mul_(0.9).add_(0.1 * h.detach()[:2])
-                self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)  # replaced, not changed in place
+                self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)  # replaced instead of changed in place
                 self.seen += 1
         return self.outer(h * self.constant + 0.01 * (self.codes.mean(0) + self.mean))
 
@@ -51,7 +51,7 @@ class Taught(nn.Module):
 
 
 class Extra(nn.Module):
-    """A layer with state that is no tensor, and one that counts its forwards in it."""
+    """A layer with non-tensor state, and one that counts its forward passes in it."""
 
     def __init__(self, counts=False):
         super().__init__()
@@ -69,7 +69,7 @@ class Extra(nn.Module):
 
 
 class WholeNumbers(nn.Module):
-    """A frozen layer in whole numbers with a scale, as packed bases are; what it adds to a state_dict it does not take back."""
+    """A frozen integer layer with a scale, as in packed bases; what it adds to a state_dict it does not load back."""
 
     def __init__(self):
         super().__init__()
@@ -95,7 +95,7 @@ class Packed(nn.Module):
 
 
 class Spectral(nn.Module):
-    """A filter in the frequencies of each row, as Fourier neural operators have it."""
+    """A filter in the frequencies of each row, as in Fourier neural operators."""
 
     def __init__(self):
         super().__init__()
@@ -108,7 +108,7 @@ class Spectral(nn.Module):
 
 
 class Cast(nn.Module):
-    """A layer of another dtype before one in float32."""
+    """A layer of another dtype before a float32 one."""
 
     def __init__(self, dtype, last=torch.float32):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A task of one's own whose local steps sleep for nearly all of their time: more nodes than cores, and each has its own pace."""
+"""A user's task whose local steps mostly sleep, so that more nodes than cores each have their own speed."""
 
 from pathlib import Path
 
@@ -40,6 +40,6 @@ class SlowSteps:
 
 
 def write(folder: Path, *, width: int, layers: int, seconds: float) -> None:
-    """Put the task `KIND` there: square layers of this width, a sleep of so many seconds a step."""
+    """Write the task `KIND` into a folder: square layers of this width, a sleep of this many seconds per step."""
     source = _SOURCE.format(width=width, layers=layers, seconds=seconds)
     (folder / "slow_steps.py").write_text(source)

@@ -17,7 +17,7 @@ OUTCOMES = ("committed", "committed", "aborted", "committed", "busy", "committed
 
 
 def snapshot(**changes):
-    """A node in the middle of its run, with every kind of peer."""
+    """Return a node in the middle of its run, with every kind of peer."""
     peers = (
         PeerStatus(
             peer="12D3KooWalive01",
@@ -74,12 +74,12 @@ def snapshot(**changes):
 
 
 def bare():
-    """What a node can say in its first moment."""
+    """Return a node's status in its first moment."""
     return StatusSnapshot(version=VERSION, peer="12D3KooWmyself9", swarm="ab", name="n", time_s=NOW, uptime_s=0.0, state="starting")
 
 
 def full(number=0, count=8, **changes):
-    """A node of a swarm of `count` that knows everything there is to know."""
+    """Return a node of a swarm of `count` with every figure known."""
     others = [other for other in range(count) if other != number]
     peers = tuple(
         PeerStatus(

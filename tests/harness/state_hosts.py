@@ -1,10 +1,10 @@
-"""Hosts that hold a model and one that fetches it, as processes: `python -m tests.harness.state_hosts hold|lie|fetch FILE …`.
+"""Hosts that have a model and one that fetches it, as processes: `python -m tests.harness.state_hosts hold|lie|fetch FILE …`.
 
-    hold FILE NAME            serves the bytes of a file as a model; prints its address, and ends when its input does
-    lie FILE NAME             the same, but what it sends for chunks is wrong
-    fetch FILE PARTIAL ADDRESS …   fetches a model of that file's size; a line of JSON now and then, and one at the end
+    hold FILE NAME            serves the bytes of a file as a model; prints its address, and ends with its input
+    lie FILE NAME             the same with wrong chunks
+    fetch FILE PARTIAL ADDRESS …   fetches a model of that file's size; prints lines of JSON as it progresses, and one at the end
 
-Only the state lane, over real sockets; engines are stood in for by the file.
+Only the state lane runs, over real sockets; the file stands in for an engine.
 """
 
 import hashlib
@@ -29,13 +29,13 @@ ANYWHERE = "/ip4/0.0.0.0/tcp/0"
 
 
 def say(line: str) -> None:
-    """To whoever started this process."""
+    """Print a line to the process that started this one."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 class FileEngine:
-    """Gives the bytes of a file as a snapshot; as a liar, other ones for every chunk."""
+    """Gives the bytes of a file as a snapshot; as a liar, wrong ones for every chunk."""
 
     def __init__(self, path: Path, *, lies: bool) -> None:
         with path.open("rb") as file:
@@ -65,7 +65,7 @@ async def hold(path: Path, name: str, *, lies: bool) -> None:
 
 
 async def fetch(size: int, kept: Path, addresses: list[str]) -> None:
-    """Fetch from all addresses at once, and say how far it is."""
+    """Fetch from all addresses at once, and report progress."""
     report = Remembered()
     async with node("joiner", listen=ANYWHERE) as network, trio.open_nursery() as nursery:
         transfer = Transfer(network=network, report=report, manifest=lambda _swarm: None, partial=kept)

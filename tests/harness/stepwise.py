@@ -1,4 +1,4 @@
-"""A trio run in virtual time that goes on only while somebody waits for it, so that a state machine of synchronous rules can drive it."""
+"""A trio run in virtual time that advances only while the caller waits for it, so that a synchronous state machine can drive it."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -8,13 +8,13 @@ import outcome
 import trio
 from trio.testing import MockClock
 
-PATIENCE_S = 1000.0  # virtual: a piece of work that takes longer hangs
+PATIENCE_S = 1000.0  # virtual seconds: a longer piece of work counts as hanging
 
 Work = Callable[[], Awaitable[Any]]
 
 
 class Stepwise:
-    """`life` is an async function of one that it awaits: in it, pieces of work are done one after the other. Between two the world stands
+    """`life` is an async function of one that it awaits: pieces of work are run in it one after the other. In between, virtual time stands
     still, as this guest of the caller gets no turns.
     """
 
@@ -34,7 +34,7 @@ class Stepwise:
         )
 
     def do(self, work: Work) -> Any:
-        """The result of a piece of work. Raises what it raises, and what ended the run."""
+        """Return the result of a piece of work. Raises what it raises, and what ended the run."""
         self._work, self._done = work, None
         self._turn_until(lambda: self._done is not None)
         if self._ended is not None:

@@ -11,13 +11,14 @@ from trio.testing import MockClock
 
 T = TypeVar("T")
 
-PATIENCE_S = 20_000.0  # virtual: a story that takes longer hangs
+PATIENCE_S = 20_000.0  # virtual seconds: a longer story counts as hanging
 
 
 def virtual(*seeds: int, more: tuple[int, ...] = (), before: Callable = lambda: None) -> Callable:
-    """Run an async test once per seed, which it may take, in virtual time and with a scheduler that replays.
+    """Run an async test once per seed, which it may take, in virtual time and with a deterministic scheduler.
 
-    more: seeds for which it is run among the acceptance tests only. before: called first, e.g. for a story that this one is compared with.
+    more: seeds for acceptance tests only.
+    before: called first, e.g. for a story that this one is compared with.
     """
     every = [*seeds, *(pytest.param(seed, marks=pytest.mark.acceptance) for seed in more)]
 
@@ -42,7 +43,7 @@ def virtual(*seeds: int, more: tuple[int, ...] = (), before: Callable = lambda: 
 
 
 def replayable(story: Callable[[], Awaitable[T]], seed: int) -> T:
-    """The result of a story in virtual time; what it raises says the seed."""
+    """Return the result of a story in virtual time; its exceptions name the seed."""
 
     async def bounded() -> T:
         with trio.fail_after(PATIENCE_S):

@@ -1,4 +1,4 @@
-"""Rules to test gathering with: arithmetic that is the same row by row and all together, and reacts to all it is given."""
+"""Rules to test gathering with: arithmetic that is equal for single and batched rows, and uses all inputs."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """Of our vector and all that is present; what is absent counts as our own."""
+    """The mean of the own vector and all present ones; absent ones count as the own."""
 
     memory_slots: ClassVar[int] = 0
 
@@ -25,7 +25,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Wary:
-    """The mean, scaled by all a rule may look at: what it keeps, the model before local steps, losses and who is missing."""
+    """The mean, scaled by everything a rule may use: its state, the model before local steps, losses and absences."""
 
     memory_slots: ClassVar[int] = 0
 
@@ -45,7 +45,7 @@ class Wary:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The mean, in which a peer counts less the more often it has received; it remembers three peers; the others count nothing."""
+    """The mean, in which a peer counts less the more often it was received; it stores three peers; others do not count."""
 
     memory_slots: ClassVar[int] = 3
 

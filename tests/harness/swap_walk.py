@@ -1,8 +1,8 @@
-"""Swarms that swap messages, with the production functions with faults for every message: the table values of such algorithms.
+"""Swarms that swap messages, with production functions and faults for every message: the table values of such algorithms.
 
 `Ends` is a swarm in rounds, with all ends of all edges as rows of one batch. `Mailboxes` is one without rounds, a node at a time.
 
-Shapes: n nodes, d parameters, D numbers of the shared vector, m ends of edges (two per edge), E numbers kept per end.
+Shapes: n nodes, d parameters, D numbers of the shared vector, m ends of edges (two per edge), E numbers stored per end.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ PHASE = Phase(0, 1.0, 0.1)
 
 
 def top(k: int) -> Callable[[Tensor], Tensor]:
-    """The k largest of each row of (…, D), zeros elsewhere."""
+    """Return a function that keeps the k largest of each row of (…, D), with zeros elsewhere."""
 
     def compress(message: Tensor) -> Tensor:
         index = message.abs().topk(k, dim=-1, sorted=False).indices
@@ -29,7 +29,7 @@ def top(k: int) -> Callable[[Tensor], Tensor]:
 
 
 def halves(k: int) -> Callable[[Tensor], Tensor]:
-    """The k largest of each half of each row."""
+    """Return a function that keeps the k largest of each half of each row."""
 
     def compress(message: Tensor) -> Tensor:
         return torch.cat([top(k)(half) for half in message.tensor_split(2, dim=-1)], dim=-1)
@@ -41,9 +41,9 @@ class Ends:
     """A swarm in rounds.
 
     Args:
-        mixer: any whose exchanges are swaps.
-        x: (n, d) the models to start from.
-        links: (n, n) bool, symmetric: between whom there is an edge.
+        mixer: any with swaps.
+        x: (n, d) the initial models.
+        links: (n, n) bool, symmetric: the edges.
     """
 
     def __init__(self, mixer: Mixer, x: Tensor, links: Tensor) -> None:
@@ -58,11 +58,11 @@ class Ends:
 
     @property
     def shared(self) -> Tensor:
-        """(n, D)."""
+        """Return the shared vectors (n, D)."""
         return self.mixer.shared(self.state, self.x)
 
     def step(self, gradient: Callable[[Tensor], Tensor], lr: float) -> None:
-        """One local step of all nodes."""
+        """Do one local step of all nodes."""
         direction, self.state = self.mixer.correct(self.state, gradient(self.x))
         self.x = self.x - lr * direction
 
@@ -76,12 +76,12 @@ class Ends:
         compress: Callable[[Tensor], Tensor] = lambda message: message,
         phase: Phase = PHASE,
     ) -> None:
-        """A round's exchanges.
+        """Do a round's exchanges.
 
         Args:
-            take: (n, n), take[i, j] is the weight i gives to what j sends; the diagonal is not looked at.
+            take: (n, n), take[i, j] is the weight i gives to what j sends; the diagonal is ignored.
             give: (n, n), give[i, j] is the weight that counts for what i sends to j, 0 for nothing; by default take transposed.
-            lost: (m,) bool: messages that do not arrive, by the end that sends them.
+            lost: (m,) bool: lost messages, by the end that sends them.
             atomic: swaps happen at both ends or at neither.
             compress: (m, D) -> (m, D) as decoded.
             phase: of the round.
@@ -113,18 +113,18 @@ class Ends:
         self.x, self.state = self.mixer.absorb(self.state, self.x, shared, phase)
 
     def on_the_way(self) -> Tensor:
-        """Of running sums: what was given and not yet seen, all of it together."""
+        """Return the total of running sums that was given and not yet received."""
         given, seen = self.kept.tensor_split(2, dim=-1)
         return (given - seen[self.other]).sum(0)
 
 
 class Mailboxes:
-    """A swarm without rounds: a node wakes, steps, reads what came since, and writes to all its neighbors. A letter may be lost, and
-    a newer one takes the place of an older.
+    """A swarm without rounds: a node wakes, steps, reads new messages, and writes to all its neighbors. A message may be lost, and a
+        newer one replaces an older.
 
     Args:
-        mixer: any whose exchanges are swaps.
-        x: (d,) the model to start from.
+        mixer: any with swaps.
+        x: (d,) the initial model.
         neighbors: of each node, by number; symmetric.
     """
 
@@ -139,7 +139,7 @@ class Mailboxes:
         self.neighbors = [list(each) for each in neighbors]
 
     def wake(self, i: int, gradient: Callable[[int, Tensor], Tensor], lr: float, arrives: Callable[[], bool]) -> None:
-        """One turn of node i; every weight is 1/(neighbors + 1)."""
+        """Do one turn of node i; every weight is 1/(neighbors + 1)."""
         mixer, near = self.mixer, self.neighbors[i]
         direction, state = mixer.correct(self.state[i], gradient(i, self.x[i]))
         x, state = mixer.publish(state, self.x[i] - lr * direction, PHASE)
@@ -163,7 +163,7 @@ class Mailboxes:
         self.x[i], self.state[i] = mixer.absorb(state, x, shared, PHASE)
 
     def off(self) -> Tensor:
-        """Of gradient tracking with running sums: Σ y and what is on its way, less Σ g; (d,), zero without crashes."""
+        """Return the error of gradient tracking with running sums: Σ y and what is in flight, minus Σ g; (d,), zero without crashes."""
         sums = sum(state.y - state.previous for i, state in enumerate(self.state) if self.neighbors[i])
         for i, j in self.kept:
             given, _ = self.kept[i, j].tensor_split(2)
@@ -172,7 +172,7 @@ class Mailboxes:
         return sums
 
     def tell(self, i: int, j: int, give: float) -> None:
-        """i pushes to j alone and j has it at once; neither model moves."""
+        """Let i push to j alone, without delay; neither model moves."""
         mine = self.mixer.shared(self.state[i], self.x[i])
         message = self.edge.message(self.kept_of(i, j), mine, give)
         self.kept[i, j], change = self.edge.sent(self.kept_of(i, j), message, mine, give)
@@ -182,11 +182,11 @@ class Mailboxes:
         self.x[j], self.state[j] = self.mixer.absorb(self.state[j], self.x[j], theirs + change, PHASE)
 
     def kept_of(self, i: int, j: int) -> Tensor:
-        """What i keeps of its edge with j (E,)."""
+        """Return the state of i's edge with j (E,)."""
         return self.kept[i, j] if (i, j) in self.kept else self.edge.begin(self.origin)
 
     def remove(self, i: int) -> None:
-        """Node i is gone, and with it every edge it had."""
+        """Remove node i with all its edges."""
         for j in self.neighbors[i]:
             self.neighbors[j].remove(i)
             for end in ((i, j), (j, i)):
@@ -196,7 +196,7 @@ class Mailboxes:
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """All tensors of a state, a ledger, or a tuple or dict of such."""
+    """Return all tensors of a state, a ledger, or a tuple or dict of such."""
     if isinstance(value, Tensor):
         return [value]
     if hasattr(value, "__slots__"):

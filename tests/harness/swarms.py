@@ -1,4 +1,4 @@
-"""What stories of swarms have in common: what is agreed on, and how to look at the ledgers."""
+"""Shared by stories of swarms: manifests, and inspection of ledgers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +14,11 @@ from starling.node.rpc import calls
 from starling.node.simulate.virtual.swarm import VirtualNode, VirtualSwarm
 from tests.harness.daemons import until  # noqa: F401 — for tests of swarms
 
-STEP_S = 0.02  # what a local step costs in a story: a round of ten takes a fifth of a second
+STEP_S = 0.02  # cost of a local step in a story: a round of ten takes a fifth of a second
 
 
 def digits(nodes: int, *, seed: int = 0, pace: str = "steps", mix: str = "pet", compress=None, **rounds: Any) -> Manifest:
-    """Real digits, unevenly cut; keyword arguments beyond those named go to the pace."""
+    """Return a manifest of unevenly partitioned digits; further keyword arguments are keys of the pace."""
     return Manifest(
         seed=seed,
         task=TaskSection(kind="digits"),
@@ -34,54 +34,54 @@ def digits(nodes: int, *, seed: int = 0, pace: str = "steps", mix: str = "pet", 
 
 
 def story(agreed: Manifest, seed: int, *rules, slow: dict[int, float] | None = None, **options: Any) -> VirtualSwarm:
-    """A swarm whose nodes are all as fast, but for those in `slow`: index -> times slower."""
+    """Return a swarm whose nodes are equally fast, except those in `slow`: index -> times slower."""
     slower = slow or {}
     return VirtualSwarm(agreed, rules=list(rules), seed=seed, step_cost_s=lambda i: STEP_S * slower.get(i, 1.0), **options)
 
 
 def rounds_done(swarm: VirtualSwarm, count: int) -> bool:
-    """Whether every living node has done so many rounds."""
+    """Return whether every live node has done this many rounds."""
     return all(virtual.node.progress.round >= count for virtual in swarm.nodes.values())
 
 
 def agree(swarm: VirtualSwarm, *nodes: int) -> bool:
-    """Whether the given nodes (all that live, if none is given) see each other and nobody else."""
+    """Return whether the given nodes (by default all live ones) list exactly each other."""
     chosen = [swarm.nodes[index] for index in nodes or swarm.nodes]
     expected = tuple(sorted(virtual.peer_id for virtual in chosen))
     return all(isinstance(virtual.node.phase, RunningNode) and virtual.node.running.membership.members == expected for virtual in chosen)
 
 
 def values(swarm: VirtualSwarm) -> list[float]:
-    """Last values of the metric, by index."""
+    """Return the last values of the metric, by index."""
     return [virtual.node.progress.evaluated.value for virtual in swarm.nodes.values()]
 
 
 def flows_with(swarm: VirtualSwarm, peer: str) -> list[int]:
-    """Nodes that hold a flow of `peer`, open or settled."""
+    """Return the nodes that have a flow of `peer`, open or settled."""
     ledgers = {index: virtual.engine.replica.memory.ledger for index, virtual in swarm.nodes.items()}
     return [index for index, ledger in ledgers.items() if peer in ledger.flows.keys() | ledger.settled.keys()]
 
 
 def faults(swarm: VirtualSwarm) -> set[tuple[str, str]]:
-    """(peer, reason) that any node reported."""
+    """Return (peer, reason) that any node reported."""
     counts = [virtual.node.events.faults for virtual in swarm.nodes.values()]
     return {(peer, reason) for each in counts for peer, reasons in each.items() for reason in reasons}
 
 
 def kill_engine(virtual: VirtualNode) -> None:
-    """End the engine that is up, if one is, as a crash of its process would."""
+    """Kill the running engine, if any, as a crash of its process would."""
     phase = virtual.node.phase
     if isinstance(phase, RunningNode) and phase.engine.engine is not None:
         phase.engine.engine.kill()
 
 
 def events(virtual: VirtualNode) -> list[str]:
-    """Names of what a node reported."""
+    """Return the names of a node's events."""
     return [event.name for event in virtual.node.events.recent]
 
 
 async def drain(swarm: VirtualSwarm) -> None:
-    """Let every edge say what it still has to say, on a network that loses nothing."""
+    """Let every edge send its remaining messages on a lossless network."""
     swarm.hub.rules.clear()
     for _ in range(3):
         for virtual in swarm.nodes.values():
@@ -91,13 +91,13 @@ async def drain(swarm: VirtualSwarm) -> None:
         await trio.sleep(1.0)
     for virtual in swarm.nodes.values():
         if swarm.manifest.pace.kind == "steps":
-            await virtual.node.running.engine.call(calls.Mix(swarm.manifest.pace.rounds))  # for what was proved late
+            await virtual.node.running.engine.call(calls.Mix(swarm.manifest.pace.rounds))  # for effects that were proven late
 
 
 def assert_flows_cancel(swarm: VirtualSwarm) -> float:
-    """Every flow is the bitwise negative of the other end's, and the corrections of the living sum to zero.
+    """Assert that every flow is the bitwise negative of the other end's, and that corrections of live nodes sum to zero.
 
-    Settled flows count: an edge closed in order keeps its flow on both ends. -> the largest |c| there is
+    Settled flows count: an edge closed in order keeps its flow on both ends. Return the largest |c|.
     """
     held = {virtual.peer_id: virtual.engine.replica.memory.ledger for virtual in swarm.nodes.values()}
     for me, ledger in held.items():
@@ -119,7 +119,7 @@ Forge = Callable[[Message], list[Message | bytes]]
 
 
 def lie(network, lane: str, forge: Forge, to: Callable[[str], bool]) -> None:
-    """Rewrite what a place in the network sends on one lane to those peers of which `to` says so at that moment."""
+    """Rewrite what an address in the network sends on one lane to those peers that `to` currently selects."""
     honest = network.send
 
     async def send(peer, on, frame):
@@ -131,5 +131,5 @@ def lie(network, lane: str, forge: Forge, to: Callable[[str], bool]) -> None:
 
 
 def longest(node, rounds):
-    """Most bytes of both payloads of an exchange in these rounds."""
+    """Return the largest number of bytes of both payloads of an exchange in these rounds."""
     return max(t.bytes_sent + t.bytes_received for t in node.transactions.ended if t.outcome == "committed" and t.round in rounds)

@@ -1,4 +1,4 @@
-"""What the tests of tasks share: small files of every format, and where the real ones are."""
+"""Shared by tests of tasks: small files of every format, and the location of the real ones."""
 
 import gzip
 import struct

@@ -1,8 +1,8 @@
-"""Trackers against Byzantine nodes: test accuracy in percent of the honest, as another implementation measured it (seed 0).
+"""Trackers against Byzantine nodes: test accuracy of honest nodes in percent, measured by another implementation (seed 0).
 
-The swarm of `robust_tables`, one peer a round on the hypercube, 300 rounds, no momentum; attackers are honest about their models. Columns
-are an attack and how many of 16 do it; in `none` all are honest. Here a figure is the mean of seeds 0, 1 and 2, of data, positions of the
-attackers and all other chance.
+The swarm of `robust_tables`, one peer per round on the hypercube, 300 rounds, no momentum; attackers send honest models. Columns are an
+attack and the number of attackers among 16; in `none` all are honest. Here a figure is the mean of seeds 0, 1 and 2, of data, positions of
+the attackers and all other random numbers.
 """
 
 from dataclasses import dataclass, replace
@@ -37,26 +37,26 @@ SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Selfish:
-    """Thresholds of each end's own: what the tracker's edge would be if the smaller of both did not count. Only ever measured here."""
+    """The tracker's edge if each end used its own threshold instead of the smaller of both. Used only for this measurement."""
 
     edge: Bounded
     exact = True
     static = False
 
     def begin(self, origin: Tensor) -> Tensor:
-        """As it."""
+        """Do the same as the tracker's edge."""
         return self.edge.begin(origin)
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
-        """As it."""
+        """Do the same as the tracker's edge."""
         return self.edge.message(kept, mine, give)
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """As it."""
+        """Do the same as the tracker's edge."""
         return self.edge.sent(kept, message, mine, give)
 
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
-        """As if the peer claimed any gradient."""
+        """Receive as if the peer claimed any gradient."""
         message = message.clone()
         message[..., -2] = 1e30
         return self.edge.received(kept, message, mine, take)
@@ -66,25 +66,25 @@ class Selfish:
 
 
 class PerNode(DefendedTracking):
-    """With such an edge, and the norm of the last gradient alone: a running mean lags behind, and at 1 hardly ever clips the honest."""
+    """The tracker with such an edge and the norm of the last gradient only: a running mean lags, and at 1 hardly ever clips the honest."""
 
     @property
     def edge(self) -> Any:
-        """Selfish."""
+        """Return a `Selfish` edge."""
         return Selfish(Bounded(self.tracker_clip, self.step_clip))
 
     def correct(self, state: Defended, gradient: Tensor) -> tuple[Tensor, Defended]:
-        """Nothing is remembered of earlier norms."""
+        """Discard earlier norms."""
         y, after = DefendedTracking.correct(self, state, gradient)
         return y, replace(after, gradient=gradient.norm(dim=-1, keepdim=True))
 
 
 class Smaller(PerNode):
-    """The same norms, and the smaller of both ends' counts."""
+    """The same norms, with the smaller of both ends' thresholds."""
 
     @property
     def edge(self) -> Any:
-        """As it should be."""
+        """Return the tracker's usual edge."""
         return Bounded(self.tracker_clip, self.step_clip)
 
 
@@ -94,9 +94,9 @@ class Design:
 
     Args:
         name: of it.
-        settings: what is set beside TRACKING.
+        settings: settings in addition to TRACKING.
         accuracy: percent, by column.
-        mixer: one that is no algorithm of the catalogue.
+        mixer: one that is not in the catalogue.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Design:
 
 
 def row(name: str, mixer: DefendedTracking, figures: str, *more: str) -> Design:
-    """A line. What is no algorithm of the catalogue is put in its place."""
+    """Return a row; an algorithm outside the catalogue replaces the catalogue's."""
     keys = ("tracker_clip", "tracker_leak", "tracker_cap", "step_clip")
     return Design(
         name,
@@ -120,7 +120,7 @@ NOTHING = DefendedTracking(0.0, 0.0, 0.0, 0.0)
 
 
 def defended(clip: float, leak: float, cap: float, step_clip: float = 0.0) -> DefendedTracking:
-    """In the order of the published columns."""
+    """Return a tracker with parameters in the order of the published columns."""
     return DefendedTracking(clip, leak, cap, step_clip)
 
 
@@ -157,23 +157,23 @@ UNTRACKED = (
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Attackers on the model and on the tracker at once; the same calls as of `Byzantine`."""
+    """Attackers on the model and on the tracker at once; has the methods of `Byzantine`."""
 
     model: Byzantine
     tracker: Byzantine
 
     @property
     def rows(self) -> Any:
-        """Who they are."""
+        """Return the attackers."""
         return self.model.rows
 
     @property
     def attack(self) -> Any:
-        """That of models."""
+        """Return the attack on models."""
         return self.model.attack
 
     def messages(self, view: View, attacker: int, receivers: Any) -> Tensor | None:
-        """The model that one would send, and the tracker of the other."""
+        """Return one attack's model with the other's tracker."""
         message, other = (each.messages(view, attacker, receivers) for each in (self.model, self.tracker))
         assert message is not None
         assert other is not None
@@ -181,17 +181,17 @@ class Channels:
 
 
 def channels(attack: Any, *rest: Any) -> Channels:
-    """In place of `Byzantine`."""
+    """Make `Channels` in place of `Byzantine`."""
     return Channels(Byzantine(attack, *rest), Byzantine(negative(), *rest))
 
 
 def bad(count: int, seed: int = 0) -> list[int]:
-    """Where they sit: the first of the permutation that `tests.harness.robust_tables` takes."""
+    """Return the positions of attackers: the first of the permutation that `tests.harness.robust_tables` uses."""
     return torch.randperm(NODES, generator=torch.Generator().manual_seed(11 + seed))[:count].tolist()
 
 
 def scenario(design: Design, attack: str, count: int, seed: int = 0) -> Scenario:
-    """What `starling simulate` runs for a cell, checked as it checks."""
+    """Return the scenario of a cell, checked as `starling simulate` does."""
     attacked = (f"attack.kind={attack}", f"attack.rows={bad(count, seed)}") if count else ()
     made = settings.apply_set(Scenario(), (*design.settings, *attacked, f"simulate.seed={seed}"))
     rules.check(cells(made))
@@ -201,7 +201,7 @@ def scenario(design: Design, attack: str, count: int, seed: int = 0) -> Scenario
 
 @lru_cache(maxsize=1024)
 def percent(design: Design, attack: str, count: int, seed: int, *, both: bool = False) -> float:
-    """The honest nodes' mean at the end; 0 where they diverge."""
+    """Return the honest nodes' final mean; 0 if they diverge."""
     made = scenario(design, attack, count, seed)
     with pytest.MonkeyPatch.context() as patch:
         if design.mixer is not None:
@@ -213,17 +213,17 @@ def percent(design: Design, attack: str, count: int, seed: int, *, both: bool = 
 
 
 def of_seeds(design: Design, column: tuple[str, int], *, both: bool = False) -> tuple[float, ...]:
-    """One figure for each of SEEDS; `both`: attackers lie about models and trackers."""
+    """Return one figure for each of SEEDS; `both`: attackers lie about models and trackers."""
     attack, count = column
     name = attack if both or not count else f"tracker_{attack}"
     return tuple(percent(design, name, count, seed, both=both) for seed in SEEDS)
 
 
 def tracker_cell(design: Design, column: tuple[str, int]) -> float:
-    """Of the first table."""
+    """Return a cell of the first table."""
     return fmean(of_seeds(design, column))
 
 
 def both_cell(design: Design, column: tuple[str, int]) -> float:
-    """Of the second."""
+    """Return a cell of the second table."""
     return fmean(of_seeds(design, column, both=True))

@@ -36,16 +36,16 @@ def walk(
     salt: Callable[[int], bytes] | None = None,
     file: str = "",
 ) -> Tensor:
-    """(n, d) models after all rounds of whole vectors without a fault.
+    """Return (n, d) models after all rounds with whole vectors and no faults.
 
     Args:
         agreed: steps pace, compress.select = "full".
         swarm: swarm id, which salts the ranks.
         peers: peer id by shard.
         incarnation: (peer, peer) -> their edge's.
-        asked: (peer, round) -> whom it asked, where that is not the overlay's to say.
-        salt: of a round's ranks, where it is not the swarm id.
-        file: what `task.start` is the digest of.
+        asked: (peer, round) -> the peers it pulled, where the overlay does not decide.
+        salt: of a round's ranks, if it is not the swarm id.
+        file: the file whose digest is `task.start`.
     """
     start, local, worth = _nodes(agreed, peers, file)
     rates = schedule(agreed.optimizer, agreed.pace.rounds)
@@ -82,7 +82,7 @@ def walk(
 
 
 def _nodes(agreed: Manifest, peers: Sequence[str], file: str = "") -> tuple[Tensor, Local, Callable[[int], Losses]]:
-    """Where all begin, (n, d), their local steps, and what models are worth to them, out of the parts that an engine is made of."""
+    """Return the initial models (n, d), local steps, and losses of models, made of an engine's parts."""
     made = task(agreed.task.kind, agreed.task.params())
     rates = schedule(agreed.optimizer, agreed.pace.rounds)
     corrections, nodes = corrections_of(agreed), []

@@ -1,10 +1,10 @@
 """Prints one digest for each algorithm: sha256 of all final models of a small swarm of whole nodes.
 
-The task is elementwise arithmetic, run with the plainest kernels in one thread, so the digests do not depend on the processor. The swarm id
-is pinned: it seeds ranks, and it may change with the manifest's format.
+The task is elementwise arithmetic, run with the plainest kernels in one thread, so digests do not depend on the processor. The swarm id is
+pinned: it seeds ranks, and may change with the manifest's format.
 
-The first incarnation of an edge is derived from its two ends. On nodes it is a random number that seeds masks and the chance of rounding,
-so that it depends on the order in which peers meet (which decisions 31, 34, 40 and 87 changed), not on what they compute.
+The first incarnation of an edge is derived from its two ends. On nodes it is a random number that seeds masks and random rounding, so it
+depends on the order in which peers meet (which decisions 31, 34, 40 and 87 changed), not on what they compute.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ NODES = 6
 
 
 def manifests():
-    """Algorithm -> manifest; 6 nodes, 10 rounds of 4 local steps on bowls of 400 parameters."""
+    """Return algorithm -> manifest; 6 nodes, 10 rounds of 4 local steps on quadratics of 400 parameters."""
     from starling.node.config.schema import (
         CompressSection,
         Manifest,
@@ -59,7 +59,7 @@ def manifests():
 
 
 def edge_by_ends(me, peer, _inc):
-    """An edge whose first incarnation is a function of its two ends alone."""
+    """Return an edge whose first incarnation is a function of its two ends."""
     from starling.gossip.exchange.edge import Edge
 
     ends = " ".join(sorted((me, peer)))
@@ -67,7 +67,7 @@ def edge_by_ends(me, peer, _inc):
 
 
 def digest(manifest):
-    """Of the final models, in order of peer id."""
+    """Return the digest of the final models, in order of peer id."""
     import torch
 
     from starling.gossip.exchange import pairwise

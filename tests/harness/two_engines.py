@@ -1,4 +1,4 @@
-"""The loop over nodes and the matrix engine side by side."""
+"""The loop over nodes and the matrix engine, run together."""
 
 from dataclasses import fields
 
@@ -24,7 +24,7 @@ def exchange_codec(request, response, clip_norm=1.0, dtype=torch.float64, low_ra
 
 
 class Both:
-    """The loop and the matrix, on bowls along the axes: their gradients are the same bits one by one and all together."""
+    """The loop and the matrix, on axis-aligned quadratics: their gradients have equal bits one by one and batched."""
 
     def __init__(self, mixing, agreed, selector, dtype=torch.float64, *, compares=False, **more):
         chance = torch.Generator().manual_seed(7)
@@ -51,6 +51,6 @@ class Both:
         for node, state in enumerate(self.loop.states):
             for kept in () if state is None else fields(state):
                 ours, theirs = getattr(state, kept.name), getattr(self.matrix.state, kept.name)[node]
-                if kept.name == "known":  # whether there are flows, which an array says of all its rows
+                if kept.name == "known":  # whether there are flows, which an array has for all its rows or none
                     ours, theirs = ours[1:], theirs[1:]
                 torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)

@@ -1,10 +1,9 @@
-"""`starling` as it is, with a stopwatch on its loop: `python -m tests.harness.victim create …`.
+"""`starling` with timing of its event loop: `python -m tests.harness.victim create …`.
 
-A trio loop is late for everybody while it works off what is ready: the processor time from one wait to the next is how late the node can
-be by its own doing, however busy the machine is. The longest one lies in the file that VICTIM_WORST names, as a double; whoever writes
-0 there begins anew.
+A trio loop delays everybody while it processes ready tasks: the processor time between two waits is the delay that the node itself causes,
+however busy the machine is. The longest one is in the file that VICTIM_WORST names, as a double; writing 0 there resets it.
 
-It also holds one planted mistake: a frame that reads "boom" raises an error that nobody expects.
+It also has one planted bug: a frame that reads "boom" raises an unexpected error.
 """
 
 import mmap

@@ -6,7 +6,7 @@ from inspect import signature
 import trio
 from trio.testing import MockClock
 
-BOUND_S = 100_000.0  # virtual: a test that waits for ever fails here
+BOUND_S = 100_000.0  # virtual seconds: a test that waits for ever fails here
 
 
 def virtual(test):

@@ -1,11 +1,11 @@
-"""The swarm on which mixing algorithms are compared under faults: volunteers who are slow, lose messages, crash and join.
+"""The swarm on which mixing algorithms are compared under faults: slow volunteers, lost messages, crashes and joins.
 
-A node wakes, does K local steps with its whole gradient, and then one exchange with a random neighbor; a fifth of the nodes wake five
-times less often; a round is as many wakes as there are nodes. Neighbors are those of lasting edges, six each. Every message is lost on
-its own. While members come and go a member crashes silently now and then, and a new one, with a bowl of its own, takes the
-model of a member. The error is that of those alive against the optimum of those alive.
+A node wakes, does K local steps with its exact gradient, then one exchange with a random neighbor; a fifth of the nodes wake five times
+less often; a round is as many wakes as there are nodes. Neighbors are those of six sticky edges each. Messages are lost independently.
+During churn a member occasionally crashes, and a new one, with its own quadratic, starts from a member's model. The error is that of live
+nodes from the optimum of live nodes.
 
-Shapes: N bowls of d parameters.
+Shapes: N quadratics of d parameters.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ EXACT = ExchangeCodec(Float64(), Float64(), 0.0, clip)
 
 
 def owed(swarm):
-    """(d,) by what the total flows of responders are yet to change: they do not know yet that their initiators have committed."""
+    """Return (d,) the pending changes of responders' total flows: they do not know yet that their initiators have committed."""
     flows = torch.zeros_like(swarm.x[0])
     for update in swarm.exchanges.pending.values():
         flows[slice(None) if update.group.coordinates is None else update.group.coordinates[0]] += update.flow[0]
@@ -41,7 +41,7 @@ def owed(swarm):
 
 @dataclass
 class Volunteers:
-    """n nodes to begin with, as many again in reserve."""
+    """n initial nodes, with as many again in reserve."""
 
     n: int
     mixer: Mixer
@@ -75,7 +75,7 @@ class Volunteers:
 
     @property
     def error(self):
-        """mean_i ‖x_i − x*‖² / ‖x*‖² with x* of those alive."""
+        """Return mean_i ‖x_i − x*‖² / ‖x*‖² with x* of live nodes."""
         A, b = self.A[self.living], self.b[self.living]
         best = torch.linalg.solve(A.sum(0), torch.einsum("nij,nj->i", A, b))
         return float((self.swarm.x[self.living] - best).square().sum(1).mean() / best.square().sum())
@@ -91,7 +91,7 @@ class Volunteers:
         return x - self.lr * correct(gradient)
 
     def wake(self, number):
-        """Wakes one after the other; those that share no node are done together."""
+        """Process wakes in order; those without a common node are done together."""
         living = self.living
         waking = self.chance.choice(living, len(living), p=self.rate[living] / self.rate[living].sum())
         met = np.array([self.chance.choice(sorted(self.rings.edges[row])) for row in waking])
@@ -104,7 +104,7 @@ class Volunteers:
             self.swarm.slot(phase, self.step, steps, visits, part)
 
     def match(self, number):
-        """Of algorithms that need rounds: all nodes step, then a random matching along lasting edges."""
+        """Let all nodes step, then exchange in a random matching along sticky edges, for algorithms that need rounds."""
         free, pairs = set(self.living.tolist()), []
         for row in self.chance.permutation(self.living).tolist():
             partners = sorted(self.rings.edges[row] & free) if row in free else []

@@ -1,4 +1,4 @@
-"""Bowls of nodes that say how many samples they have."""
+"""Quadratics of nodes with declared numbers of samples."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Weighted:
-    """Quadratic bowls in 6 dimensions, float64; `samples` of every node, 0: SAMPLES."""
+    """Quadratics in 6 dimensions, float64; `samples` of every node, 0: SAMPLES."""
 
     samples: int = 0
     metric: ClassVar[str] = BOWLS.metric
@@ -38,7 +38,7 @@ class Weighted:
 
 
 def minimum(seed: int, weights: Any) -> torch.Tensor:
-    """(d,) that of the weighted sum of the bowls."""
+    """Return (d,) the minimum of the weighted sum of the quadratics."""
     bowls: list[Bowl] = [BOWLS.bowl(seed, shard) for shard in range(4)]
     slope = sum(weight * bowl.A for weight, bowl in zip(weights, bowls, strict=True))
     pull = sum(weight * bowl.A @ bowl.b for weight, bowl in zip(weights, bowls, strict=True))

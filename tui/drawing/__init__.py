@@ -1,1 +1,1 @@
-"""Pictures of characters."""
+"""Drawings made of characters."""

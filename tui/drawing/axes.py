@@ -12,7 +12,7 @@ Y_TICKS = 4
 LOGARITHMIC = 30.0  # highest by lowest value from which the axis is one of decades
 BOUNDED = ("accuracy", "precision", "recall", "f1", "auc", "top1", "top5")
 """Names of metrics that lie in [0, 1], or begin so."""
-LEAST_SPAN = 0.1  # of the axis of a bounded metric: noise in the third digit must not look like a cliff
+LEAST_SPAN = 0.1  # smallest range of a bounded metric's axis: noise in the third digit must not look like a cliff
 
 Ticks = tuple[list[float], list[str]]
 """Places between the ends of an axis, and what to write there."""
@@ -39,7 +39,7 @@ def axes(points: Sequence[Point], *, bounded: bool, x_ticks: int = X_TICKS) -> A
     """Return the axes of >= 1 finite points; `bounded`: values are in [0, 1], and the axis spans at least LEAST_SPAN."""
     rounds = [point.round for point in points]
     values = [point.value for point in points]
-    # Over decades a linear axis shows a cliff and then nothing: a logarithmic one, labelled with the values.
+    # Values over several decades need a logarithmic axis, labelled with the values.
     decades = not bounded and min(values) > 0 and max(values) / min(values) > LOGARITHMIC
     heights = [math.log10(value) for value in values] if decades else values
     low, high = _span(min(heights), max(heights)) if bounded else (min(heights), max(heights))
@@ -55,12 +55,12 @@ def axes(points: Sequence[Point], *, bounded: bool, x_ticks: int = X_TICKS) -> A
 
 
 def is_bounded(metric: str) -> bool:
-    """Tell if a metric of this name lies in [0, 1]."""
+    """Return whether a metric of this name lies in [0, 1]."""
     return metric.casefold().startswith(BOUNDED)
 
 
 def _span(low: float, high: float) -> tuple[float, float]:
-    """At least LEAST_SPAN around both, within [0, 1] if they are."""
+    """Return at least LEAST_SPAN around both, within [0, 1] if they are."""
     if high - low >= LEAST_SPAN:
         return low, high
     middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Lines and words on a grid of braille dots: two dots wide and four high in every cell. Pure; knows nothing of nodes."""
+"""Lines and words on a grid of braille dots: two dots wide and four high in every cell. Pure, independent of nodes."""
 
 from collections.abc import Callable
 

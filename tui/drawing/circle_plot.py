@@ -12,13 +12,13 @@ from starling.tui.swarm import Member, Pair, Swarm
 MAX_DRAWN = 24
 ACROSS = 8  # least cells between the names left and right of the circle
 DOTTED = 3
-SPARSE = 6  # in a dense graph, so that this round's links stand out
+SPARSE = 6  # spacing of dots in a dense graph, so that this round's links stand out
 
 
 def draw(swarm: Swarm, width: int, height: int, style: Callable[[str], str]) -> Text:
     """Return the overlay in `width` by `height` cells: a circle, or lists of neighbors if a circle does not fit.
 
-    Members that are gone are left out of the circle.
+    Departed members are left out of the circle.
     """
     members = [member for member in swarm.members if member.here]
     if width < 1 or height < 1:
@@ -32,7 +32,7 @@ def draw(swarm: Swarm, width: int, height: int, style: Callable[[str], str]) -> 
 
 
 def fits(members: int, label: int, width: int, height: int) -> bool:
-    """Tell if a circle of so many members, with labels of so many cells, is legible."""
+    """Return whether a circle of this many members, with labels of this many cells, is legible."""
     return members <= min(MAX_DRAWN, 2 * height - 4) and width >= 2 * label + ACROSS and height >= 7
 
 
@@ -56,7 +56,7 @@ def _circle(swarm: Swarm, members: list[Member], label: int, width: int, height:
 
 
 def _name(member: Member) -> str:
-    """Never cut, as two names could then look alike; brackets mark the chosen node."""
+    """Return the uncut name, since cut ones could look alike; brackets mark the chosen node."""
     return f"{member.sign}[{member.label}]" if member.own else f"{member.sign} {member.label}"
 
 

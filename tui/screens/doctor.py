@@ -16,7 +16,7 @@ Examine = Callable[[Path], Awaitable[Sequence[Check]]]
 
 
 class DoctorScreen(Over):
-    """Asks when it is opened, which takes some seconds, and shows the answer."""
+    """Runs the doctor when opened, which takes some seconds, and shows its verdicts."""
 
     def __init__(self, run_dir: Path, view: View, examine: Examine) -> None:
         wait = Text("… checking this machine and its network", style=view.style("dim"))

@@ -1,4 +1,4 @@
-"""Screen of events with a filter."""
+"""The screen of events with a filter."""
 
 import time
 from typing import ClassVar
@@ -60,7 +60,7 @@ class EventsScreen(Page):
         box.focus()
 
     def action_unfilter(self) -> None:
-        """Show everything again."""
+        """Clear the filter."""
         box = self.query_one(Input)
         box.value = ""
         self._close_filter()
@@ -87,7 +87,7 @@ class EventsScreen(Page):
 
 
 def event_line(event: Event, view: View, node: str = "") -> Text:
-    """One event; `node` is its node's name where several are shown."""
+    """Return one event's line; `node` is its node's name if several are shown."""
     when = time.strftime("%H:%M:%S", time.localtime(event.time_s))
     sign, role = LEVEL_SIGNS[event.level]
     line = Text(no_wrap=True, end="")

@@ -1,4 +1,4 @@
-"""Keys, signs and words."""
+"""The help screen: keys, signs and words."""
 
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ class HelpScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,escape,q", "dismiss", "close"), Binding("enter", "tour", "tour")]
 
     def action_tour(self) -> None:
-        """Close it and begin the tour."""
+        """Close the help and start the tour."""
         self.dismiss()
         self.app.call_later(self.app.run_action, "app.tour")
 

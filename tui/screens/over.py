@@ -41,7 +41,7 @@ class Over(ModalScreen[None]):
 
 
 def rows(pairs: Iterable[tuple[Text | str, Text | str]]) -> Table:
-    """Names and words, the words folded in a column of their own."""
+    """Return a table of names and texts, with the texts wrapped in their own column."""
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(width=NAME - 1, no_wrap=True)
     table.add_column(ratio=1, overflow="fold")

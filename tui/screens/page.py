@@ -17,7 +17,7 @@ from starling.tui.widgets.frame import NodeSelector, Problem, TabBar, Timeline
 
 
 class Page(Screen[None]):
-    """A screen that draws a view. It keeps a person's choices on it, but no state of a node."""
+    """A screen that draws a view. It stores a user's choices, but no state of a node."""
 
     NAME: ClassVar[str]
 
@@ -29,7 +29,7 @@ class Page(Screen[None]):
         self._drawn_tiny_text = Text()
 
     def compose(self) -> ComposeResult:
-        """Every widget once; the style sheet places them for the terminal's size."""
+        """Yield every widget once; the style sheet places them for the terminal's size."""
         yield Problem()
         yield TabBar(self.NAME)
         yield NodeSelector()

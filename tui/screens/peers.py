@@ -20,7 +20,7 @@ from starling.tui.widgets.rows import Row, Rows
 
 
 class PeersScreen(Page):
-    """Table of peers."""
+    """The table of peers."""
 
     NAME = "peers"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -91,7 +91,7 @@ def _row(peer: PeerStatus, view: View) -> Row:
 
 
 class PeerScreen(ModalScreen[None]):
-    """All figures of one peer, frozen when this was opened, in front of the page."""
+    """All figures of one peer, as they were when this was opened, in front of the page."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "dismiss", "close", key_display="esc"),

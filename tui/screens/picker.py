@@ -1,4 +1,4 @@
-"""All nodes in a table to choose one from."""
+"""A table of all nodes from which to choose one."""
 
 from collections.abc import Sequence
 from typing import ClassVar

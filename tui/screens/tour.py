@@ -14,7 +14,7 @@ from starling.tui.widgets.lines import entitle
 
 
 class TourScreen(ModalScreen[None]):
-    """One stop; `go` closes it and opens that of another number, on its page."""
+    """One step of the tour; `go` closes it and opens that of another number, on its page."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space,right", "go(1)", "next", key_display="enter"),

@@ -5,7 +5,7 @@ from starling.node.status.snapshot import StatusSnapshot
 
 
 def said(snapshot: StatusSnapshot) -> list[tuple[str, str]]:
-    """Name and words of a row each; by the names of the kinds alone where the node says no more."""
+    """Return (name, text) per row of the manifest; only the names of kinds if the node reports no more."""
     method = f"{snapshot.algorithm} over {snapshot.overlay}" if snapshot.algorithm else ""
     rows = (
         ("swarm", f"{snapshot.name} ({snapshot.swarm})" if snapshot.name else snapshot.swarm),

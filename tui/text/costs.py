@@ -9,7 +9,7 @@ BAR = 10
 
 
 def costs(snapshot: StatusSnapshot) -> Iterator[tuple[str, str]]:
-    """Name and words of a row for each figure that is set."""
+    """Yield (name, text) for each figure that is set."""
     yield "steps", f"{_speed(snapshot)}, {show.count(snapshot.local_steps)} in all"
     payload = f", payload {show.size(snapshot.payload_bytes)}" if snapshot.payload_bytes else ""
     sent = _capped(snapshot.up_bytes_per_s, snapshot.up_limit_bytes_per_s)
@@ -29,7 +29,7 @@ def costs(snapshot: StatusSnapshot) -> Iterator[tuple[str, str]]:
 
 
 def _speed(snapshot: StatusSnapshot) -> str:
-    """Both figures are of the same rounds, so the second is never the higher one."""
+    """Describe the speed; both figures cover the same rounds, so the second is never the higher one."""
     computing, paced = snapshot.steps_per_s, snapshot.paced_per_s
     share = min(1.0, paced / computing) if paced is not None and computing else None
     return f"{show.speed(computing)} computing, {show.speed(paced)} with waiting{_bar(share)}"

@@ -1,4 +1,4 @@
-"""Events in words, and which of them a filter lets pass."""
+"""Events as text, and which of them pass a filter."""
 
 import re
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ def passed(events: Iterable[tuple[str, Event]], level: str, filter_text: str) ->
 
 
 def _matches(event: Event, node: str, words: str) -> bool:
-    """Tell if every word is in the line or the event's name, ignoring case."""
+    """Return whether every word is in the line or the event's name, ignoring case."""
     line = f"{node} {event.name} {show.clean(event.text)}".casefold()
     return all(word in line for word in words.casefold().split())
 

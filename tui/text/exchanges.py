@@ -34,7 +34,7 @@ def under_way(each: Transfer, view: View) -> str:
 
 
 def met(snapshot: StatusSnapshot) -> list[str]:
-    """Peers with an edge or an exchange, by id."""
+    """Return the peers with an edge or an exchange, sorted by id."""
     edges = {peer.peer for peer in snapshot.peers if peer.edge}
     return sorted(edges | {each.peer for each in snapshot.transactions} | {each.peer for each in snapshot.transfers})
 

@@ -40,7 +40,7 @@ def problem(view: View) -> str | None:
 
 
 def troubled(reading: Reading) -> bool:
-    """Tell if the node's name is marked, as it has a problem or cannot be reached."""
+    """Return whether the node's name is marked, because it has a problem or cannot be reached."""
     return (reading.trouble is not None and not reading.ended) or (reading.snapshot is not None and reading.snapshot.problem is not None)
 
 
@@ -52,7 +52,7 @@ def value(snapshot: StatusSnapshot) -> str:
 
 
 def trains(snapshot: StatusSnapshot) -> list[tuple[str, str]]:
-    """Name and words of what is trained, and how."""
+    """Return (name, text) rows that describe what is trained, and how."""
     how = [("", snapshot.method)] if snapshot.method else [("mix", snapshot.algorithm), ("overlay", snapshot.overlay)]
     size = show.count(snapshot.parameters)
     rows = [("swarm", snapshot.name), ("task", snapshot.task), ("parameters", size), *how]

@@ -1,4 +1,4 @@
-"""Keys, signs and words: a line each, with the meaning from the fourteenth column on; a line that begins with blanks goes on with it."""
+"""Keys, signs and words: one line each, with the meaning from the fourteenth column on; a line that begins with blanks continues it."""
 
 KEYS = """\
 1 2 3 4 5    Node, Swarm, Peers, Events, Edge

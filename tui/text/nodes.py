@@ -11,7 +11,7 @@ COLUMNS = ("node", "state", "round", "value", "loss", "members")
 
 
 def names(view: View) -> list[str]:
-    """Return a name for each, no two alike."""
+    """Return a unique name for each."""
     names = show.labels({str(place): reading.name for place, reading in enumerate(view.readings)})
     return [names[str(place)] for place in range(len(view.readings))]
 

@@ -18,7 +18,7 @@ FAILED = "×"
 
 
 def _most(value: float | None) -> float:
-    """Sorts the highest first and unknown last."""
+    """Return a sort key that puts the highest first and unknown last."""
     return UNKNOWN if value is None else -value
 
 
@@ -108,7 +108,7 @@ def _bar(each: Transaction, longest: float) -> str:
 
 
 def details(peer: PeerStatus, view: View) -> list[tuple[str, str]]:
-    """Name and words of a row for everything known."""
+    """Return (name, text) for every known figure."""
     sign, _ = PEER_SIGNS[peer.state]
     bars = lately(peer, view)
     shut_out = f", for {show.duration(peer.shut_out_s)} more" if peer.shut_out_s is not None else ""

@@ -17,7 +17,7 @@ def legend(swarm: Swarm) -> str:
 
 
 def facts(swarm: Swarm, view: View) -> list[tuple[str, str]]:
-    """Name and words of a row for each figure of the swarm."""
+    """Return (name, text) for each figure of the swarm."""
     metric = show.metric(view.snapshot.metric) if view.snapshot is not None else ""
     here = sum(member.here for member in swarm.members)
     lines = [
@@ -46,7 +46,7 @@ def row(member: Member, swarm: Swarm) -> tuple[Cell, ...]:
 
 
 def _spread(figures: tuple[float, ...]) -> str:
-    """Mean, least and greatest."""
+    """Return mean, smallest and largest as text."""
     if not figures:
         return show.MISSING
     if len(figures) == 1:

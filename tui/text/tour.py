@@ -1,4 +1,4 @@
-"""A tour of the pages: what to look at on each, in the order of a newcomer's questions."""
+"""A tour of the pages: what each shows, in the order of a newcomer's questions."""
 
 from typing import NamedTuple
 

@@ -20,13 +20,13 @@ class Block(msgspec.Struct, frozen=True, tag_field="kind"):
 
 
 class Words(Block, frozen=True, tag="words"):
-    """Names and words, a row each; a role colors the name."""
+    """Rows of a name and a text; a role colors the name."""
 
     rows: Sequence[tuple[Cell, str]] = ()
 
 
 class Text(Block, frozen=True, tag="text"):
-    """Lines with a fixed width of letters."""
+    """Lines in a fixed-width font."""
 
     text: str = ""
 
@@ -95,12 +95,12 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def words(title: str, rows: Iterable[tuple[str | Cell, str]]) -> Words:
-    """Return a block of names and words."""
+    """Return a block of names and texts."""
     return Words(title, rows=[(Cell(name, "dim") if isinstance(name, str) else name, text) for name, text in rows])
 
 
 def curve(title: str, points: Sequence[Point], *, bounded: bool = False) -> Curve:
-    """Return a block of one curve; its title says the last value."""
+    """Return a block with one curve; its title has the last value."""
     known = finite(points)
     title = f"{title} {show.small(known[-1].value if known else None)}"
     if not known:
@@ -123,7 +123,7 @@ def curve(title: str, points: Sequence[Point], *, bounded: bool = False) -> Curv
 
 
 def graph(title: str, note: str, swarm: Swarm) -> Graph:
-    """Return the overlay; members that are gone are left out."""
+    """Return the overlay without departed members."""
     members = [member for member in swarm.members if member.here]
     places = {member.peer: place for place, member in enumerate(members)}
     links = set(swarm.links or ())

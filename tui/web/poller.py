@@ -13,8 +13,8 @@ from starling.tui.web.pages import PageRequest, Verdicts, document, place_of
 
 POLL_S = 0.9  # a node publishes once a second
 IDLE_S = 10.0  # without a request before connections are closed
-FIRST_S = 0.3  # for a node that was just attached to send its first snapshot
-KEPT_S = 60.0  # of verdicts that a page goes on asking for
+FIRST_S = 0.3  # seconds in which a newly attached node sends its first snapshot
+KEPT_S = 60.0  # seconds for which verdicts are reused
 MAX_EXAMINED = 64  # nodes whose checks are cached
 
 Examine = Callable[[Path], Awaitable[Sequence[Check]]]

@@ -56,7 +56,7 @@ class PageServer:
 
     @asynccontextmanager
     async def listening(self, port: int) -> AsyncIterator[str]:
-        """Serve in the background -> the address of the page; port 0 picks a free one. Raises OSError: the port is taken or forbidden."""
+        """Serve in the background; yield the page's address; port 0 picks a free one. Raises OSError: the port is taken or forbidden."""
         server = await asyncio.start_server(self._connection, HOST, port, limit=MAX_HEAD_BYTES)
         try:
             port = server.sockets[0].getsockname()[1]
@@ -77,7 +77,7 @@ class PageServer:
             async with deadline:
                 await self._exchange(reader, writer)
         except (TimeoutError, OSError):
-            pass  # it disconnected, sent no request, or was dropped for another
+            pass  # the client disconnected, sent no request, or was dropped for another
         finally:
             self._open.pop(deadline, None)
             writer.close()

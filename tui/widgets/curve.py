@@ -18,7 +18,7 @@ DOTS = re.compile(r"[\u2801-\u28ff•]+")
 
 
 class CurvePlot(Panel):
-    """One curve, or a line of text while it has no point."""
+    """Draws one curve, or a line of text while it has no point."""
 
     def __init__(self, *, id: str, title: str) -> None:
         super().__init__(id=id, title=title)

@@ -27,7 +27,7 @@ TABS = (
 
 
 class Clicked(Message):
-    """A click that stands for an action of the app, with arguments."""
+    """A click that triggers an action of the app, with arguments."""
 
     def __init__(self, action: str, *arguments: str | float) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ def entitle(widget: Widget, title: str, subtitle: str = "") -> None:
 
 
 def labelled(rows: Iterable[tuple[str, str]], view: View) -> Text:
-    """Return a line per row: its name, dim, and its words."""
+    """Return a line per row: its name, dim, and its text."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for number, (name, words) in enumerate(rows):
         text.append(f"{chr(10) if number else ''}{name:<9} ", style=view.style("dim"))
@@ -43,7 +43,7 @@ def _strip(widget: Widget, lines: Sequence[Text], place: int, width: int) -> Str
 
 
 class Panel(Widget):
-    """Some lines; what does not fit is cut. The title is on its border, if the style sheet gives it one."""
+    """Some lines; overflowing ones are cut. The title is on its border, if the style sheet gives it one."""
 
     class Resized(Message):
         """The panel was resized: redraw what is fitted to its size."""

@@ -1,4 +1,4 @@
-"""A table that updates only changed cells, and keeps cursor and scroll position when rows come, go or move."""
+"""A table that updates only changed cells, and keeps cursor and scroll position when rows are added, removed or moved."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +14,7 @@ Row = tuple[str, tuple[Text, ...]]  # a key and a cell for every column
 
 
 class Rows(DataTable[Text]):
-    """One row per key. A column, given by its name and least width in cells, is as wide as its widest cell, so that nothing is cut."""
+    """One row per key. A column, given by its name and minimum width in cells, is as wide as its widest cell."""
 
     def __init__(self, *, id: str, title: str, columns: Sequence[tuple[str, int]]) -> None:
         super().__init__(id=id, cursor_type="row", cell_padding=0, zebra_stripes=False)
@@ -24,7 +24,7 @@ class Rows(DataTable[Text]):
         self.border_title = title
 
     def on_mount(self) -> None:
-        """Columns are there before the first row."""
+        """Add the columns before the first row."""
         self._rebuild(self._fitted((), {}))
 
     @property
@@ -53,7 +53,7 @@ class Rows(DataTable[Text]):
                 self.move_cursor(row=self.get_row_index(chosen), scroll=False)
 
     def _fitted(self, rows: Sequence[Row], marks: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-        """Heading and width of each column."""
+        """Return heading and width of each column."""
         heads = []
         for place, (name, least) in enumerate(self._names):
             head = f"{name} {marks[name]}" if name in marks else name

@@ -1,13 +1,13 @@
-"""Several processes of one machine as one node: they share the computing of each batch, on a GPU each where there are several.
+"""An island: several processes of one machine that compute each batch together as one node, with a GPU each if there are several.
 
-This process is rank 0. It alone has the optimiser, the mixer and the checkpoint, and talks to the daemon. A local step sends the model to
-the other ranks, each takes its part of the batch, which all draw alike, and the gradients are summed here, so that the node is one of the
-swarm like any other and its trajectory that of one process, within rounding.
+This process is rank 0. Only it has the optimiser, the mixer and the checkpoint, and talks to the daemon. A local step sends the model to
+the other ranks; each computes its part of the same batch, and gradients are summed here. The node is an ordinary member, and its
+trajectory is that of one process, within rounding.
 
     rank 0   ── [step, seed] ── x, buffers ──▶ every rank draws the batch, computes its samples
              ◀── Σ share · (loss, buffers, gradient) ──
 
-A rank that dies ends the engine, which is started again from its checkpoint and starts its ranks again. Ranks end with rank 0.
+A rank that dies ends the engine, which is restarted from its checkpoint with new ranks. Ranks end with rank 0.
 
 Shapes: d parameters.
 """
@@ -53,7 +53,7 @@ class Island:
         parts.check(batch, "ranks")
         self._pipes: list[socket.socket] = []
         self.processes: list[subprocess.Popen[bytes]] = []
-        with tempfile.TemporaryDirectory(prefix="starling-island-") as folder:  # all have met when it goes
+        with tempfile.TemporaryDirectory(prefix="starling-island-") as folder:  # all ranks are connected when the folder is deleted
             meeting = str(Path(folder) / "meeting")
             for rank in range(1, open_request.ranks):
                 self._start(rank, meeting)
@@ -96,10 +96,10 @@ class Island:
 
 
 def _started(open_request: calls.Open, socks: Sequence[socket.socket]) -> list[str]:
-    """Have all ranks make their task and model, at the same time -> of each why it cannot; "" when it is ready."""
+    """Let all ranks make their task and model at the same time; return each one's error, "" if it is ready."""
     pipes = [Pipe(sock) for sock in socks]
     for pipe in pipes:
-        with suppress(OSError):  # its end says so below
+        with suppress(OSError):  # its end of the pipe reports the failure below
             pipe.send(1, open_request)
     return list(map(_answered, pipes))
 

@@ -1,8 +1,8 @@
 """Another rank of an island (`starling.node.extras.islands.island`): `python -m starling.node.extras.islands.rank FD RANK FILE`, started by
 rank 0.
 
-It has the task, the data and a model, and neither optimiser nor checkpoint: what it computes with comes with each step. It ends with
-rank 0, whose end of the pipe FD closes then, or whose connections do.
+It has the task, the data and a model, but no optimiser or checkpoint: parameters come with each step. It ends with rank 0, when the pipe FD
+or a connection closes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rank:
     """A part of each batch's gradient, for rank 0."""
 
     def __init__(self, open_request: calls.Open, rank: int) -> None:
-        """As a learner's; raises what the task raises."""
+        """Make the task as a trainer does; raises what the task raises."""
         manifest = open_request.manifest
         if open_request.device == "cuda":
             torch.cuda.set_device(rank)
@@ -71,7 +71,7 @@ class Rank:
         return restore
 
     def serve(self, rank_group: RankGroup) -> NoReturn:
-        """Compute what rank 0 orders. Raises RuntimeError: it is gone."""
+        """Compute what rank 0 requests. Raises RuntimeError: rank 0 has ended."""
         while True:
             step, seed = rank_group.order()
             rank_group.share(self._binding.x)

@@ -1,4 +1,4 @@
-"""What all ranks of an island do alike (`starling.node.extras.islands.island`): meet, and move numbers.
+"""Communication shared by all ranks of an island (`starling.node.extras.islands.island`).
 
 Shapes: d parameters.
 """
@@ -23,7 +23,7 @@ TIMEOUT = timedelta(days=365)  # a paused node computes nothing for hours; that 
 
 
 class RankGroup:
-    """What all ranks do alike: meet, and move numbers. Made when all are started; returns when all are there."""
+    """Communication among all ranks. Construction returns when all ranks are connected."""
 
     def __init__(self, rank: int, ranks: int, meeting: str, device: str, buffers: Sequence[Tensor]) -> None:
         """`meeting`: a file that does not exist yet; `buffers`: those of the model."""
@@ -45,12 +45,12 @@ class RankGroup:
         return given[0], given[1]
 
     def share(self, x: Tensor) -> None:
-        """Give the model (d,) and its buffers to all."""
+        """Broadcast the model (d,) and its buffers."""
         for each in (x, *self._averaged):
             dist.broadcast(each, 0)
 
     def compute(self, gradients: Gradients, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]) -> float:
-        """This rank's part of a batch -> at rank 0 the batch's loss, and its gradient in `gradient` (d,)."""
+        """Compute this rank's part of a batch; at rank 0 return the batch's loss, with its gradient in `gradient` (d,)."""
         count = samples(batch) or 0
         ends = [count * place // self.ranks for place in range(self.ranks + 1)]
         sizes = [end - begin for begin, end in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""From the call that opens an engine to a trainer whose gradients several processes of this machine compute.
+"""Makes a trainer whose gradients several processes of this machine compute, from the call that opens an engine.
 
 Shapes: d parameters.
 """
@@ -33,7 +33,7 @@ class IslandBatch:
         return loss, math.isfinite(loss)
 
     def forget(self) -> None:
-        """Nothing is remembered."""
+        """Do nothing: there is no state."""
 
 
 def trainer_of(open_request: Open, _csprng: Csprng, _window: GradientWindow) -> TaskTrainer:

@@ -1,7 +1,7 @@
-"""Sampled rounds of one node: the shell of `gossip.exchange.sampled`, which decides whose turn it is, over pulled exchanges.
+"""Sampled rounds of one node: the shell of `gossip.exchange.sampled`, which decides about turns, over pulled exchanges.
 
-Asleep until `due`; then `take` pulls and combines the vectors of the turn before, training does what the turn asks for, and `publish` signs
-the vector and hands over. Others are woken, and those who are slow replaced, beside all that.
+The node sleeps until `due`; then `take` pulls and combines the vectors of the previous turn, training does the turn's local steps, and
+`publish` signs the vector and hands over. A background task wakes the next members and replaces slow ones.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -20,13 +20,13 @@ from starling.node.daemon.exchange.pull_service import PulledExchange, Signing
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.rpc import calls
 
-STALE_S = 1.0  # an order is computed anew after so long at the latest, as bans change it without a change of members
+STALE_S = 1.0  # an order is recomputed after at most this time, as bans change it without a change of members
 ORDERS = 8  # kept
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """From what the members are put in order for a turn."""
+    """The inputs from which the order of members for a turn is computed."""
 
     salt: Callable[[int], bytes]
     """Gives that of a round."""
@@ -55,7 +55,7 @@ class SampledExchange(PulledExchange):
         self._members = members
         self._drawn_from = orders
         self._orders: dict[tuple[bytes, int, int], tuple[str, ...]] = {}
-        self._used: tuple[str, ...] = ()  # whose vectors the model comes from
+        self._used: tuple[str, ...] = ()  # peers whose vectors the model was made of
         self._turns = Sampled(
             context.me, context.swarm, self.sampling, self._order, signing.verify, orders.is_member, pace.min_wait_s, pace.max_wait_s
         )
@@ -73,7 +73,7 @@ class SampledExchange(PulledExchange):
 
     @property
     def resting(self) -> bool:
-        """Whether the owner wants no turns: others do them."""
+        """Return whether the owner wants no turns, which others then do."""
         return self._turns.resting
 
     @resting.setter
@@ -85,7 +85,7 @@ class SampledExchange(PulledExchange):
         return (self._watch,)
 
     async def _watch(self) -> None:
-        """Wake those whose turn is next."""
+        """Wake the members of the next turn."""
         while True:
             self.carry_out(self._turns.tick(trio.current_time()))
             with trio.move_on_at(self._turns.tick_at):
@@ -112,7 +112,7 @@ class SampledExchange(PulledExchange):
         return due
 
     async def take(self, due: Due) -> bool:
-        """Pull the vectors that a turn begins with and combine them. -> whether there were enough; else it is given up.
+        """Pull and combine the vectors from which a turn starts; return whether there were enough; otherwise the turn is abandoned.
 
         Raises EngineError: the engine was lost.
         """
@@ -149,7 +149,7 @@ class SampledExchange(PulledExchange):
                 self._longest = max(len(reply.payload), reply.longest)
 
     async def publish(self, turn: int) -> bool:
-        """Sign our vector, which is frozen, as that of a turn, and hand over. -> whether it could be encoded
+        """Sign the frozen vector as that of a turn, and hand over; return whether it could be encoded.
 
         Raises EngineError: the engine was lost.
         """
@@ -167,15 +167,15 @@ class SampledExchange(PulledExchange):
         self._turns.give_up(due, (), trio.current_time())
 
     def finish(self) -> None:
-        """This node has the last model."""
+        """Mark that this node has the last model."""
         self.carry_out(self._turns.finish(self._used))
 
     async def revoke(self, peer: str) -> None:
-        """The peer is gone, banned or reborn."""
+        """Forget a peer that left, was banned or restarted."""
         self._turns.forget(peer)
         await super().revoke(peer)
 
     async def reset_all(self) -> None:
-        """The engine begins anew, with another vector than the one that was published."""
+        """Reset after the engine restarted with another vector than the published one."""
         self._turns.lost()
         await super().reset_all()

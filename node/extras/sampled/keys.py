@@ -1,7 +1,7 @@
 """Keys of sampled rounds, and rules for them. Torch-free.
 
-Whoever aggregates writes the model of all, so a few may do so only among members that one trusts: a majority of a aggregators of whom each
-is Byzantine with probability b is Byzantine with the binomial tail P(X > a/2), in every round anew.
+Aggregators write everybody's model, so a few are safe only among trusted members: of a aggregators, each Byzantine with probability b, a
+majority is Byzantine with the binomial tail P(X > a/2), independently in every round.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SOURCE = "the binomial tail, and de Vos et al. 2023, arXiv:2302.13837, who assum
 
 
 def bad_majority(members: int, share: float) -> float:
-    """Probability that at least half of so many drawn members are Byzantine, of whom there is this share; 0 for none drawn."""
+    """Return the probability that at least half of this many drawn members are Byzantine, given their share; 0 for none drawn."""
     least = (members + 1) // 2
     return sum(comb(members, k) * share**k * (1.0 - share) ** (members - k) for k in range(least, members + 1)) if members else 0.0
 

@@ -16,7 +16,7 @@ from starling.node.rpc import calls
 
 @dataclass(frozen=True, slots=True)
 class SampledLoop:
-    """Turns of one node, of training and of averaging. Satisfies `RoundLoop`."""
+    """The turns of one node, for training and for averaging. Satisfies `RoundLoop`."""
 
     pace: PaceSection
     exchange: SampledExchange
@@ -27,7 +27,7 @@ class SampledLoop:
         """Do nothing: turns are counted without a clock."""
 
     def pause(self, paused: bool) -> None:
-        """Take no turns, or take them again; one that is taken already is done without local steps."""
+        """Stop or resume taking turns; a turn already taken is done without local steps."""
         self.grants.pause(paused)
         self.grants.pause_s, self.exchange.resting = 0.0, paused
 
@@ -44,7 +44,7 @@ class SampledLoop:
                 last = await self._turn(due)
 
     async def _turn(self, due: Due) -> bool:
-        """Do a turn -> whether it was the last one."""
+        """Do a turn; return whether it was the last one."""
         exchange, house = self.exchange, self.house
         sampling, progress, evaluation = exchange.sampling, house.progress, house.evaluation
         current = sampling.round(due.turn)

@@ -1,4 +1,4 @@
-"""How a node does sampled rounds: with which exchanges and neighbors, and in which loop."""
+"""The exchanges, neighbors and round loop of sampled rounds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from starling.node.rpc import calls
 
 @dataclass(frozen=True, slots=True)
 class SampledNeighbors:
-    """Whoever a node asked last, where the members that take part in a round are a sample."""
+    """The peers that a node pulled last, since the members of a round are a sample."""
 
     members: AliveMembers
     me: str
     requested: Callable[[], tuple[str, ...]]
 
     def weights(self, round: int) -> Mapping[str, float]:
-        """Neighbor -> mixing weight, the same for all."""
+        """Return neighbor -> mixing weight, the same for all."""
         requested = self.requested()
         return dict.fromkeys(requested, 1.0 / len(requested)) if requested else {}
 
@@ -31,7 +31,7 @@ class SampledNeighbors:
 
 
 class FromCheckpoint:
-    """A node starts with what it has: whoever is sampled takes the newest model anyway."""
+    """Start from the checkpoint: a sampled node takes the newest model anyway."""
 
     async def start(self, opened: calls.Opened) -> int:
         """Return the checkpoint's round."""

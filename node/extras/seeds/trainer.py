@@ -28,7 +28,7 @@ class SeedsStep:
         self.steps = self.undone = 0
 
     def __call__(self, round: int) -> float | None:
-        """Measure both losses -> their mean; None: they are no numbers, and the step was not taken."""
+        """Compute both losses; return their mean, or None if they are not finite and the step was skipped."""
         model, replica, seeds = self._model, self._replica, self._seeds
         batch = model.batch(self.steps)
         self.steps += 1
@@ -45,7 +45,7 @@ class SeedsStep:
         return float(losses.mean()) if is_finite else None
 
     def forget(self, *, gradients: bool) -> None:
-        """Nothing is remembered."""
+        """Do nothing: there is no state."""
 
 
 def trainer_of(open_request: Open, _csprng: Csprng, _window: GradientWindow) -> TaskTrainer:

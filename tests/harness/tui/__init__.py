@@ -1,1 +1,1 @@
-"""The terminal UI, run and read."""
+"""Runs the terminal UI and reads its screen."""

@@ -1,4 +1,4 @@
-"""A process that publishes a canned status, for tests that need a real other end: `python -m tests.harness.tui.fake_node DIR ROUND`."""
+"""A process that publishes a fixed status, for tests that need a real other end: `python -m tests.harness.tui.fake_node DIR ROUND`."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 @contextmanager
 def node(run_dir: Path, first_round: int) -> Iterator[subprocess.Popen]:
-    """Such a process; it is killed at the end."""
+    """Run such a process; it is killed at the end."""
     process = subprocess.Popen([sys.executable, "-m", "tests.harness.tui.fake_node", str(run_dir), str(first_round)], cwd=ROOT)
     try:
         yield process

@@ -1,4 +1,4 @@
-"""A person before the screen: what is shown after each key."""
+"""A user at the screen: what is shown after each key."""
 
 import asyncio
 import time
@@ -16,14 +16,14 @@ SMALL = (80, 24)
 LARGE = (160, 48)
 BOTH = pytest.mark.parametrize(
     "size", [pytest.param(SMALL, id="80x24"), pytest.param(LARGE, id="160x48", marks=pytest.mark.acceptance)]
-)  # each page is drawn in both by test_snapshots.py; what keys do on the large one as well is left to acceptance
+)  # test_snapshots.py draws each page in both sizes; keys on the large one are tested in acceptance only
 
 
 class CannedSource:
-    """Given readings: the first poll sees the first tuple, and the last one is repeated.
+    """Fixed readings: the first poll gets the first tuple, and the last one is repeated.
 
     Args:
-        polls: what each poll returns.
+        polls: the result of each poll.
         name: of the source.
     """
 
@@ -52,12 +52,12 @@ CHECKS = (
 
 
 async def examined(run_dir):
-    """Verdicts without the seconds that they take."""
+    """Return verdicts without the seconds that real checks take."""
     return CHECKS
 
 
 def strips(app):
-    """Lines of the screen with their styles, which textual does not offer."""
+    """Return the lines of the screen with their styles, which textual does not offer."""
     return app.screen._compositor.render_strips()
 
 
@@ -68,14 +68,14 @@ def screen_text(app):
 def look(
     polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: NOW, folder=Path(), examine=examined, welcome=lambda: False
 ):
-    """Show readings, press keys, and return the app and what it shows after each key (first: before any).
+    """Show readings, press keys, and return the app and its screen after each key (first: before any).
 
     Args:
-        polls: what each poll sees, or a list of sources.
+        polls: the result of each poll, or a list of sources.
         size: columns and lines.
         keys: names of keys; a string of several characters in braces is typed.
-        folder: where files go.
-        then: what is done afterwards, given the pilot, the app and what was seen.
+        folder: for written files.
+        then: called afterwards with the pilot, the app and the screens.
         examine: the doctor.
         welcome: whether it is the first run.
     """

@@ -1,4 +1,4 @@
-"""A real terminal to run the terminal UI in: tmux, a server of our own for each."""
+"""A real terminal for the terminal UI: tmux, with a separate server for each."""
 
 import os
 import shlex
@@ -16,10 +16,10 @@ needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux
 
 
 class Terminal:
-    """One tmux server of our own, with one window.
+    """One separate tmux server with one window.
 
     Args:
-        command: what runs in it; the window closes when it ends.
+        command: runs in it; the window closes when it ends.
         size: columns and lines.
     """
 
@@ -28,9 +28,9 @@ class Terminal:
         self.run("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(ROOT), shlex.join(command))
 
     def run(self, *arguments):
-        # A test worker knows the width of its report, which is not how wide this terminal is.
+        # A test worker has the width of its report in the environment, not of this terminal.
         kept = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
-        # No file can be made below the state directory, so no first run is ever noted and no tour opened.
+        # The state directory is unwritable, so no first run is noted and no tour opened.
         environment = {**kept, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color", "XDG_STATE_HOME": os.devnull}
         return subprocess.run(["tmux", "-u", "-L", self.name, *arguments], check=False, capture_output=True, text=True, env=environment)
 

@@ -1,1 +1,1 @@
-"""The daemon's side of a crew: seats, the steps of its stages, and copies of their states."""
+"""The daemon's part of a crew: stage assignments, the steps of its stage, and copies of states."""

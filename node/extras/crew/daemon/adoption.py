@@ -1,4 +1,4 @@
-"""A second node on this machine for the stage behind ours, when its seat stays free and a copy of its state is here."""
+"""Start a second node on this machine for the next stage, if it stays unassigned and a copy of its state is here."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from starling.gossip.errors import GossipError
 from starling.node.daemon.context import NodeContext, SecondNodes
 from starling.node.extras.crew.daemon.stage_peers import StagePeers
 
-FREE_S = 0.5  # that a seat is free before it is taken
-LEFT_S = 30.0  # that it is, if the one that had it lives and only sits elsewhere: it may come after us
+FREE_S = 0.5  # seconds for which a stage is free before it is taken over
+LEFT_S = 30.0  # the same if its former node lives and only took another stage: it may come after us
 AGAIN_S = 30.0
 
 
 class Adoption:
-    """Takes the seat of the stage behind ours. `seconds`: None: this machine starts no further nodes."""
+    """Takes over the next stage. `seconds`: None: this machine starts no further nodes."""
 
     def __init__(self, context: NodeContext, stage_peers: StagePeers, seconds: SecondNodes | None) -> None:
         self._context, self._stage_peers, self._seconds = context, stage_peers, seconds
@@ -20,10 +20,10 @@ class Adoption:
         self._adopted_at: float | None = None
 
     def poll(self, copies: Sequence[int], peers: Sequence[str], now: float) -> None:
-        """See whether the seat is to be taken.
+        """Check whether the next stage must be taken over.
 
-        `copies`: states of the stage that are here; () as well while the crew lacks nobody, or does not wait. `peers` by stage of the crew
-        when it was whole last.
+        `copies`: states of that stage stored here; () also while the crew is complete, or does not wait. `peers` by stage, when the crew
+        was last complete.
         """
         at = self._stage_peers
         behind = (at.stage + 1) % at.stages

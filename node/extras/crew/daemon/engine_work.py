@@ -1,4 +1,4 @@
-"""What a crew's machine wants of this stage's engine, as calls, and the replies as it knows them."""
+"""Converts the work that a crew's machine requests into engine calls, and replies into the machine's results."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -27,7 +27,7 @@ def request_of(work: Work) -> calls.Request:
 
 
 def result_of(reply: calls.Reply) -> Result:
-    """Return what a reply says."""
+    """Return a reply as the machine's result."""
     match reply:
         case calls.Pointed(step=step, points=points):
             return States(step, points)

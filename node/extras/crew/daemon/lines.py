@@ -20,10 +20,10 @@ Read = Callable[[int, int], Awaitable[bytes]]
 
 
 class Lines:
-    """One queue for each peer: frames arrive in order, or are lost with those behind them, and `lost` is called with each."""
+    """One queue per peer: frames arrive in order, or are lost together with all frames after them; `lost` is called for each."""
 
     def __init__(self, network: Network, lost: Callable[[Frame], object], crew: Callable[[], bytes]) -> None:
-        """`crew` returns the name of the crew as it is now; frames of another one are not sent any more."""
+        """`crew` returns the current name of the crew; frames of another one are dropped."""
         self._network, self._lost, self._crew = network, lost, crew
         self._queues: dict[str, trio.MemorySendChannel[Frame]] = {}
         self._nursery: trio.Nursery | None = None  # None: nothing is sent yet, or any more
@@ -50,9 +50,9 @@ class Lines:
             self._lost(frame)
 
     async def state(self, peer: str, stage: int, step: int, size: int, read: Read) -> None:
-        """Send the `size` bytes of a stage's state; ends early when there are none to read any more, or they cannot be sent."""
+        """Send the `size` bytes of a stage's state; stop early if no more can be read or sent."""
         crew, offset = self._crew(), 0
-        with suppress(TransportError, trio.TooSlowError):  # the next meeting says what is missing
+        with suppress(TransportError, trio.TooSlowError):  # the next meeting reports missing states
             while offset < size and (data := await read(offset, MAX_CHUNK_BYTES)):
                 await self._deliver(peer, Piece(crew, stage, step, size, offset, data))
                 offset += len(data)

@@ -1,6 +1,6 @@
-"""A crew's local steps, as one of its stages: the shell of `starling.gossip.pipeline.crew`, which says what to do and when.
+"""A crew's local steps at one stage: the shell of `starling.gossip.pipeline.crew`, which decides what to do and when.
 
-Nothing here knows of exchanges: after a round's steps each stage exchanges with its like in other crews, as any node does.
+Exchanges are separate: after a round's steps each stage exchanges with the same stage of other crews, as any node does.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ from starling.node.extras.crew.daemon.state_sender import StateSender
 from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 
-POLL_S = 0.1  # at the clock, and at who is in the crew
+POLL_S = 0.1  # seconds between two checks of the clock and of the crew's members
 
 
 class CrewService:
@@ -53,11 +53,11 @@ class CrewService:
         self._adoption = Adoption(context, stage_peers, seconds)
         self._lines = Lines(context.network, self._lost, lambda: self.machine.company.name)
         self._states = StateSender(self._lines, context.engine, self.machine.pushed)
-        self._next: Work | Outcome | None = None  # what the machine wants, or has come to
+        self._next: Work | Outcome | None = None  # the machine's next request, or its outcome
         self._moved = trio.Event()
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Take a seat and part in the crew until cancelled."""
+        """Take a stage and take part in the crew until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.stage_peers.sit)
             nursery.start_soon(self._lines.serve)
@@ -73,7 +73,7 @@ class CrewService:
                     self.context.report.fault(error.peer, error.reason)
 
     async def steps(self, at: int, left: int) -> int:
-        """Do the local steps of round `at` -> the round that was done, a later one if others were further. Raises EngineError."""
+        """Do the local steps of round `at`; return the round that was done, a later one if the crew was further. Raises EngineError."""
         done = await self._outcome_of(self.machine.train(at, left, trio.current_time()))
         assert isinstance(done, Trained), done
         if self._seconds is not None:
@@ -81,7 +81,7 @@ class CrewService:
         return done.round
 
     async def evaluate(self, round: int, left: int) -> calls.Evaluated | None:
-        """Evaluate held-out data through all stages; None: the crew is about something else. Raises EngineError."""
+        """Evaluate held-out data through all stages; None: the crew is busy. Raises EngineError."""
         done = await self._outcome_of(self.machine.evaluate(round, left, trio.current_time()))
         assert isinstance(done, Evaluated), done
         if (last := done.last) is None:
@@ -89,7 +89,7 @@ class CrewService:
         return calls.Evaluated(last.value / last.samples, last.loss / last.samples, last.samples)
 
     async def _outcome_of(self, commands: Iterable[Command]) -> Outcome:
-        """Have the engine do all that is wanted."""
+        """Let the engine do all requested work; return the outcome."""
         try:
             self._do(commands)
             while not isinstance(wanted := await self._wanted(), Trained | Evaluated):
@@ -115,7 +115,7 @@ class CrewService:
         self._do(self.machine.unsent(frame, trio.current_time()))
 
     async def _watch(self) -> None:
-        """Let time pass, and notice who is in the crew."""
+        """Advance the machine's time, and notice changes of the crew's members."""
         while True:
             await trio.sleep(POLL_S)
             now, at, peers = trio.current_time(), self.stage_peers, self.stage_peers.peers

@@ -1,4 +1,4 @@
-"""Where this node sits, and the swarm as its stage sees it: a crew is one member, met at the peer that holds the same stage of it."""
+"""This node's stage assignment, and the swarm as its stage sees it: a crew is one member, represented by the peer with the same stage."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from starling.node.daemon.membership.service import Membership
 
 T = TypeVar("T")
 POLL_S = 0.2
-SETTLED_S = 2.0  # since this node's start, in which it hears of the members that there are
-AVOIDED_S = 600.0  # that a mute peer is not sat with: by then it was mended, or was replaced, or may try again
-PROMISED_S = 20.0  # that a stage is kept for a newcomer who asked
+SETTLED_S = 2.0  # seconds after the start in which this node learns of existing members
+AVOIDED_S = 600.0  # seconds for which a mute peer is avoided: by then it was repaired or replaced, or may try again
+PROMISED_S = 20.0  # seconds for which a stage is reserved for a newcomer
 
 
 @dataclass(slots=True)
@@ -36,34 +36,34 @@ class StagePeers:
     stage: int
     last: Collection[str] = ()
     carried: bool = False
-    _avoided: dict[tuple[str, int | None], float] = field(default_factory=dict)  # (peer, incarnation) -> until when
-    _left: dict[str, float] = field(default_factory=dict)  # peer -> until when it is not followed
+    _avoided: dict[tuple[str, int | None], float] = field(default_factory=dict)  # (peer, incarnation) -> end of avoidance
+    _left: dict[str, float] = field(default_factory=dict)  # peer -> time until which it is not followed
     _promised: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def claims(self) -> dict[str, int]:
-        """Peer -> seat, of all that are alive."""
+        """Return peer -> claimed seat of all live members."""
         table = self.membership.table
         return {peer: table[peer].record.seat for peer in self.membership.members if table[peer].record.seat}
 
     @property
     def seat(self) -> int:
-        """Ours; 0: none yet."""
+        """Return this node's seat; 0: none yet."""
         return self.claims.get(self.membership.me, 0)
 
     @property
     def crew(self) -> int:
-        """The number of ours; 0 while there is none."""
+        """Return the number of this node's crew; 0 without one."""
         return stage_assignments.place(self.seat, self.stages)[0] if self.seat else 0
 
     @property
     def whole(self) -> dict[int, tuple[str, ...]]:
-        """Crew -> its peers by stage, of those that lack nobody."""
+        """Return crew -> its peers by stage, for complete crews."""
         return stage_assignments.whole(self.claims, self.stages)
 
     @property
     def peers(self) -> tuple[str, ...] | None:
-        """The peers of our crew by stage, us included; None: it lacks somebody, we avoid one, or our seat is another's."""
+        """Return our crew's peers by stage, with this node; None: it is incomplete, has an avoided peer, or our seat is another's."""
         peers = self.whole.get(self.crew) if self.seat else None
         if peers is None or peers[self.stage] != self.membership.me or self.avoided.intersection(peers):
             return None
@@ -71,12 +71,12 @@ class StagePeers:
 
     @property
     def avoided(self) -> frozenset[str]:
-        """Peers whose seats were freed a short time ago, and that were not restarted since."""
+        """Return peers whose stage was freed recently and that have not restarted since."""
         now, incarnation = trio.current_time(), self.membership.incarnation_of
         return frozenset(peer for (peer, then), until in self._avoided.items() if until > now and then == incarnation(peer))
 
     def avoid(self, peer: str) -> None:
-        """Sit in no crew with a peer, for a while."""
+        """Join no crew with this peer for a while."""
         self._avoided[peer, self.membership.incarnation_of(peer)] = trio.current_time() + AVOIDED_S
 
     def elsewhere(self, peers: Collection[str]) -> frozenset[str]:
@@ -87,16 +87,16 @@ class StagePeers:
 
     @property
     def lacking(self) -> tuple[int, ...]:
-        """Stages of our crew that nobody holds."""
+        """Return the unassigned stages of our crew."""
         held = stage_assignments.holders(self.claims)
         return tuple(s for s in range(self.stages) if self.seat and stage_assignments.seat(self.crew, s, self.stages) not in held)
 
     @property
     def words(self) -> str:
-        """This node's seat, for people."""
+        """Describe this node's stage assignment."""
         where = f"stage {self.stage} of {self.stages}"
         own = self.membership.table.get(self.membership.me)
-        if own is not None and own.status == "left":  # a member no more, so it has no seat and wants none
+        if own is not None and own.status == "left":  # it has left, so it has no seat and needs none
             return f"left crew {stage_assignments.place(own.record.seat, self.stages)[0]}, {where}" if own.record.seat else f"{where}, left"
         if not self.seat:
             return f"{where}, looking for a crew"
@@ -109,7 +109,7 @@ class StagePeers:
         return stage_assignments.digest((peer, self.membership.incarnation_of(peer) or 0) for peer in peers)
 
     def wanted(self, asker: str) -> int:
-        """The stage that a newcomer should take, kept for it for a while."""
+        """Return the seat that a newcomer should take, and reserve it for a while."""
         now = trio.current_time()
         self._promised = {peer: it for peer, it in self._promised.items() if it[1] > now and peer not in self.claims}
         if asker not in self._promised:
@@ -121,7 +121,7 @@ class StagePeers:
         return self._promised[asker][0]
 
     async def sit(self) -> None:
-        """Claim a seat, and another where that is better, until cancelled."""
+        """Claim a seat, and move to a better one, until cancelled."""
         until = trio.current_time() + SETTLED_S
         while len(self.membership.members) < 2 and trio.current_time() < until:  # noqa: ASYNC110 — for a short time at the start
             await trio.sleep(POLL_S)
@@ -136,20 +136,20 @@ class StagePeers:
             await trio.sleep(POLL_S)
 
     def _note_left(self) -> None:
-        """Note who of our crew has left us for another, to follow nobody who may have left over us."""
+        """Record members of our crew that left it for another, so as not to follow those that may have left because of us."""
         now = trio.current_time()
         self._left = {peer: until for peer, until in self._left.items() if until > now}
         for peer in self.elsewhere(self.last):
             self._left.setdefault(peer, now + AVOIDED_S)
 
     def _move(self, wanted: int) -> None:
-        """Claim a seat. In a crew in which one of our last one sits, or nobody, our states are as good."""
+        """Claim a seat. Stored states stay valid if a member of our last crew is in the new one, or nobody is."""
         crew = stage_assignments.place(wanted, self.stages)[0]
         there = {peer for peer, number in self.claims.items() if stage_assignments.place(number, self.stages)[0] == crew}
         self.carried = bool(self.last) and (not there or not there.isdisjoint(self.last))
         self.membership.sit(wanted)
 
-    # what services of this stage see of the swarm
+    # the swarm as services of this stage see it
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -163,32 +163,32 @@ class StagePeers:
 
     @property
     def view(self) -> bytes:
-        """Digest of `roster`."""
+        """Return the digest of `roster`."""
         return digest(self.roster)
 
     def incarnation_of(self, peer: str) -> int | None:
-        """Of an alive peer."""
+        """Return the incarnation of a live peer."""
         return self.membership.incarnation_of(peer)
 
     def admits(self, peer: str) -> bool:
-        """As of any member."""
+        """Return the membership's answer."""
         return self.membership.admits(peer)
 
     def silent(self, peer: str) -> bool:
-        """As of any member."""
+        """Return the membership's answer."""
         return self.membership.silent(peer)
 
     def lately_gone(self, peer: str) -> bool:
-        """As of any member."""
+        """Return the membership's answer."""
         return self.membership.lately_gone(peer)
 
     def probe_now(self, peers: Collection[str], *, late: bool = False) -> None:
-        """As of any member."""
+        """Let the membership probe these peers."""
         self.membership.probe_now(peers, late=late)
 
 
 def name_of(crew: int) -> str:
-    """Of a crew, as overlays rank it."""
+    """Return the name of a crew, by which overlays rank it."""
     return f"crew {crew}"
 
 
@@ -200,15 +200,15 @@ class CrewNeighbors:
     named: OverlayNeighbors
 
     def weights(self, round: int) -> Mapping[str, float]:
-        """Neighbour -> mixing weight."""
+        """Return neighbor -> mixing weight."""
         return self._met(self._ours.weights(round))
 
     def directions(self, round: int) -> Mapping[str, tuple[float, float]]:
-        """As of `OverlayNeighbors`."""
+        """Return the same as `OverlayNeighbors`, for peers of this stage."""
         return self._met(self._ours.directions(round))
 
     def link_map(self, round: int) -> LinkMap:
-        """Links of this stage alone."""
+        """Return the links of this stage only."""
         return own_links(self.stage_peers.members, self.stage_peers.membership.me, self.weights(round))
 
     @property

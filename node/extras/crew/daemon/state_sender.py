@@ -20,7 +20,7 @@ class StateSender:
         self._push, self._pushes = trio.open_memory_channel[PushState](1)
 
     async def give(self, give: GiveState) -> None:
-        """Send a copy that is kept here back to its stage."""
+        """Send a copy that is stored here back to its stage."""
 
         async def read(offset: int, length: int) -> bytes:
             return give.state[offset : offset + length]
@@ -32,14 +32,14 @@ class StateSender:
         self._push.send_nowait(push)
 
     async def serve(self) -> None:
-        """Send states of this stage to the one that keeps them, until cancelled."""
+        """Send states of this stage to the peer that stores copies, until cancelled."""
         async for push in self._pushes:
 
             async def read(offset: int, length: int, step: int = push.step) -> bytes:
                 reply = await self._engine.call(calls.ReadPoint(step, offset, length))
                 return reply.data if isinstance(reply, calls.ChunkRead) else b""
 
-            with suppress(EngineError):  # it is made safe after the next meeting
+            with suppress(EngineError):  # it is copied after the next meeting
                 found = await self._engine.call(calls.ReadPoint(push.step, 0, 0))
                 if isinstance(found, calls.ChunkRead):
                     await self._lines.state(push.peer, push.stage, push.step, found.size, read)

@@ -13,7 +13,7 @@ from starling.node.rpc import calls
 
 @dataclass(frozen=True, slots=True)
 class CrewWork:
-    """A node that holds one stage of a crew's model: the engine does steps on the crew's behalf, and freezes when they are done."""
+    """The local work of a node with one stage of a crew's model: the engine does steps for the crew, and freezes when they are done."""
 
     crew: CrewService
     stage: EngineWork
@@ -30,7 +30,7 @@ class CrewWork:
 
 
 def stage(request: RoleRequest) -> Role:
-    """Return the role of a stage: its crew is the member, met at those who hold the same stage of others."""
+    """Return the role of a stage: the crew is the member, and exchanges with the same stage of other crews."""
     manifest = request.context.manifest
     peers = StagePeers(request.membership, manifest.crew.stages, request.stage)
     service = CrewService(request.context, peers, request.opened, request.seconds)

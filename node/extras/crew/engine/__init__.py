@@ -1,1 +1,1 @@
-"""One stage of a crew: a model that several machines hold in parts."""
+"""One stage of a crew: a model divided among several machines."""

@@ -1,4 +1,4 @@
-"""The blocks of a stage as a module on its device, and held-out micro-batches through them."""
+"""The blocks of a stage as a module on its device, and the evaluation of held-out micro-batches."""
 
 from collections.abc import Callable
 
@@ -13,13 +13,13 @@ from starling.node.extras.crew.engine.outputs import Outputs, Sent
 
 
 class Blocks:
-    """A module on a device; `gradient` returns (d,), bound to its parameters. `remote`: what it is given comes from a peer."""
+    """A module on a device; `gradient` returns (d,), bound to its parameters. `remote`: its input comes from a peer."""
 
     def __init__(self, module: nn.Module, device: str, gradient: Callable[[], Tensor], *, remote: bool) -> None:
         self._module, self._device, self._gradient, self._remote = module, device, gradient, remote
 
     def begin(self) -> None:
-        """Begin a step: its gradients add up from zero."""
+        """Start a step with a zero gradient."""
         self._module.train()
         self._gradient().zero_()
 
@@ -28,7 +28,7 @@ class Blocks:
         return squares(self._gradient())
 
     def evaluate(self) -> None:
-        """Layers are as in an evaluation."""
+        """Set evaluation mode."""
         self._module.eval()
 
     def __call__(self, x: Tensor, seed: int) -> Tensor:
@@ -44,14 +44,14 @@ class Blocks:
 
 
 class Evaluation:
-    """Held-out micro-batches through a stage, without gradients."""
+    """Evaluates held-out micro-batches through a stage, without gradients."""
 
     def __init__(self, blocks: Blocks, inputs: Inputs, outputs: Outputs) -> None:
         self._blocks, self._inputs, self._outputs = blocks, inputs, outputs
 
     @torch.no_grad()
     def advance(self, number: int, payload: bytes, labels: bytes) -> Sent:
-        """Compute a forward -> payload and labels for the next stage. Raises RemoteProtocolError: what came does not fit."""
+        """Compute a forward pass; return payload and labels for the next stage. Raises RemoteProtocolError: the input does not fit."""
         self._blocks.evaluate()
         given = self._inputs.held_out(number, payload, labels)
         return self._outputs.held_out(self._blocks(given.x, 0), given)

@@ -1,8 +1,8 @@
-"""A bound on how long an activation or a gradient of a neighbour may be, by those that came over the same lane before.
+"""A bound on the length of an activation or gradient from a neighboring stage, by those received earlier on the same lane.
 
-A stage cannot check that what comes is what the stage before computed: nobody else has the parameters that it used (decision 142). What is
-`MOST` times as long as usual is made that long, so a forged one moves this stage no further than an honest one of that length.
-What is not longer stays as it is, to the bit.
+A stage cannot verify its input: no other machine has the parameters that produced it (decision 0142). An input more than `MOST` times as
+long as usual is scaled to that length, so a forged one has no more effect than an honest one of that length. Shorter inputs are unchanged,
+bit for bit.
 
 Shapes: m samples of a micro-batch.
 """
@@ -16,11 +16,11 @@ from torch import Tensor
 MOST = 16.0
 """Times the usual length. No honest stage's was longer than 6.2 times at rates with which a model learns (decision 142)."""
 REMEMBERED = 256  # lengths of a lane
-ENOUGH = 4  # before which nothing is usual: of fewer a single short one would shorten all others
+ENOUGH = 4  # inputs needed before any is scaled: with fewer a single short one would shorten all others
 
 
 class LaneBound:
-    """Shortens what is too long. `shortened`: times the usual length of what came last; 0: it stayed as it is."""
+    """Scales down inputs that are too long. `shortened`: length of the last input in usual lengths; 0: it was unchanged."""
 
     def __init__(self) -> None:
         self._lengths: deque[float] = deque(maxlen=REMEMBERED)

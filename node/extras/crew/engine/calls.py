@@ -56,12 +56,12 @@ class StageCalls:
         return calls.Done()
 
     def abandon(self, _call: calls.Abandon) -> calls.Done:
-        """Give up a step or an evaluation, or end it."""
+        """Abandon or end a step or an evaluation."""
         self._stage.abandon()
         return calls.Done()
 
     def point(self, call: calls.Point) -> calls.Pointed:
-        """Keep a state of the stage, go back to one, or take over another's."""
+        """Store a state of the stage, restore one, or adopt another machine's."""
         if call.action == "carry":
             self._states.carry(call.crew)
         elif self._states.moved(call.crew):
@@ -94,6 +94,6 @@ class StageCalls:
         return size
 
     def read_point(self, call: calls.ReadPoint) -> calls.ChunkRead:
-        """Return bytes of a kept state."""
+        """Return bytes of a stored state."""
         state = self._states.read(call.step)
         return calls.ChunkRead(state[call.offset : call.offset + call.length], len(state))

@@ -1,4 +1,4 @@
-"""Which blocks a stage of a crew has, by their parameters and by what its machine can hold."""
+"""Which blocks a stage of a crew has, by their parameters and this machine's memory."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ STATE_BYTES = 32  # a parameter at the most, of model and moments in float64
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Which blocks a stage has, and how many parameters the largest stage."""
+    """The blocks of a stage, and the number of parameters of the largest stage."""
 
     first: int
     end: int
@@ -32,9 +32,9 @@ class Cut:
 
 
 def cut(task: Task, manifest: Manifest, stage: int, available: int) -> Cut:
-    """Cut by the number of parameters of each block, which are made one by one and not kept; `available` bytes of memory are here.
+    """Cut by the number of parameters of each block; blocks are made one by one and discarded; `available`: bytes of memory here.
 
-    Raises ConfigError: the task has no blocks, none fits, or this machine has not the memory for this stage.
+    Raises ConfigError: the task has no blocks, none fits, or this machine lacks the memory for this stage.
     """
     kind = manifest.task.kind
     if not isinstance(task, Staged):
@@ -74,9 +74,9 @@ def _counted(block: nn.Module) -> int:
 
 
 def blocks_of(task: Task, manifest: Manifest, cut: Cut) -> nn.Module:
-    """Return the stage's blocks, on the CPU, named and drawn as in the whole model.
+    """Return the stage's blocks on the CPU, named and initialised as in the whole model.
 
-    Raises ConfigError: one keeps statistics of batches.
+    Raises ConfigError: one has batch statistics.
     """
     assert isinstance(task, Staged)
     made = islice(enumerate(task.blocks(generator(manifest.seed, "model"))), cut.end)

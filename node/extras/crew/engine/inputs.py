@@ -1,6 +1,6 @@
-"""Where the micro-batches of a stage come from: data at the first one, the stage before at all others.
+"""Inputs of a stage: data at the first stage, activations of the previous stage at all others.
 
-What came from a peer is checked before it is computed with: codec, shape, finite numbers, labels.
+Input from a peer is checked before use: codec, shape, finite numbers, labels.
 
 Shapes: m samples of a micro-batch.
 """
@@ -39,13 +39,13 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A micro-batch that came in.
+    """A micro-batch's input.
 
     Attributes:
-        x: (m, …) what the stage's first block takes.
+        x: (m, …) input of the stage's first block.
         labels: (m, …) of its samples.
-        packed: these as bytes.
-        samples: (m) numbers of the samples, where the codec needs them.
+        packed: labels as bytes.
+        samples: (m) indices of the samples, where the codec needs them.
     """
 
     x: Tensor
@@ -55,11 +55,11 @@ class Given:
 
 
 class Inputs(Protocol):
-    """What a stage computes with.
+    """The inputs of a stage.
 
     Attributes:
-        remote: whether it comes from a peer, whose fault it is if it does not fit.
-        batches: of held-out data, at the first stage.
+        remote: whether they come from a peer, who is at fault if they do not fit.
+        batches: number of held-out batches, at the first stage.
     """
 
     remote: bool
@@ -75,10 +75,10 @@ class Inputs(Protocol):
         """Return a micro-batch of an evaluation."""
 
     def gradient(self, x: Tensor, at: MicroBatch) -> bytes:
-        """Return the gradient of what came in, after the backward, as a payload for the stage before."""
+        """Return the gradient of an input, after the backward pass, as a payload for the previous stage."""
 
     def finish(self, *, applied: bool) -> None:
-        """The step is over at all stages; not `applied`: it was undone."""
+        """End the step; not `applied`: all stages undid it."""
 
     def abandon(self) -> None:
         """The step was given up, or the crew is another one."""
@@ -90,7 +90,7 @@ class Drawn:
     remote = False
 
     def __init__(self, task: Staged, data: Data, place: Place, how: Codec) -> None:
-        """Raise ConfigError: activations that travel as changes need numbers of samples, which the data do not have."""
+        """Raise ConfigError: activations sent as differences need sample indices, which the data lack."""
         if how.delta and not isinstance(data, Sampled):
             raise ConfigError(
                 f"crew.activation: {place.manifest.crew.activation} needs data whose samples have numbers, which those of this task "
@@ -103,7 +103,7 @@ class Drawn:
 
     @property
     def batches(self) -> int:
-        """Count held-out data."""
+        """Count the held-out batches."""
         return sum(1 for _ in self._data.held_out(self._place.most))
 
     def training(self, at: MicroBatch, payload: bytes, labels: bytes) -> Given:
@@ -114,7 +114,7 @@ class Drawn:
         return self._given(part(self._batch, begin, end), tuple(self._samples[begin:end]))
 
     def held_out(self, number: int, payload: bytes, labels: bytes) -> Given:
-        """Return a part of the held-out data, which are listed once."""
+        """Return a part of the held-out data, which are read once."""
         if not self._held_out:
             self._held_out = list(self._data.held_out(self._place.most))
         return self._given(self._held_out[number])
@@ -128,7 +128,7 @@ class Drawn:
         self._batch, self._samples = None, []
 
     def abandon(self) -> None:
-        """Forget the batch, and held-out data."""
+        """Discard the batch and the held-out data."""
         self.finish(applied=False)
         self._held_out = []
 
@@ -148,9 +148,9 @@ class Drawn:
 
 
 class Received:
-    """Received from the stage before, by the codecs of forward and backward. Satisfies `Inputs`.
+    """Inputs from the previous stage, by the codecs of forward and backward. Satisfies `Inputs`.
 
-    Raises RemoteProtocolError: what came does not fit.
+    Raises RemoteProtocolError: an input does not fit.
     """
 
     remote, batches = True, 0
@@ -186,7 +186,7 @@ class Received:
         self._cache.commit() if applied else self._cache.clear()
 
     def abandon(self) -> None:
-        """What was received is unknown to the other end."""
+        """Clear the cache, since the other end discards it too."""
         self._cache.clear()
 
     def _decoded(self, payload: bytes, labels: bytes, how: Codec, count: int | None) -> Given:

@@ -1,4 +1,4 @@
-"""Labels of a micro-batch as bytes, which travel with its activations to the last stage.
+"""Labels of a micro-batch as bytes, which accompany its activations to the last stage.
 
 dtype · dimensions · shape · values
 """
@@ -30,7 +30,7 @@ def pack(labels: Tensor) -> bytes:
 
 
 def unpack(data: bytes) -> Tensor:
-    """Return labels (m, …), int64 or float32. Raises ValueError: these are none."""
+    """Return labels (m, …), int64 or float32. Raises ValueError: the bytes are invalid."""
     if len(data) < _HEADER.size:
         raise ValueError("bad_labels")
     number, dims = _HEADER.unpack_from(data)

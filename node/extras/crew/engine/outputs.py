@@ -1,4 +1,4 @@
-"""Where what a stage computes goes: to the next stage, or into the loss at the last one.
+"""Outputs of a stage: activations for the next stage, or the loss at the last one.
 
 Shapes: m samples of a micro-batch.
 """
@@ -22,19 +22,19 @@ Sent = tuple[bytes, bytes]
 
 
 class Outputs(Protocol):
-    """What becomes of a stage's output (m, …)."""
+    """Processes a stage's output (m, …)."""
 
     def training(self, at: MicroBatch, output: Tensor, given: Given) -> tuple[Tensor, Sent]:
-        """Return what the backward begins from, and what goes on."""
+        """Return the tensor from which the backward pass starts, and the message for the next stage."""
 
     def held_out(self, output: Tensor, given: Given) -> Sent:
-        """Return what goes on, in an evaluation."""
+        """Return the message for the next stage, in an evaluation."""
 
     def backward(self, output: Tensor, payload: bytes) -> None:
         """Compute gradients from what `training` returned."""
 
     def finish(self, *, applied: bool) -> None:
-        """The step is over at all stages; not `applied`: it was undone."""
+        """End the step; not `applied`: all stages undid it."""
 
     def abandon(self) -> None:
         """The step was given up, or the crew is another one."""
@@ -76,11 +76,11 @@ class Forwarded:
         output.backward(gradient.to(output.device))  # type: ignore[no-untyped-call]
 
     def finish(self, *, applied: bool) -> None:
-        """Keep what was sent, if the other end does."""
+        """Store what was sent in the cache if the step was applied."""
         self._cache.commit() if applied else self._cache.clear()
 
     def abandon(self) -> None:
-        """What was sent is unknown to the other end."""
+        """Clear the cache, since the other end discards it too."""
         self._cache.clear()
 
 
@@ -109,14 +109,14 @@ class Scored:
         return b"", b""
 
     def backward(self, output: Tensor, payload: bytes) -> None:
-        """Begin at the loss."""
+        """Start the backward pass at the loss."""
         output.backward()  # type: ignore[no-untyped-call]
 
     def finish(self, *, applied: bool) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is stored."""
 
     def abandon(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is stored."""
 
 
 def _fitting(output: Tensor, given: Given) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where a stage is in its crew, which micro-batch it computes, and what it has added up."""
+"""A stage's position in its crew, the current micro-batch, and the sums over micro-batches."""
 
 import math
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Totals:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset all sums."""
         self.loss, self.value, self.samples, self.over = 0.0, 0.0, 0, 0.0
 
     def add(self, value: float, loss: float, samples: int) -> None:
@@ -69,7 +69,7 @@ class Totals:
         self.samples += samples
 
     def finite(self, values: Tensor) -> Tensor:
-        """Return values on the CPU; zeros if they are not finite, so that all stages come to the step's end and undo it."""
+        """Return values on the CPU; zeros if any is not finite, so that all stages reach the step's end and undo it."""
         values = values.detach().cpu()
         if finite(values):
             return values

@@ -1,11 +1,11 @@
-"""One stage of a crew: what a local step computes with its blocks, a micro-batch at a time.
+"""One stage of a crew: the computation of a local step with its blocks, one micro-batch at a time.
 
     Inputs      Drawn at the first stage, Received at the others
     Blocks      the stage's part of the model
     Outputs     Forwarded to the next stage, Scored at the last
 
 The daemon says which task is next (`starling.gossip.pipeline.stage`), so that gradients add up in the order of micro-batches, as on one
-machine that accumulates the same ones, bit for bit where activations travel in float32. Nothing changes the model before `finish`.
+machine that accumulates the same ones, bit for bit if activations are sent in float32. Nothing changes the model before `finish`.
 
 Shapes: d parameters of this stage, m samples of a micro-batch.
 """
@@ -44,14 +44,14 @@ def stage_of(model: LocalModel, stage: int) -> "Stage":
 
 @dataclass(frozen=True, slots=True)
 class _MicroBatch:
-    """What is held of a micro-batch between its forward and its backward."""
+    """Tensors of a micro-batch between its forward and its backward pass."""
 
-    x: Tensor  # (m, …) what came in
-    output: Tensor  # what the backward begins from
+    x: Tensor  # (m, …) the input
+    output: Tensor  # the tensor from which the backward pass starts
 
 
 class Stage:
-    """What a crew's calls compute at one stage."""
+    """The computations of a crew's calls at one stage."""
 
     def __init__(self, place: Place, blocks: Blocks, inputs: Inputs, outputs: Outputs, totals: Totals) -> None:
         self._place, self._blocks, self._inputs, self._outputs, self._totals = place, blocks, inputs, outputs, totals
@@ -61,7 +61,7 @@ class Stage:
 
     @property
     def batches(self) -> int:
-        """Return the batches of held-out data at the first stage; 0 at others."""
+        """Return the number of held-out batches at the first stage; 0 at others."""
         return self._inputs.batches
 
     @property
@@ -70,7 +70,7 @@ class Stage:
         return self._totals.over
 
     def advance(self, at: MicroBatch, payload: bytes, labels: bytes) -> Sent:
-        """Compute a forward -> payload and labels for the next stage. Raises RemoteProtocolError: what came does not fit."""
+        """Compute a forward pass; return payload and labels for the next stage. Raises RemoteProtocolError: the input does not fit."""
         if not self._begun:
             self._begun = True
             self._blocks.begin()
@@ -82,9 +82,9 @@ class Stage:
         return sent
 
     def retreat(self, at: MicroBatch, payload: bytes) -> bytes:
-        """Compute a backward of a micro-batch that was advanced -> payload for the stage before.
+        """Compute the backward pass of a forwarded micro-batch; return the payload for the previous stage.
 
-        Raises RemoteProtocolError: what came does not fit.
+        Raises RemoteProtocolError: the input does not fit.
         """
         held = self._held.pop(at.number, None)
         if held is None:
@@ -98,7 +98,7 @@ class Stage:
         return self._totals.summary(self._blocks.squares() if self._begun else 0.0)
 
     def finish(self, *, applied: bool) -> None:
-        """The step is over at all stages; not `applied`: it had numbers that are not finite."""
+        """End the step at all stages; not `applied`: it had non-finite numbers."""
         self._inputs.finish(applied=applied)
         self._outputs.finish(applied=applied)
         self._clear()

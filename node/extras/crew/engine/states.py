@@ -1,4 +1,4 @@
-"""States of a stage that are kept, so that a crew whose stages were torn apart goes back to one that all have."""
+"""Stored states of a stage, so that a crew whose stages differ returns to a state that all have."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ KIND = "stage"
 
 
 class SavedStates:
-    """The newest `KEPT` states of a stage by local steps, beside `file`, or in memory where that is None."""
+    """The newest `KEPT` states of a stage by local steps, beside `file`, or in memory if that is None."""
 
     def __init__(self, stage: int, file: Path | None) -> None:
         self._stage, self._file = stage, file
@@ -21,11 +21,11 @@ class SavedStates:
 
     @property
     def points(self) -> tuple[int, ...]:
-        """Return the local steps of states that are kept, the oldest first."""
+        """Return the local steps of stored states, the oldest first."""
         return tuple(sorted(self._states))
 
     def moved(self, crew: int) -> bool:
-        """From now on states are those of this crew: drop others -> whether there were any."""
+        """Use this crew's states from now on: drop those of another; return whether there were any."""
         if crew == self._crew:
             return False
         others = self._crew is not None
@@ -43,22 +43,22 @@ class SavedStates:
         return others
 
     def carry(self, crew: int) -> None:
-        """Keep what is kept as states of another crew, of which there are none here."""
+        """Use the stored states for another crew, which has none here."""
         if crew == self._crew:
             return
         carried = {step: self.read(step) for step in self.points}
         self.moved(crew)
-        for step in self.points:  # of a crew that had this number before
+        for step in self.points:  # states of a crew that had this number before
             self.drop(step)
         for step, state in sorted(carried.items()):
             self.put(step, state)
 
     def keep(self, step: int, tensors: dict[str, Tensor]) -> int:
-        """Keep a state -> its bytes."""
+        """Store a state; return its number of bytes."""
         return self.put(step, tensor_file.pack(tensors, {"kind": KIND, "stage": self._stage, "local_steps": step}))
 
     def put(self, step: int, state: bytes) -> int:
-        """Keep the bytes of a state -> how many."""
+        """Store the bytes of a state; return their number."""
         if self._file is None:
             self._states[step] = state
         else:
@@ -70,17 +70,17 @@ class SavedStates:
         return len(state)
 
     def drop(self, step: int) -> None:
-        """Keep a state no longer."""
+        """Delete a stored state."""
         if isinstance(old := self._states.pop(step), Path):
             old.unlink(missing_ok=True)
 
     def read(self, step: int) -> bytes:
-        """Return a kept state; b"" if it is not."""
+        """Return a stored state; b"" if it is not stored."""
         state = self._states.get(step, b"")
         return state.read_bytes() if isinstance(state, Path) else state
 
     def unpacked(self, step: int) -> dict[str, Tensor]:
-        """Return a kept state's tensors. Raises ValueError: it is none of this stage."""
+        """Return a stored state's tensors. Raises ValueError: it is not of this stage."""
         tensors, facts = tensor_file.unpack(self.read(step))
         if facts.get("kind") != KIND or facts.get("stage") != self._stage or facts.get("local_steps") != step:
             raise ValueError("is the state of another stage")

@@ -1,4 +1,4 @@
-"""From the call that opens an engine to the trainer of a crew's stage, whose local steps are done by calls."""
+"""Makes the trainer of a crew's stage, whose local steps are done by calls, from the call that opens an engine."""
 
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from starling.node.rpc.calls import Open
 
 
 def trainer_of(open_request: Open, _csprng: Csprng, _window: GradientWindow) -> TaskTrainer:
-    """Make the blocks of a stage, and what answers a crew's calls with them. States are kept beside the checkpoint.
+    """Make the blocks of a stage, and the object that answers a crew's calls with them. States are stored beside the checkpoint.
 
     Raises ConfigError: the task has no blocks, this machine cannot hold them, or the manifest does not fit them.
     """
