@@ -12,7 +12,7 @@ class Overlay(Protocol):
 
     @property
     def symmetric(self) -> bool:
-        """W equals its transpose in every round."""
+        """Return whether W equals its transpose in every round."""
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """Weights rank gives to what it receives from others in this round: {other rank: w > 0}; its own is 1 − Σ.
@@ -29,19 +29,19 @@ class LastingEdges(Protocol):
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Peers with an edge, sorted."""
+        """Return peers with an edge, sorted."""
 
     def visits(self, turn: int) -> tuple[str, ...]:
-        """Of these, those one of which is to be visited in a turn."""
+        """Return those peers of which one is to be visited in a turn."""
 
     def measured(self, peer: str, bytes_per_s: float) -> None:
-        """An exchange with a peer went at this rate, >= 0; 0: it did not come to its end."""
+        """Record the rate of an exchange with a peer, >= 0; 0: it failed."""
 
     def update(self, me: str, alive: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """-> peers to open an edge to, most wanted first, and peers whose edge to close in order"""
+        """Return peers to open an edge to, most wanted first, and peers whose edge to close in order."""
 
     def accept(self, peer: str) -> bool:
-        """Return a peer that is alive opened an edge to us -> whether we hold it from now on."""
+        """Return whether an edge opened by a live peer is kept."""
 
     def drop(self, peer: str) -> None:
         """The other end refused or closed the edge."""
@@ -53,7 +53,7 @@ class Static:
     __slots__ = ()
 
     def period(self, n: int) -> int:
-        """1."""
+        """Return 1."""
         return 1
 
 
@@ -63,7 +63,7 @@ class Aperiodic:
     __slots__ = ()
 
     def period(self, n: int) -> None:
-        """Never repeats."""
+        """Return None: it never repeats."""
         return
 
 
@@ -77,10 +77,10 @@ class Circulant(Protocol):
     __slots__ = ()
 
     def shifts(self, n: int, round: int) -> Mapping[int, float]:
-        """{s: w_s}, 0 < s < n."""
+        """Return {s: w_s}, 0 < s < n."""
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """One entry per shift."""
+        """Return one entry per shift."""
         return {(rank + shift) % n: weight for shift, weight in self.shifts(n, round).items()}
 
 

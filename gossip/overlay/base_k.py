@@ -190,7 +190,7 @@ def _simple(n: int, k: int) -> _Simple:
 
 
 def _rough_part(n: int, k: int) -> int:
-    """N without its prime factors up to k+1."""
+    """Return n without its prime factors up to k+1."""
     for factor in range(2, k + 2):
         while n % factor == 0:
             n //= factor

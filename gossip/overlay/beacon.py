@@ -41,13 +41,13 @@ def signed(swarm: str, epoch: int, sign: Callable[[bytes], bytes]) -> Beacon:
 
 
 def value(beacon: Beacon) -> bytes:
-    """32 bytes, pseudo-random without the beacon."""
+    """Return 32 bytes, pseudo-random without the beacon."""
     return blake2b(beacon.signature, digest_size=VALUE_BYTES).digest()
 
 
 @dataclass(slots=True)
 class Beacons:
-    """The newest beacons a node knows, at most `limit`; `verify` says whether a peer signed a message."""
+    """The newest beacons a node knows, at most `limit`; `verify` checks whether a peer signed a message."""
 
     swarm: str
     creator: str
@@ -68,13 +68,13 @@ class Beacons:
         return salt_of(salt, epoch, b"" if beacon is None else value(beacon))
 
     def wants(self, beacon: Beacon, now: int) -> bool:
-        """Tell if a beacon is worth verifying: not stored yet, of an epoch that may be stored while ours is `now`."""
+        """Return whether a beacon is worth verifying: not stored yet, of an epoch that may be stored while ours is `now`."""
         if not 1 <= beacon.epoch <= now + AHEAD or self._held.get(beacon.epoch) == beacon:
             return False
         return beacon.epoch in self._held or len(self._held) < self.limit or beacon.epoch > min(self._held)
 
     def take(self, sender: str, beacon: Beacon, now: int) -> bool:
-        """Verify and store a beacon from `sender` -> whether it is new, and to be forwarded. `now` as in `wants`.
+        """Verify and store a beacon from `sender`; return whether it is new, and to be forwarded. `now` as in `wants`.
 
         The first one of an epoch is kept, even if the creator signed another. Raises RemoteProtocolError: beacon_forged.
         """

@@ -1,4 +1,4 @@
-"""Edges for volunteers whose lines differ: some that are drawn, the others to those with whom exchanges are fast.
+"""Edges for volunteers with different connections: some random, the others to peers with which exchanges are fast.
 
 Shapes: n members.
 """
@@ -44,7 +44,7 @@ class ChosenEdges:
     _fast: set[str] = field(default_factory=set)
     _guests: set[str] = field(default_factory=set)
     rates: dict[str, float] = field(default_factory=dict)  # smoothed bytes a second of exchanges, by peer
-    refused: dict[str, int] = field(default_factory=dict)  # peer -> number of the choice at which it refused
+    refused: dict[str, int] = field(default_factory=dict)  # peer -> number of the choice in which it refused
     _tried: set[str] = field(default_factory=set)
     _updates: int = 0
     _alive: frozenset[str] = frozenset()
@@ -58,27 +58,27 @@ class ChosenEdges:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Peers with an edge, sorted."""
+        """Return peers with an edge, sorted."""
         return tuple(sorted({*self._drawn.peers, *self._fast, *self._guests}))
 
     def visits(self, turn: int) -> tuple[str, ...]:
-        """Of these, those one of which is to be visited in a turn; all, where there are none of that sort."""
+        """Return those peers of which one is to be visited in a turn; all, if there are none of that kind."""
         sort = self._drawn.peers if turn % 3 == 0 else self.fast
         return sort or self.peers
 
     @property
     def fast(self) -> tuple[str, ...]:
-        """Of these, those that are not drawn, the fastest first; not yet measured ones last."""
+        """Return the peers of non-random edges, the fastest first; not yet measured ones last."""
         return tuple(sorted(self._fast, key=lambda peer: (-self.rates.get(peer, 0.0), peer)))
 
     def measured(self, peer: str, bytes_per_s: float) -> None:
-        """An exchange with a peer went at this rate, >= 0; 0: it did not come to its end."""
+        """Record the rate of an exchange with a peer, >= 0; 0: it failed."""
         known = self.rates.get(peer)
         rate = bytes_per_s if known is None else (1.0 - SMOOTHING) * known + SMOOTHING * bytes_per_s
         keep(self.rates, peer, rate, MOST_RATES)
 
     def update(self, me: str, alive: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """As `StickyEdges.update`; at most one of the edges that are not drawn is opened, and one more closed, in a call."""
+        """Do the same as `StickyEdges.update`; each call opens at most one non-random edge, and closes one more."""
         opened, closed = self._drawn.update(me, alive)
         self._alive = frozenset(alive) - {me}
         self._fast = (self._fast & self._alive) - {*self._drawn.peers}
@@ -99,7 +99,7 @@ class ChosenEdges:
         return opened, (*closed, *away)
 
     def accept(self, peer: str) -> bool:
-        """Return a peer that is alive opened an edge to us -> whether we hold it from now on."""
+        """Return whether an edge opened by a live peer is kept."""
         if peer in self.peers:
             return True
         if peer in self._drawn.targets:
@@ -125,7 +125,7 @@ class ChosenEdges:
         return min(self._fast, key=lambda peer: (self.rates.get(peer, math.inf), peer))
 
     def _candidate(self, me: str, *, room: bool) -> str | None:
-        """Whom to have an edge to, besides those there are or, without room, in place of the slowest; None: nobody."""
+        """Return the next peer to open an edge to; without `room` it replaces the slowest edge. None: keep the edges."""
         most = TRIED_A_DEGREE * self.degree
         others = self._alive.difference(self._fast, self._drawn.peers)
         others = frozenset(peer for peer in others if self.refused.get(peer, -most) + most <= self._choice)

@@ -43,7 +43,7 @@ class DirectedEquiStatic(Circulant, Static):
     symmetric: ClassVar[bool] = False
 
     def shifts(self, n: int, round: int) -> Mapping[int, float]:
-        """At most M, or 2M if symmetric. Raises ValueError: M is too small for n."""
+        """Return at most M shifts, or 2M if symmetric. Raises ValueError: M is too small for n."""
         return _static(self.seed, n, self.basis, both_ways=self.symmetric)
 
 
@@ -72,7 +72,7 @@ class DirectedEquiDyn(Circulant, Aperiodic):
     symmetric: ClassVar[bool] = False
 
     def shifts(self, n: int, round: int) -> Mapping[int, float]:
-        """One."""
+        """Return one shift."""
         return {_shift(self.seed, n, round): self.eta * (n - 1) / n} if n > 1 else {}
 
 
@@ -91,13 +91,13 @@ class UndirectedEquiDyn(Aperiodic):
     symmetric: ClassVar[bool] = True
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """One entry, or none for an idle node."""
+        """Return one entry, or none for an idle node."""
         partner = _walk(self.seed, n, round)[rank]
         return {partner: self.eta * (n - 1) / n} if partner != rank else {}
 
 
 def left(shifts: Mapping[int, float], n: int) -> float:
-    """‖W − J‖₂ of the doubly stochastic circulant W with these weights beside the diagonal: normal, so its largest eigenvalue but 1."""
+    """Return ‖W − J‖₂ of the doubly stochastic circulant W with these off-diagonal weights: its largest eigenvalue except 1."""
     if n == 1:
         return 0.0
     row = np.zeros(n)
@@ -143,7 +143,7 @@ def _shift(seed: int, n: int, round: int) -> int:
 
 @lru_cache(maxsize=8)
 def _walk(seed: int, n: int, round: int) -> list[int]:
-    """Partner of each rank, itself when idle."""
+    """Return the partner of each rank, itself if idle."""
     partners = list(range(n))
     if n > 1:
         u, start = _shift(seed, n, round), derive(seed, "equi_dyn start", n, round) % n

@@ -16,10 +16,10 @@ def links(overlay: Overlay, ranked: Sequence[str], me: str, round: int) -> tuple
 
 
 def directions(overlay: Overlay, ranked: Sequence[str], me: str, round: int) -> dict[str, tuple[float, float]]:
-    """{peer: (weight it gives to what we send, weight we give to what it sends)} for every link of `me`.
+    """Return {peer: (weight of our messages at the peer, weight of its messages here)} for every link of `me`.
 
-    `ranked` are the members in rank order (`starling.gossip.overlay.ranks.ranked`); `me` has no links while it is not one of them.
-    Raises ValueError: the overlay's kind is undefined for so many members.
+    `ranked` are the members in rank order (`starling.gossip.overlay.ranks.ranked`); `me` has no links if it is not one of them.
+    Raises ValueError: the overlay's kind is undefined for this number of members.
     """
     if me not in ranked:
         return {}

@@ -23,7 +23,7 @@ Values = NDArray[np.float64]
 EXACT = 1e-12  # ‖∏W − J‖ up to which an average counts as exact: rounding of double precision
 D2_BOUND = -1.0 / 3.0
 """Lower bound of λ_min(W) for D². Tang et al. 2018 (arXiv:1803.07068). An even ring is at the bound; D² is still stable there."""
-LEAP = 1e-3  # no single round of an overlay that only contracts leaves less than this share; one that does is exact by design
+LEAP = 1e-3  # no single round of an overlay that only contracts leaves less than this share; a round that does is exact by design
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Rows:
     weight: Values
 
     def apply(self, x: Values) -> Values:
-        """W x, for x (n,) or (n, s)."""
+        """Return W x, for x (n,) or (n, s)."""
         mixed = x.copy()
         if len(self.to):
             shape = (-1,) + (1,) * (x.ndim - 1)
@@ -69,7 +69,7 @@ class Walk:
 
 
 def rows(overlay: Overlay, n: int, round: int) -> Rows:
-    """All rows of one round. Raises ValueError: the overlay's kind is undefined for n."""
+    """Return all rows of one round. Raises ValueError: the overlay's kind is undefined for n."""
     all_rows = [overlay.row(rank, n, round) for rank in range(n)]
     to = np.repeat(np.arange(n), np.array([len(row) for row in all_rows], dtype=np.int64))
     source = np.array([other for row in all_rows for other in row], dtype=np.int64)
@@ -103,7 +103,7 @@ def sequence(overlay: Overlay, n: int, count: int, start: int = 0) -> Iterator[R
 
 
 def degree(overlay: Overlay, n: int, count: int, start: int = 0) -> Degree:
-    """Others that a node receives from in any of `count` rounds: of one round by itself, or of the union over a period."""
+    """Return the number of peers that a node receives from in any of `count` rounds: of a single round, or of the union over a period."""
     pairs = np.concatenate([each.to * n + each.source for each in sequence(overlay, n, count, start)])
     degrees = np.bincount(np.unique(pairs) // n, minlength=n)
     return Degree(int(degrees.max()), float(degrees.mean()))
@@ -162,9 +162,9 @@ def gap(overlay: Overlay, n: int, count: int) -> float:
 
 
 def finite_time(overlay: Overlay, n: int, most: int) -> int | None:
-    """Rounds from round 0 after which every node holds the mean by design; None if there is no such round in `most`. Dense.
+    """Return the rounds from round 0 after which every node has the mean by design; None if none of the first `most` rounds. Dense.
 
-    By design: one round takes ‖∏W − J‖_F to EXACT and below LEAP of what it was. Any overlay that mixes gets to EXACT in time.
+    By design: one round takes ‖∏W − J‖_F to EXACT and below LEAP of its value. Any overlay that mixes reaches EXACT in time.
     """
     before = math.inf
     for done, (_, norm) in enumerate(_products(overlay, n, most)):
@@ -184,12 +184,12 @@ def _products(overlay: Overlay, n: int, count: int) -> Iterator[tuple[Matrix, fl
 
 
 def phases(overlay: Overlay, n: int, count: int) -> tuple[float, ...]:
-    """Return what `count` rounds leave if begun in round 0, 1, … `count` − 1: how much the phase matters. Dense."""
+    """Return the disagreement left by `count` rounds that begin in round 0, 1, … `count` − 1: the effect of the phase. Dense."""
     return tuple(left(overlay, n, count, start) for start in range(count))
 
 
 def contraction(overlay: Overlay, n: int, samples: int) -> float:
-    """λ_max(E WᵀW − J): the share of a squared disagreement that a round is expected to leave, in the worst direction. Dense.
+    """Return λ_max(E WᵀW − J): the expected share of a squared disagreement left by a round, in the worst direction. Dense.
 
     The expectation is the mean over rounds 0 … samples − 1, so it is for overlays that draw every round anew.
     """

@@ -30,7 +30,7 @@ class OnePeerExponential(Circulant):
     symmetric: ClassVar[bool] = False
 
     def shifts(self, n: int, round: int) -> Mapping[int, float]:
-        """{2^(round mod tau): 1/2}."""
+        """Return {2^(round mod tau): 1/2}."""
         return {1 << round % doublings(n): 0.5} if n > 1 else {}
 
     def period(self, n: int) -> int:
@@ -49,11 +49,11 @@ class Hypercube:
 
     @staticmethod
     def check(_agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Return warnings for the manifest."""
         return ["overlay.kind: hypercube is defined for 2, 4, 8, 16 … members only; `--set overlay=base_k` takes any number"]
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """One entry. Raises ValueError: n is not a power of two."""
+        """Return one entry. Raises ValueError: n is not a power of two."""
         tau = doublings(n)
         if n != 1 << tau:
             raise ValueError(f"hypercube needs a power of two of members, got {n}: the next one is {1 << tau}")
@@ -76,7 +76,7 @@ class RandomMatching(Aperiodic):
     symmetric: ClassVar[bool] = True
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """One entry, or none for the idle node."""
+        """Return one entry, or none for the idle node."""
         partner = int(_partners(self.seed, n, round)[rank])
         return {partner: 0.5} if partner != rank else {}
 
@@ -110,7 +110,7 @@ class Rendezvous(Aperiodic):
     symmetric: ClassVar[bool] = True
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """One entry, or none for an idle node."""
+        """Return one entry, or none for an idle node."""
         partner = _nearest(self.seed, n, round).get(rank)
         return {} if partner is None else {partner: 0.5}
 

@@ -30,8 +30,8 @@ class Periodic:
 
     inner: Overlay  # overlay of the rounds before the sweep
     every: int  # H, rounds with local steps in a cycle, >= 1
-    k: int = 1  # most peers a node meets in a round of the sweep, >= 1
-    overlap: bool = False  # local steps go on during the sweep
+    k: int = 1  # largest number of peers of a node in a round of the sweep, >= 1
+    overlap: bool = False  # whether local steps continue during the sweep
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -40,7 +40,7 @@ class Periodic:
 
     @property
     def symmetric(self) -> bool:
-        """Tell if `inner` is symmetric; sweeps always are."""
+        """Return whether `inner` is symmetric; sweeps always are."""
         return self.inner.symmetric
 
     def cycle(self, n: int) -> int:

@@ -30,7 +30,7 @@ class Pull(Aperiodic):
     symmetric: ClassVar[bool] = False
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """Min(k, n − 1) entries."""
+        """Return min(k, n − 1) entries."""
         k = min(self.k, n - 1)
         stream = hashlib.shake_256(derive(self.seed, "pull", n, round, rank).to_bytes(8, "little")).digest(_WORD * k)
         chosen: dict[int, None] = {}

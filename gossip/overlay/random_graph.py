@@ -21,7 +21,7 @@ from starling.gossip.overlay.api import Static
 from starling.gossip.overlay.weights import DegreeWeighted, edge_weight
 from starling.gossip.seeds import derive
 
-MOST_HALF = 4096  # members of the largest half-random graph: its n²/4 edges are held in memory, 34 MB
+MOST_HALF = 4096  # members of the largest half-random graph: its n²/4 edges take 34 MB of memory
 
 
 @parameters
@@ -92,7 +92,7 @@ def connected_graph(seed: int, n: int, share: int) -> _Graph:
 
 
 def _draw(seed: int, n: int, share: int, attempt: int) -> _Graph:
-    """Every pair an edge with probability `share` / 2³²."""
+    """Draw a graph in which every pair is an edge with probability `share` / 2³²."""
     first = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])  # pair (i, i + 1), (i, j) going row by row
     pairs = successes(derive(seed, "graph", n, share, attempt), int(first[-1]), share)
     lower = np.searchsorted(first, pairs, side="right") - 1

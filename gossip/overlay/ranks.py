@@ -25,7 +25,7 @@ def ranked_at(members: Iterable[str], salt: bytes, round: int, every: int) -> tu
 
 
 def epoch_of(round: int, every: int) -> int:
-    """Number of the order that holds in `round`, from 0 on; `every` as in `ranked_at`."""
+    """Return the number of the order that applies in `round`, from 0 on; `every` as in `ranked_at`."""
     return round // every if every else 0
 
 

@@ -13,16 +13,16 @@ class Stage:
     """The purpose of a round."""
 
     local: bool  # local steps are done in it
-    first: bool  # its exchanges begin an averaging: what a node holds now is what gets averaged
-    last: bool  # its exchanges complete an averaging: what a node holds afterwards is the average
+    first: bool  # its exchanges begin an averaging: of the nodes' current vectors
+    last: bool  # its exchanges complete an averaging: afterwards nodes have the average
 
 
-ORDINARY = Stage(local=True, first=True, last=True)  # a round by itself
+ORDINARY = Stage(local=True, first=True, last=True)  # a complete round
 
 
 @runtime_checkable
 class Staged(Protocol):
-    """An overlay whose rounds are not all alike."""
+    """An overlay with rounds of several kinds."""
 
     def cycle(self, n: int) -> int:
         """Rounds after which they are what they were, of n members."""

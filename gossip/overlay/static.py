@@ -30,7 +30,7 @@ class Ring(Static):
     symmetric: ClassVar[bool] = True
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """Two entries; fewer for n < 3."""
+        """Return two entries; fewer for n < 3."""
         return _evenly({(rank + 1) % n, (rank - 1) % n} - {rank})
 
 
@@ -117,7 +117,7 @@ class Torus(Static):
     symmetric: ClassVar[bool] = True
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """Four entries; fewer where r < 3."""
+        """Return four entries; fewer if r < 3."""
         r, c = sides(n)
         i, j = divmod(rank, c)
         return _evenly({(i + 1) % r * c + j, (i - 1) % r * c + j, i * c + (j + 1) % c, i * c + (j - 1) % c} - {rank})

@@ -48,7 +48,7 @@ class Sticky:
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Rules for the manifest; no warnings."""
+        """Check rules for the manifest; return no warnings."""
         overlay = agreed.overlay
         if overlay.choose is None:
             if overlay.choose_every is not None:
@@ -70,7 +70,7 @@ class Sticky:
         return []
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """One entry, or none for an idle node."""
+        """Return one entry, or none for an idle node."""
         if n == 1:
             return {}
         turn, j = divmod(round, doublings(n))
@@ -131,7 +131,7 @@ class StickyEdges:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Peers with an edge, sorted."""
+        """Return peers with an edge, sorted."""
         return tuple(sorted(self._edges))
 
     def visits(self, turn: int) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ class StickyEdges:
     def update(self, me: str, alive: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """React to joins, leaves and refused edges; `alive` are the peers that `me` may have an edge to.
 
-        -> peers to open an edge to, most wanted first, and peers whose edge to close in order
+        Return peers to open an edge to, most wanted first, and peers whose edge to close in order.
         """
         self._rank(me, frozenset(alive) - {me})
         self._edges &= self._alive
@@ -155,7 +155,7 @@ class StickyEdges:
         return opened, closed
 
     def accept(self, peer: str) -> bool:
-        """Return a peer that is alive opened an edge to us -> whether we hold it from now on."""
+        """Return whether an edge opened by a live peer is kept."""
         if peer in self._edges or peer in self.targets or len(self._edges) < self.degree + SPARE_EDGES:
             self._edges.add(peer)
             return True

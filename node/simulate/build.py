@@ -1,4 +1,4 @@
-"""The parts that a scenario's swarm is made of, the same for both engines: one small function each.
+"""Builds the parts of a scenario's swarm, the same for both engines: one small function each.
 
 Shapes: N rows, d parameters, D numbers of the shared vector.
 """
@@ -24,7 +24,7 @@ from starling.node.simulate.virtual.swarm import VirtualSwarm
 
 
 def rows(scenario: Scenario) -> int:
-    """N: nodes that begin and those that may join."""
+    """Return N: initial nodes and possible joiners."""
     return scenario.simulate.nodes + joiners(scenario)
 
 
@@ -35,9 +35,9 @@ def identities(agreed: Manifest, count: int) -> tuple[str, tuple[str, ...]]:
 
 
 def exchange(scenario: Scenario, agreed: Manifest, mixer: Mixer, whole: Layout, layout: Layout) -> tuple[ExchangeCodec, Selector]:
-    """Codecs and coordinates of the exchange of vectors (D,) made of models of the layout `whole`, `layout` of what is shared of them.
+    """Return codecs and selector for the exchange of vectors (D,) of models with the layout `whole`, of which `layout` is shared.
 
-    A budget that is left to be measured is what the slowest of `network.rates` allows.
+    A byte budget that nodes would measure is what the slowest of `network.rates` allows.
 
     Raises ConfigError: a part does not take its parameters.
     """
@@ -59,7 +59,7 @@ def exchange(scenario: Scenario, agreed: Manifest, mixer: Mixer, whole: Layout, 
 
 
 def byzantine(scenario: Scenario, count: int) -> NDArray[np.bool_]:
-    """Return (N,): which rows are Byzantine: those that are named, or a draw of those that begin."""
+    """Return (N,): which rows are Byzantine: the named ones, or a random draw of the initial ones."""
     attack = scenario.attack
     named = attack.rows or _lowest(scenario, "bad", scenario.simulate.nodes, attack.nodes).nonzero()[0]
     return np.isin(np.arange(count), named)

@@ -18,8 +18,8 @@ class InlineCrew:
     """All stages of a crew, run in one process. Raises ConfigError: the manifest cannot be used.
 
     Attributes:
-        bytes: of activations, labels and gradients that went between stages so far, in frames' payloads.
-        forward: of these, of activations.
+        bytes: payload bytes of activations, labels and gradients sent between stages so far.
+        forward: of these, bytes of activations.
     """
 
     def __init__(self, manifest: Manifest, number: int = 0, on_the_way: Callable[[Pass], Pass] = lambda frame: frame) -> None:
@@ -34,11 +34,11 @@ class InlineCrew:
 
     @property
     def vector(self) -> Tensor:
-        """(d,) the whole model, stage after stage."""
+        """Return (d,) the whole model, stage after stage."""
         return cat([engine.vector for engine in self.engines])
 
     def step(self, round: int = 0) -> float:
-        """One local step -> its loss. Raises ValueError: a stage refused what came, with its reason."""
+        """Do one local step; return its loss. Raises ValueError: a stage refused its input, with its reason."""
         parts = self._through(False, self._manifest.crew.micro_batches)
         loss, scale = sum(part.loss for part in parts), shortened(parts, self._manifest.optimizer.clip_norm)
         self.steps += 1

@@ -29,9 +29,9 @@ def check(scenario: Scenario) -> None:
 
 
 def simulate(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Outcome:
-    """One run of a checked scenario without a sweep; `progress` is called as rounds pass, `seen` at every evaluation.
+    """Do one run of a checked scenario without a sweep; `progress` is called as rounds pass, `seen` at every evaluation.
 
-    Raises ConfigError: the task or its data cannot be had; GossipError: the swarm came to a halt.
+    Raises ConfigError: the task or its data are not available; GossipError: the swarm stopped making progress.
     """
     torch.set_num_threads(scenario.simulate.threads)
     run = virtual.run if scenario.simulate.engine == "virtual" else matrix.run

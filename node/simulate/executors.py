@@ -1,6 +1,6 @@
 """Executors that compute the runs of a sweep: any `concurrent.futures.Executor`. Torch-free.
 
-`Processes` is the default of the command line. `cluster` is dask's, for those who outgrow one machine.
+`Processes` is the default of the command line. `cluster` uses dask, for more than one machine.
 """
 
 import queue
@@ -27,7 +27,7 @@ Report = tuple[int, int, str]  # number of a run, rounds done, one line
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lane:
-    """A pool of one process, and both ends of the pipe that brings its progress and keeps it alive."""
+    """A pool of one process, and both ends of the pipe that reports its progress and keeps it alive."""
 
     pool: ProcessPoolExecutor
     link: worker.Link
@@ -40,7 +40,7 @@ class _Lane:
 
 
 class Processes(Executor):
-    """Up to `jobs` processes, each the only one of a pool of its own: one that dies takes only its own run with it.
+    """Up to `jobs` processes, each the only one of its pool, so that a dying one takes only its own run with it.
 
     Processes are started by `spawn`, with `threads` threads of numeric libraries, and reused by later runs. They end when this object is
     shut down, and by themselves if the process that made it is killed. Ctrl-C reaches only the process that made it.
@@ -69,7 +69,7 @@ class Processes(Executor):
             lane.close(wait=wait)
 
     def reports(self) -> list[Report]:
-        """Progress since the last call."""
+        """Return the progress since the last call."""
         with self._lock:
             links = [] if self._closed else [lane.link for lane in self._lanes]
         reports: list[Report] = []
@@ -77,7 +77,7 @@ class Processes(Executor):
             try:
                 while link.poll():
                     reports.append(link.recv())
-            except (EOFError, OSError):  # the process has died: its run says so
+            except (EOFError, OSError):  # the process has died, which its run reports
                 continue
         return reports
 
@@ -104,7 +104,7 @@ class Processes(Executor):
         args = (child_end, self._threads)
         lane = _Lane(ProcessPoolExecutor(1, context, worker.initialise, args), parent_end, child_end)
         # Blocked in this thread and in the process that it starts next: Ctrl-C reaches all processes of a terminal. Not before: the
-        # first pool starts multiprocessing's resource tracker, which unblocks the signal in the thread that made it.
+        # the first pool starts multiprocessing's resource tracker, which unblocks the signal in the thread that made it.
         platform.block_interrupt()
         with self._lock:
             if self._closed:

@@ -18,7 +18,7 @@ from starling.node.simulate.results import Outcome, Row, reached
 Seen = Callable[[int, Tensor], None]
 """Called at each evaluation with the rounds done and the honest models (n, d), which must not be changed or stored."""
 
-NOT_FINITE = "not_finite"  # what a ValueError says where numbers are no longer finite, as in the core
+NOT_FINITE = "not_finite"  # text of a ValueError about non-finite numbers, as in the core
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Measure:
         )
 
     def line(self) -> str:
-        """Return the latest in a few words."""
+        """Describe the latest evaluation in a few words."""
         row = self.rows[-1]
         return f"{self.metric.replace('_', ' ')} {row.mean:.4g}, {row.alive} nodes"
 

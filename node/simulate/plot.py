@@ -20,7 +20,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 _COLOURS = 10
 _STYLES = ("solid", "dashed", "dotted", "dashdot")
 _PANEL_INCHES, _LEGEND_INCHES, _LINE_INCHES = 4.4, 2.6, 0.19
-_LEGEND_LINES = 30  # beside a panel; more take another column
+_LEGEND_LINES = 30  # lines of a legend beside a panel; more take another column
 
 
 def check(path: Path | None) -> None:
@@ -79,8 +79,8 @@ def figure(finished: Sequence[Finished], title: str, target: float, *, x: str | 
 
 
 def _line(axes: Axes, runs: Sequence[Sequence[Row]], field: str, label: str, colour: tuple[float, ...], style: str) -> None:
-    """One variant: its mean, and a band of a standard deviation where it has more than one run."""
-    points = list(zip(*runs, strict=False))  # one that diverged is shorter
+    """Draw one variant: its mean, and a band of one standard deviation if it has more than one run."""
+    points = list(zip(*runs, strict=False))  # a diverged run is shorter
     across = [fmean(getattr(row, field) for row in rows) for rows in points]
     values = [[row.mean for row in rows] for rows in points]
     means = [fmean(each) for each in values]

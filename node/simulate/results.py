@@ -121,7 +121,7 @@ def to_json(scenario: dict[str, Any], finished: Sequence[Finished], planned: int
 
 
 def to_csv(finished: Sequence[Finished]) -> str:
-    """One line an evaluation, labels first; nothing of this machine's clock."""
+    """Return one line per evaluation, labels first, without elapsed times."""
     keys, fields = _keys(finished), Row.__struct_fields__
     lines: list[Sequence[object]] = [(*keys, "metric", *fields)]
     for run in finished:
@@ -155,7 +155,7 @@ def _csv(lines: Iterable[Sequence[object]]) -> str:
 
 
 def _mean_sd(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation, None where there is none."""
+    """Return mean and sample standard deviation; None if undefined."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None, None

@@ -17,7 +17,7 @@ from starling.node.simulate.sweep import Cell, title
 from starling.robust.attacks.catalogue import ATTACKS
 
 TRACKING = ("gradient_tracking", "beer", "defended_tracking")  # a model and a tracker side by side are what they share
-WHOLE_NODES = 64  # of engine = virtual: each costs some milliseconds of computing a round
+WHOLE_NODES = 64  # largest number of whole nodes (engine = virtual): each takes some milliseconds of computing per round
 
 
 def check(cells: tuple[Cell, ...]) -> list[str]:
@@ -84,7 +84,7 @@ def check_one(scenario: Scenario) -> list[str]:
 
 
 def _check_rows(scenario: Scenario) -> None:
-    """Check that the matrix engine supports what the scenario asks of nodes."""
+    """Check that the matrix engine supports the scenario's settings."""
     if averaged(manifest(scenario)):
         raise ConfigError("task.buffers: rows of an array have no buffers of their own, must be local; try `--set simulate.engine=virtual`")
     if scenario.overlay.params().get("choose") == "fast":
@@ -199,9 +199,9 @@ def _check_attack(scenario: Scenario) -> list[str]:
 
 
 def detection_s(scenario: Scenario) -> float:
-    """Seconds until the members detect a crash: a probe of the dead, its timeout, and the time to refute.
+    """Return the seconds until members detect a crash: a probe of the dead node, its timeout, and the time to refute.
 
-    Each member probes one other in `probe_s`, so that the dead is probed with probability 1 − 1/e in each such period.
+    Each member probes one other in `probe_s`, so the dead node is probed with probability 1 − 1/e in each such period.
     Source: Das, Gupta and Motivala 2002, SWIM (doi:10.1109/DSN.2002.1028914), section 3.2.
     """
     timing = scenario.membership

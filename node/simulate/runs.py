@@ -20,7 +20,7 @@ from starling.node.simulate.worker import Failure
 
 Show = Callable[[float, str], None]  # called with the fraction of all rounds that are done, in [0, 1], and one line
 
-_LOOK_S = 0.2  # between two looks at the progress of runs
+_LOOK_S = 0.2  # seconds between two checks of the progress of runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Runs:
     failed: tuple[Failed, ...] = ()
 
     def frame(self) -> Any:
-        """One row per evaluation as a `pandas.DataFrame`: the run's labels, then the fields of `results.Row`.
+        """Return one row per evaluation as a `pandas.DataFrame`: the run's labels, then the fields of `results.Row`.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -92,7 +92,7 @@ class Runs:
         return results.to_json(msgspec.to_builtins(self.scenario), self.finished, self.planned).decode()
 
     def to_csv(self) -> str:
-        """One line per evaluation."""
+        """Return one line per evaluation."""
         return results.to_csv(self.finished)
 
 
@@ -108,10 +108,10 @@ class Sweep:
     _rounds: dict[int, int] = field(default_factory=dict)  # done, by number of the run
 
     def check(self) -> None:
-        """Check all runs before the first begins, as far as needs torch.
+        """Check all runs before the first one, where torch is needed.
 
         Raises:
-            ConfigError: one of them cannot be had.
+            ConfigError: one of them is impossible.
             GossipError: checking failed.
         """
         self._show("starting")
@@ -121,7 +121,7 @@ class Sweep:
             raise failure.error()
 
     def run(self) -> None:
-        """Compute all runs; a run that fails does not keep the others from going on. Interrupted, it keeps what is finished."""
+        """Compute all runs; a failed run does not stop the others. Interrupted, it keeps the finished ones."""
         for number, outcome in self._local() if self.executor is None else self._submitted(self.executor):
             cell = self.cells[number]
             self._rounds[number] = cell.scenario.pace.rounds
@@ -164,7 +164,7 @@ class Sweep:
 
 
 def _outcome(future: Future[Outcome | Failure]) -> Outcome | Failure:
-    """Return a future that is done; executors report a lost worker by exceptions of their own."""
+    """Return the result of a finished future; executors report a lost worker by their own exceptions."""
     try:
         return future.result()
     except (GossipError, BrokenExecutor, CancelledError, OSError) as error:

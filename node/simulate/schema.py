@@ -157,12 +157,12 @@ class Scenario(Section, frozen=True):
 
 
 def without_faults(scenario: Scenario) -> bool:
-    """Tell if there is no loss, churn, straggler or attack: then no exchange may miss its deadline."""
+    """Return whether there is no loss, churn, straggler or attack: then no exchange may miss its deadline."""
     return msgspec.structs.replace(scenario.faults, tries=FaultsSection().tries) == FaultsSection() and not scenario.attack.kind
 
 
 def joiners(scenario: Scenario) -> int:
-    """Most nodes that will join, with a probability of all but one in millions: rows and shards are reserved for them."""
+    """Return the largest number of nodes that can join, except with probability one in millions; rows and shards are reserved for them."""
     faults, rounds = scenario.faults, scenario.pace.rounds
     during = max(0, min(rounds, faults.churn_until or rounds) - faults.churn_from)
     whole, rest = divmod(faults.join, 1.0)

@@ -23,12 +23,12 @@ _PRESET = "preset"
 class Cell:
     """One run of a sweep."""
 
-    labels: Mapping[str, Scalar]  # what sets it apart: dotted key -> value; empty where there is one run only
-    scenario: Scenario  # with an empty sweep
+    labels: Mapping[str, Scalar]  # what distinguishes it: dotted key -> value; empty for a single run
+    scenario: Scenario  # the scenario, with an empty sweep
 
 
 def title(labels: Mapping[str, Scalar]) -> str:
-    """Labels of a run in one line."""
+    """Return the labels of a run in one line."""
     return ", ".join(f"{key} = {value}" for key, value in labels.items())
 
 
@@ -69,7 +69,7 @@ def cells(scenario: Scenario, again: Callable[[Sequence[str]], Scenario] | None 
 
 
 def flat(grid: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Unquoted dotted keys are tables to TOML."""
+    """Yield dotted keys and values; unquoted dotted keys are tables in TOML."""
     for key, value in grid.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")

@@ -18,11 +18,11 @@ from starling.gossip.errors import ConfigError, GossipError
 from starling.node.simulate.results import Outcome, Progress
 from starling.node.simulate.schema import Scenario
 
-_PAUSE_S = 0.1  # between two reports of one run
+_PAUSE_S = 0.1  # seconds between two reports of one run
 
 
 class Link(Protocol):
-    """One end of a pipe of `multiprocessing`, whose class is another on each system."""
+    """One end of a pipe of `multiprocessing`, whose class depends on the system."""
 
     def poll(self, timeout: float | None = 0.0, /) -> bool: ...
     def send(self, what: Any, /) -> None: ...
@@ -30,11 +30,11 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
-_link: list[Link] = []  # of this process, set once by `initialise`
+_link: list[Link] = []  # this process's pipe, set once by `initialise`
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a run has no outcome."""
+    """The reason why a run has no outcome."""
 
     reason: str  # one line
     config: bool = False  # the settings are to blame, as a ConfigError is
@@ -56,7 +56,7 @@ def initialise(link: Link, threads: int) -> None:
 
 
 def _end_with(link: Link) -> None:
-    link.poll(None)  # nothing is ever sent to a worker: readable means closed
+    link.poll(None)  # workers receive nothing: readable means closed
     os._exit(1)
 
 
@@ -67,7 +67,7 @@ def check(scenarios: Sequence[Scenario]) -> Failure | None:
 
 
 def run(number: int, scenario: Scenario, report: Progress | None = None) -> Outcome | Failure:
-    """One run of a checked scenario without a sweep; `number` is its place in the sweep, for progress.
+    """Do one run of a checked scenario without a sweep; `number` is its place in the sweep, for progress.
 
     Progress goes to `report` after every round, or else through the pipe of this process, if it has one.
     """

@@ -12,13 +12,13 @@ from starling.node.config.schema import PartitionSection
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a node's samples come from.
+    """The origin of a node's samples.
 
     Args:
         path: the volunteer's own data, or None for the task's built-in data.
-        partition: how built-in data are cut.
+        partition: how built-in data are partitioned.
         shard: our part, 0 <= shard < partition.shards.
-        seed: of the cut: equal on all nodes.
+        seed: of the partition: equal on all nodes.
     """
 
     path: Path | None
@@ -32,7 +32,7 @@ class Data(Protocol):
 
     @property
     def samples(self) -> int:
-        """Number of this node's training samples."""
+        """Return the number of this node's training samples."""
 
     def batch(self, size: int, generator: Generator) -> Any:
         """Return a random training batch in the form `Task.loss` takes. The generator lives on the CPU."""
@@ -43,7 +43,7 @@ class Data(Protocol):
 
 @runtime_checkable
 class Sampled(Protocol):
-    """Data whose single samples can be drawn, as differential privacy asks for."""
+    """Data whose single samples can be drawn, as differential privacy requires."""
 
     @property
     def units(self) -> int:
@@ -57,9 +57,9 @@ class Sampled(Protocol):
 
 @runtime_checkable
 class Noted(Protocol):
-    """Data that have something to tell the node's owner, such as samples that cannot be read."""
+    """Data with notes for the node's owner, such as samples that cannot be read."""
 
-    notes: list[str]  # each a line; whoever reports them empties the list
+    notes: list[str]  # one line each; reporting them empties the list
 
 
 def taken_notes(*given: object) -> tuple[str, ...]:
@@ -74,10 +74,10 @@ def taken_notes(*given: object) -> tuple[str, ...]:
 
 @runtime_checkable
 class Owned(Protocol):
-    """Data that know which held-out samples are like this node's own, by which a model of its own is measured."""
+    """Data that know which held-out samples resemble this node's own, for evaluating a personal model."""
 
     def like_own(self, size: int) -> Iterator[Any]:
-        """Some of the test split in batches, always in the same order, as this node's samples are distributed."""
+        """Yield a part of the test split in batches, in a fixed order, with the distribution of this node's samples."""
 
 
 @runtime_checkable
@@ -86,16 +86,16 @@ class Generative(Protocol):
 
     @property
     def context(self) -> int:
-        """Tokens that a model looks back."""
+        """Return the number of tokens that the model sees."""
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text. Raises ConfigError: the tokenizer cannot be read."""
 
     def decode(self, tokens: list[int]) -> str:
-        """Their text; what is none, such as half a character, is replaced."""
+        """Return their text; invalid parts, such as half a character, are replaced."""
 
     def logits(self, model: nn.Module, tokens: Tensor) -> Tensor:
-        """Map (m, t) int64 -> (m, t, v): of the token that follows each, for tokens that `decode` knows."""
+        """Map (m, t) int64 to (m, t, v): logits of the following token, over the tokens that `decode` knows."""
 
 
 @runtime_checkable
@@ -106,7 +106,7 @@ class Staged(Protocol):
         """Return the blocks in order, each made when requested, so that no machine needs memory for all; all chance from `generator`."""
 
     def parted(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Return the first block's input and the labels (m, …), int64 or float32: both travel, the labels to the last stage."""
+        """Return the first block's input and the labels (m, …), int64 or float32: the labels are sent along to the last stage."""
 
     def loss_of(self, output: Tensor, labels: Tensor) -> Tensor:
         """Scalar training loss of what the last block gives, (m, …); `loss` is this."""
@@ -136,7 +136,7 @@ class Meter(Protocol):
     """Measures one model on the held-out samples: `update` takes every batch, then `compute` is called once."""
 
     def update(self, model: nn.Module, batch: Any, samples: int) -> None:
-        """Take in a batch of so many samples. `model` is in evaluation mode, and no gradients are computed."""
+        """Add a batch of this many samples. `model` is in evaluation mode, and no gradients are computed."""
 
     def compute(self) -> Result:
         """Return the figures of all samples together. Raises ConfigError: they cannot be computed."""
@@ -152,16 +152,16 @@ class Metered(Protocol):
 
 @runtime_checkable
 class Weighed(Protocol):
-    """A task that says what its loss is a mean of, by which parts of a batch are weighted; for others it is measured."""
+    """A task that declares what its loss averages over, by which parts of a batch are weighted; for others this is measured."""
 
     @property
     def weight(self) -> Callable[[Any], float] | None:
-        """A batch -> its tokens, pixels, …, of which the loss is the mean; None: it does not say."""
+        """Return batch -> number of tokens, pixels, … that the loss averages over; None: it is not declared."""
 
 
 @runtime_checkable
 class Counted(Protocol):
-    """Data that know how many samples a held-out batch has, which its tensors need not say."""
+    """Data that know the number of samples of a held-out batch, which its tensors may not show."""
 
     def counted(self, size: int) -> Iterator[tuple[Any, int]]:
         """Return the batches of `held_out`, each with its number of samples."""
@@ -176,13 +176,13 @@ class Stepped(Protocol):
         """Names of what it does with a step's batch or gradient, for messages that refuse it where a step has none."""
 
     def begin_step(self, model: nn.Module, step: int, size: int) -> None:
-        """A local step begins, after `step` others, with a batch of `size` samples."""
+        """Called when a local step begins, after `step` others, with a batch of `size` samples."""
 
     def gradient_ready(self, model: nn.Module) -> None:
-        """The gradient of the step's batch lies in the parameters, before it is shortened or corrected; it may be changed in place."""
+        """Called with the gradient of the step's batch in the parameters, before clipping and correction; it may be changed in place."""
 
     def end_step(self, model: nn.Module) -> None:
-        """The step is over: taken, skipped or undone."""
+        """Called when the step is over: taken, skipped or undone."""
 
 
 class Task(Protocol):
@@ -194,11 +194,11 @@ class Task(Protocol):
 
     @property
     def metric(self) -> str:
-        """accuracy, bits_per_byte, error …"""
+        """Return the metric's name: accuracy, bits_per_byte, error …"""
 
     @property
     def higher_is_better(self) -> bool:
-        """Tell if larger values of the metric are better."""
+        """Return whether larger values of the metric are better."""
 
     def model(self, generator: Generator) -> nn.Module:
         """Return a fresh model, all of its chance from `generator`: every node starts with the same one.

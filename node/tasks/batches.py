@@ -9,7 +9,7 @@ from starling.node.tasks.trees import children, leaves, rebuilt, tensors
 
 
 def samples(batch: Any) -> int | None:
-    """Return the number of samples of a batch, the length of all its tensors; None: lengths differ, or it holds objects, or nothing."""
+    """Return the number of samples of a batch, the length of all its tensors; None if lengths differ or it has objects or no tensors."""
     lengths = set(_lengths(batch))
     return lengths.pop() or None if len(lengths) == 1 else None
 

@@ -42,7 +42,7 @@ class Point(nn.Module):
 
 
 class Convex:
-    """Code that the convex problems share."""
+    """Code shared by the convex problems."""
 
     __slots__ = ()
     metric: ClassVar[str] = "error"
@@ -68,7 +68,7 @@ class Convex:
 
 @dataclass(frozen=True, slots=True)
 class Bowl:
-    """½ (x − b)ᵀ A (x − b) + noiseᵀ x."""
+    """The quadratic ½ (x − b)ᵀ A (x − b) + noiseᵀ x."""
 
     A: Tensor  # (d, d) symmetric and positive definite, or (d,) > 0 where it is diagonal
     b: Tensor  # (d,) its lowest point without noise
@@ -96,7 +96,7 @@ def gradient_noise(like: Tensor, sigma: float, generator: Generator) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class BowlData:
-    """One node's bowl; for testing the mean of all nodes' bowls but for a constant. Satisfies `starling.node.tasks.api.Data`."""
+    """One node's quadratic; for testing the mean of all nodes' quadratics, up to a constant. Satisfies `starling.node.tasks.api.Data`."""
 
     bowl: Bowl
     whole: Bowl
@@ -126,7 +126,7 @@ class Quadratic(keys.Quadratic, Convex):
         return BowlData(own.to(device, dtype), mean.to(device, dtype), float(self.noise))
 
     def loss(self, model: nn.Module, batch: Bowl) -> Tensor:
-        """f_i(x) with this batch's noise."""
+        """Return f_i(x) with this batch's noise."""
         return batch(model())
 
     def score(self, model: nn.Module, batch: Bowl) -> tuple[float, float, int]:
@@ -190,7 +190,7 @@ class LogisticData:
         return self.z[index], self.y[index]
 
     def held_out(self, size: int) -> Iterator[tuple[Tensor, Samples]]:
-        """One batch: the optimum, and all samples of all nodes."""
+        """Yield one batch: the optimum, and all samples of all nodes."""
         yield self.best, self.everything
 
 
@@ -226,7 +226,7 @@ class Logistic(keys.Logistic, Convex):
         return _newton([self.drawn(seed, node) for node in alive], self.mu)
 
     def drawn(self, seed: int, node: int) -> Samples:
-        """Samples of one node, float64: features around a centre of its own, labels by chance from one common truth."""
+        """Return samples of one node, float64: features around the node's centre, labels drawn by a common true weight vector."""
         float64 = torch.float64
         truth = 3.0 / math.sqrt(self.dim) * torch.randn(self.dim, generator=derived(seed, "logistic"), dtype=float64)
         chance = derived(seed, "logistic", node)

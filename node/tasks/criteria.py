@@ -1,4 +1,4 @@
-"""Facts about an owner's loss function: if it has weights of its own, and which metric suits it."""
+"""Facts about a user's loss function: whether it has weights, and which metric suits it."""
 
 import functools
 import itertools

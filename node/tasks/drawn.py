@@ -27,7 +27,7 @@ class Readable:
     """Samples of which some cannot be read: which ones, once it was tried."""
 
     samples: Samples
-    notes: list[str]  # for the owner, a line for each
+    notes: list[str]  # one line each for the owner
     bad: set[int] = field(default_factory=set)
     tried: int = 0
     failed: int = 0
@@ -37,9 +37,9 @@ class Readable:
         self.chance = nullcontext if isinstance(self.samples, Tensors) else seeded  # tensors draw nothing
 
     def take(self, index: Tensor, seed: int) -> Any:
-        """Return a batch of those, (m,) int64, with chance that is the Dataset's own begun at `seed`.
+        """Return a batch of these samples, (m,) int64, with the Dataset's own random numbers seeded by `seed`.
 
-        Raises Unreadable: some could not be read, and are `bad` from here on; ConfigError: most cannot be read.
+        Raises Unreadable: some cannot be read, and are `bad` from here on; ConfigError: most cannot be read.
         """
         try:
             with self.chance(seed):
@@ -99,7 +99,7 @@ class Drawn:
 
     @property
     def samples(self) -> int:
-        """Number of this node's training samples."""
+        """Return the number of this node's training samples."""
         return len(self._index)
 
     def batch(self, size: int, generator: Generator) -> Any:

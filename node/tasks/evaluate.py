@@ -46,7 +46,7 @@ def meter_of(task: Task) -> Meter:
 
 
 def held_out(data: Data, size: int, *, own: bool = False) -> Iterator[tuple[Any, int]]:
-    """Held-out batches with their numbers of samples; `own`: of those like this node's, if they are known."""
+    """Yield held-out batches with their numbers of samples; `own`: those that resemble this node's, if they are known."""
     if own and isinstance(data, Owned):
         return ((batch, rows(batch)) for batch in data.like_own(size))
     if isinstance(data, Counted):
@@ -163,7 +163,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _modes(model: nn.Module) -> Iterator[None]:
-    """Whatever the mode becomes meanwhile. It is restored by `train`, which a module may override to do more, then for each module."""
+    """Restore each module's mode afterwards. This calls `train`, which a module may override, then sets each module's mode."""
     training, modes = model.training, [(module, module.training) for module in model.modules()]
     try:
         yield

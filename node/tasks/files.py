@@ -35,9 +35,9 @@ NPY_HEADER = re.compile(rb"\{'descr': '([<>|][uifUS]\d{1,4})', 'fortran_order': 
 
 
 def read_idx(path: Path, rank: int) -> NDArray[np.uint8]:
-    """One IDX file of unsigned bytes with `rank` dimensions, gzipped if its name ends in .gz.
+    """Read one IDX file of unsigned bytes with `rank` dimensions, gzipped if its name ends in .gz.
 
-    Raises ConfigError if the file is missing, or is not exactly what its header says.
+    Raises ConfigError if the file is missing, or differs from its header.
     """
     with _reading(path, "IDX"), gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         return _idx(file, rank)
@@ -52,7 +52,7 @@ def _idx(file: IO[bytes] | gzip.GzipFile, rank: int) -> NDArray[np.uint8]:
     if not 0 < size <= MAX_BYTES:
         raise ValueError(f"its header says {size} bytes, allowed are 1 to {MAX_BYTES}")
     data = bytearray()
-    while len(data) < size and (piece := file.read(min(size - len(data), _PIECE_BYTES))):  # memory for what is there
+    while len(data) < size and (piece := file.read(min(size - len(data), _PIECE_BYTES))):  # allocates only for bytes that exist
         data += piece
     if len(data) != size or file.read(1):
         raise ValueError(f"its header says {size} bytes of data, it has {'more' if len(data) == size else len(data)}")
@@ -60,9 +60,9 @@ def _idx(file: IO[bytes] | gzip.GzipFile, rank: int) -> NDArray[np.uint8]:
 
 
 def read_npz(path: Path, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, NDArray[Any]]:
-    """Arrays of an .npz file by name; those not `needed` or `optional` are not read.
+    """Read arrays of an .npz file by name; only those in `needed` or `optional`.
 
-    Raises ConfigError if the file is missing or damaged, lacks a name, or holds objects instead of numbers or strings.
+    Raises ConfigError if the file is missing or damaged, lacks a name, or has objects instead of numbers or strings.
     """
     with _reading(path, ".npz"), zipfile.ZipFile(path) as archive:
         names = archive.namelist()

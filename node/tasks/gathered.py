@@ -12,7 +12,7 @@ from starling.node.tasks.means import IGNORED
 from starling.node.tasks.samples import LABELS
 from starling.node.tasks.trees import children, mapped, moved, rebuilt, tensors
 
-MOST_BYTES = 2 << 30  # of what is gathered
+MOST_BYTES = 2 << 30  # bytes of gathered outputs and targets
 
 
 class Gathered:
@@ -49,7 +49,7 @@ class Gathered:
 
 
 class Unjoined(ConfigError):
-    """Batches cannot be joined."""
+    """Raised for batches that cannot be joined."""
 
 
 def joined(batches: Sequence[Any], *, pads: bool = True) -> Any:

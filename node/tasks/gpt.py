@@ -17,7 +17,7 @@ BYTES = 256
 
 
 class Block(nn.Module):
-    """Causal self-attention, then a hidden layer of four times the width, each added to what came in."""
+    """Causal self-attention, then a hidden layer of four times the width, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Block(nn.Module):
         self.contract = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (m, t, w) -> (m, t, w). Where heads are shared among processes, `attend` gives those of this one."""
+        """Map (m, t, w) to (m, t, w). If heads are shared among processes, `attend` gives this one's."""
         m, t, w = x.shape
         q, k, v = self.attend(self.norm_1(x)).view(m, t, 3, -1, w // self.heads).permute(2, 0, 3, 1, 4)
         attended = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(m, t, -1)
@@ -51,7 +51,7 @@ class Gpt(nn.Module):
         _draw(self, layers, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (m, t) int64 bytes -> (m, t, 256) logits of the byte that follows each."""
+        """Map (m, t) int64 bytes to (m, t, 256) logits of the following byte."""
         hidden = self.embed(x) + self.position[: x.shape[1]]
         for block in self.blocks:
             hidden = block(hidden)
@@ -73,7 +73,7 @@ class Embed(nn.Module):
 
 
 class Head(nn.Module):
-    """Last block of the transformer: (m, t, w) -> (m, t, 256) logits."""
+    """The last block of the transformer: (m, t, w) -> (m, t, 256) logits."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Head(nn.Module):
 
 
 def blocks(context: int, width: int, layers: int, heads: int, generator: Generator) -> Iterator[nn.Module]:
-    """`Gpt` with a table of its own for the output, block by block, so that it can be cut: a tied table would be at both ends."""
+    """Yield `Gpt` block by block with a separate output table, so that it can be cut: a tied table would be at both ends."""
     yield _draw(Embed(context, width), layers, generator)
     for _ in range(layers):
         yield _draw(Block(width, heads), layers, generator)

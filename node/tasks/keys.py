@@ -90,7 +90,7 @@ class Images:
     classes: Annotated[int, Meta(ge=2, le=1 << 16)] = 10
 
     def size(self) -> Size:
-        """Without the data, whose number of samples only the file says."""
+        """Return the sizes without the data, whose number of samples only the file has."""
         return _classifier(self.model, (self.channels, self.height, self.width), self.hidden, self.classes)
 
 
@@ -162,7 +162,7 @@ class Quadratic:
     dtype: Precision = "float32"
 
     def size(self) -> Size:
-        """One node's matrix, the sum of all, and those that they are made of."""
+        """Return the sizes: one node's matrix, the sum of all, and their factors."""
         return Size(self.dim, fixed=8 * self.dim**2)
 
 
@@ -179,7 +179,7 @@ class Diagonal(Quadratic):
     nodes: Annotated[int, Meta(ge=1, le=100_000)] = 16
 
     def size(self) -> Size:
-        """One node's diagonal, the sum of all, and those that they are made of."""
+        """Return the sizes: one node's diagonal, the sum of all, and their factors."""
         return Size(self.dim, fixed=8 * self.dim)
 
 

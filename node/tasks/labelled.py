@@ -47,7 +47,7 @@ class LabelledData:
 
     @property
     def samples(self) -> int:
-        """Number of this node's training samples."""
+        """Return the number of this node's training samples."""
         return self.y.numel()
 
     def batch(self, size: int, generator: Generator) -> Batch:
@@ -69,9 +69,7 @@ class LabelledData:
             yield _floats(x), y
 
     def like_own(self, size: int) -> Iterator[Batch]:
-        """Yield the first test samples of each label, so many that labels have the shares that they have here; all of them where none
-        fits.
-        """
+        """Yield the first test samples of each label in numbers that give the labels this node's shares; all of them if none fits."""
         labels, counts = torch.unique(self.y, return_counts=True)
         there = torch.stack([(self.test_y == label).sum() for label in labels])
         most = (there / counts).min()  # times the samples here
@@ -93,7 +91,7 @@ class Poisoned:
 
     @property
     def samples(self) -> int:
-        """Number of this node's training samples."""
+        """Return the number of this node's training samples."""
         return self.data.samples
 
     def batch(self, size: int, generator: Generator) -> Batch:
@@ -113,7 +111,7 @@ class Classification:
     higher_is_better: ClassVar[bool] = True
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross-entropy, in nats."""
+        """Return the mean cross-entropy, in nats."""
         x, y = batch
         return cross_entropy(model(x), y)
 
@@ -136,10 +134,10 @@ class Classification:
 
 
 def labelled(source: Source, train: Examples, test: Examples | None, device: str) -> LabelledData:
-    """One node's part: all of a volunteer's own data, else its shard of the built-in ones, as tensors on a device.
+    """Return one node's data: all of a volunteer's own, else its shard of the built-in ones, as tensors on a device.
 
-    A test split of None holds out one sample in ten, equal on all nodes with the same data. Raises ConfigError: there are too few samples,
-    or these data cannot be cut that way.
+    Without a test split one sample in ten is held out, equal on all nodes with the same data. Raises ConfigError: there are too few
+    samples, or these data cannot be partitioned that way.
     """
     if test is None:
         train_rows, test_rows = held_out_rows(len(train.y))
@@ -151,7 +149,7 @@ def labelled(source: Source, train: Examples, test: Examples | None, device: str
 
 
 def placed(train: Examples, test: Examples, device: str) -> LabelledData:
-    """One node's samples on a device."""
+    """Return one node's samples on a device."""
     x, y, test_x, test_y = (torch.tensor(each, device=device) for each in (train.x, train.y, test.x, test.y))
     return LabelledData(x, y, test_x, test_y)
 

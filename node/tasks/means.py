@@ -20,7 +20,7 @@ from starling.node.tasks.trees import children
 SAMPLES = "samples"
 SUM = "the sum"  # a loss that is no mean, but adds up
 DECLARED = "weight"
-IGNORED = -100  # as torch's cross-entropy and transformers mark what is no target
+IGNORED = -100  # label that torch's cross-entropy and transformers ignore
 CLEAR = 3.0  # times the tolerance: beyond it no rounding explains an error
 MOST_PADDINGS = 4  # values that may be padding
 
@@ -31,7 +31,7 @@ Table = dict[str, list[float]]
 
 
 class NoMean(ConfigError):
-    """A loss is no mean of anything that is known; `between`: it may be one of something else, as it lies between those of its parts."""
+    """Raised if a loss is no known mean; `between`: it may be a mean over something else, as it lies between those of its parts."""
 
     def __init__(self, text: str, *, between: bool) -> None:
         super().__init__(text)
@@ -39,10 +39,10 @@ class NoMean(ConfigError):
 
 
 class Means:
-    """Finds what one task's loss is a mean of.
+    """Finds the numbers that a task's loss averages over.
 
     Args:
-        weight: says it; None: it is searched for.
+        weight: declares them; None: they are searched for.
         tolerance: relative error of a loss that is computed in parts.
     """
 
@@ -50,7 +50,7 @@ class Means:
         self._weight = weight
         self._tolerance = tolerance
         self._paddings = {0, IGNORED}
-        self._errors: dict[str, float] | None = None  # so far, of all that it may still be; None: of everything
+        self._errors: dict[str, float] | None = None  # errors so far of the remaining candidates; None: of all
         self._calls = 0
 
     def table(self, parts: Sequence[Any], sizes: Sequence[int]) -> Table:
@@ -87,7 +87,7 @@ class Means:
 
     @property
     def adds_up(self) -> bool:
-        """Tell if the loss is a sum over samples instead of a mean."""
+        """Return whether the loss is a sum over samples instead of a mean."""
         return self._errors is not None and self.best(self._errors) == SUM
 
     def _compare(self, table: Table, whole: float, parts: Sequence[float]) -> None:

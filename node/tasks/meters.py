@@ -22,8 +22,8 @@ from starling.node.tasks.means import IGNORED, SAMPLES, Means, NoMean
 from starling.node.tasks.samples import LABELS
 from starling.node.tasks.trees import moved, tensors
 
-HEAD = 32  # rows of a batch that tell what a loss is a mean of
-KEPT_BYTES = 64 << 20  # of outputs, for a loss that may have to be computed of all at once
+HEAD = 32  # rows of a batch used to find what a loss averages over
+KEPT_BYTES = 64 << 20  # bytes of stored outputs, for a loss that may have to be computed over all at once
 
 Function = Callable[[Any, Any], Any]
 
@@ -47,11 +47,11 @@ class Updated:
             reset()
 
     def update(self, output: Any, target: Any) -> None:
-        """Take in a batch, on the CPU."""
+        """Add a batch, on the CPU."""
         self._metric.update(moved(getattr(output, "logits", output), "cpu"), moved(_labels(target), "cpu"))
 
     def compute(self) -> dict[str, float]:
-        """One number, or the first and others by name."""
+        """Return one number, or the first and others by name."""
         return _named(self._name, self._metric.compute())
 
 
@@ -102,7 +102,7 @@ class MeanLoss:
         self._before: tuple[Any, int] | None = None  # first rows of the last batch
 
     def update(self, model: nn.Module, batch: Any, samples: int, output: Any, target: Any, again: Function) -> None:
-        """Take in a batch and the pair of its output and target; `again` computes the loss of a batch anew from the model."""
+        """Add a batch and the pair of its output and target; `again` recomputes the loss of a batch from the model."""
         loss = self._loss(output, target)
         if loss is None:
             return
@@ -210,7 +210,7 @@ class WholeMeter:
 
 
 def is_object(metric: Any) -> bool:
-    """Tell if a metric is an object that is updated by batches and computed once."""
+    """Return whether a metric is an object that is updated by batches and computed once."""
     return callable(getattr(metric, "update", None)) and callable(getattr(metric, "compute", None))
 
 

@@ -1,6 +1,6 @@
-"""Small classifiers. All of their chance comes from one generator, so that every node starts with the same model.
+"""Small classifiers, initialised from one generator, so that every node starts with the same model.
 
-No batch normalisation: it goes by the batch, and a node's batches may hold few of the labels.
+No batch normalisation: it depends on the batch, and a node's batches may have few of the labels.
 """
 
 import math

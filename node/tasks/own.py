@@ -64,7 +64,7 @@ class Made:
         test = train if test is None else test
         if source.path is None:
             index = index[_shard(source, train.labels, keys, index)]
-        known = None if source.path is not None else self.lengths  # not of the node's own data
+        known = None if source.path is not None else self.lengths  # lengths are not known of the node's own data
         if known is not None and len(known) != len(train):
             raise ConfigError(f"lengths: must be {len(train)}, one a sample, got {len(known)}")
         lengths = None if known is None else torch.from_numpy(known[index])
@@ -231,7 +231,7 @@ def _lengths(given: Any, samples: int | None) -> NDArray[np.int64]:
 
 
 def _lazy(given: Any) -> bool:
-    """Tell if samples are made by a function of a path."""
+    """Return whether samples are made by a function of a path."""
     return callable(given) and not hasattr(given, "__getitem__") and not hasattr(given, "dataset")
 
 

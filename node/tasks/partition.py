@@ -17,7 +17,7 @@ from starling.node.config.schema import PartitionSection
 
 Indices = NDArray[np.int64]
 
-FEW = 32  # samples that a shard of a Dirichlet cut holds at least where there are enough: one default batch
+FEW = 32  # smallest size of a shard of a Dirichlet partition if there are enough samples: one default batch
 
 
 def floor(samples: int, shards: int) -> int:
@@ -88,7 +88,7 @@ def cut(
     files: Indices | None = None,
     keys: NDArray[np.generic] | None = None,
 ) -> list[Indices]:
-    """Cut as the manifest says. Raises ConfigError if the kind needs what these data do not have, or there are more shards than samples.
+    """Partition as the manifest says. Raises ConfigError if the data lack what the kind needs, or there are more shards than samples.
 
     Labels, files and keys are (n,), given if the data have labels, come as files, or samples have owners.
     """
@@ -114,7 +114,7 @@ def cut(
 
 
 def take(parts: list[Indices], shard: int) -> Indices:
-    """One of the parts; ConfigError if there is no such shard."""
+    """Return one of the parts; raises ConfigError if there is no such shard."""
     if not 0 <= shard < len(parts):
         raise ConfigError(f"shard: must be in [0, {len(parts)}), the manifest's partition.shards, got {shard}")
     return parts[shard]

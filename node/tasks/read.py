@@ -56,7 +56,7 @@ def _npz(path: Path) -> tuple[Pair, Pair | None]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """At most MAX_BYTES of them: a small .gz may hold any number."""
+    """Yield at most MAX_BYTES of lines, since a small .gz may have any number."""
     left = MAX_BYTES
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         for line in file:
@@ -185,7 +185,7 @@ def _dense(path: Path, x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _targets(path: Path, written: list[str]) -> NDArray[Any]:
-    """Labels if all are written as whole numbers."""
+    """Return labels if all targets are written as integers, else floats."""
     if not written:
         raise ConfigError(f"{path}: holds no samples")
     try:

@@ -1,4 +1,4 @@
-"""A node's samples of which some are set aside, to tell by them what is good for its own model (`mix.own`)."""
+"""A node's samples of which some are held out, to decide what improves its own model (`mix.own`)."""
 
 import math
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Reserved:
         return self.data.notes if isinstance(self.data, Noted) else []
 
     def like_own(self, size: int) -> Iterator[Any]:
-        """Held-out samples like this node's own, where the task knows which these are."""
+        """Yield held-out samples that resemble this node's own, if the task knows them."""
         return self.data.like_own(size) if isinstance(self.data, Owned) else self.data.held_out(size)
 
 

@@ -34,13 +34,13 @@ TARGETS = ("label", "target", "mask")  # parts of keys that mark targets, so tha
 
 
 class Samples(Protocol):
-    """n samples, any of which can be had at once."""
+    """n samples with random access."""
 
     def __len__(self) -> int: ...
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
-        """(n,) of classes, to cut samples by; None if there are none."""
+        """Return (n,) class labels for partitioning; None if there are none."""
 
     def take(self, index: Tensor) -> Any:
         """Return a batch of those, (m,) int64. Raises ConfigError: it cannot be had."""
@@ -52,7 +52,7 @@ def rows(batch: Any) -> int:
 
 
 class Unreadable(ConfigError):
-    """Samples of a Dataset cannot be had; `why` says the reason of each by its number."""
+    """Raised for samples of a Dataset that cannot be read; `why` has the reason of each by its index."""
 
     def __init__(self, name: str, why: Mapping[int, str]) -> None:
         number, reason = next(iter(why.items()))
@@ -61,7 +61,7 @@ class Unreadable(ConfigError):
 
 
 class Unlike(ConfigError):
-    """Samples cannot be put into one batch."""
+    """Raised for samples that cannot be put into one batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +131,7 @@ class Mapped:
 
     def _fetched(self, numbers: list[int]) -> list[Any]:
         if callable(several := getattr(self.dataset, "__getitems__", None)):
-            with suppress(Exception):  # then one by one, which names the bad ones
+            with suppress(Exception):  # then one by one, which identifies the bad ones
                 samples = list(several(numbers))
                 if not any(sample is None for sample in samples):
                     return samples
@@ -209,7 +209,7 @@ def samples_of(name: str, given: Any) -> Samples:
 
 
 def _nest(given: Any) -> bool:
-    """Tell if this is arrays, or a nest of them."""
+    """Return whether this is an array, or a nest of them."""
     return isinstance(given, Tensor | np.ndarray | Mapping) or (isinstance(given, Sequence) and not isinstance(given, str))
 
 

@@ -1,6 +1,6 @@
-"""The task of a swarm that its members' own training scripts train: the engine knows parameters alone, and none of this is ever computed.
+"""The task of a swarm that its members' own scripts train: the engine has parameters only, and computes nothing of a task.
 
-A node or command without the script that still asks for a model, samples or a loss gets a ConfigError that says so.
+A node or command that requests a model, samples or a loss without the script gets a ConfigError that says so.
 """
 
 from typing import Any, NoReturn
@@ -30,7 +30,7 @@ class Script(keys.Script):
         _refuse()
 
     def score(self, model: nn.Module, batch: Any) -> tuple[float, float, int]:
-        """Raises ConfigError: scripts evaluate."""
+        """Raise ConfigError: scripts evaluate."""
         _refuse()
 
 

@@ -35,7 +35,7 @@ class TextData:
     """One node's share on the device; satisfies `starling.node.tasks.api.Data`."""
 
     text: Tensor  # (n,) uint8, this node's stretches one after the other
-    begins: Tensor  # (r,) int64 on the CPU, where each stretch begins in `text`
+    begins: Tensor  # (r,) int64 on the CPU, start of each part in `text`
     windows: Tensor  # (r,) int64 on the CPU, running total of the windows that lie within stretches
     test: Tensor  # (k, t) uint8, the held-out windows
 
@@ -45,7 +45,7 @@ class TextData:
         return max(1, self.text.numel() // self.test.shape[1])
 
     def batch(self, size: int, generator: Generator) -> Tensor:
-        """Return (size, t) int64: windows that begin anywhere but never span two stretches."""
+        """Return (size, t) int64: windows that begin anywhere but never span two parts of the shard."""
         return self._read(self.windows, torch.randint(int(self.windows[-1]), (size,), generator=generator), 1)
 
     @property
@@ -63,7 +63,7 @@ class TextData:
         return torch.cumsum((windows + self.test.shape[1] - 1) // self.test.shape[1], 0)
 
     def _read(self, totals: Tensor, index: Tensor, apart: int) -> Tensor:
-        """Windows (m,), counted over all stretches by `totals` (r,), that begin `apart` bytes after one another."""
+        """Return windows (m,), counted over all parts by `totals` (r,), whose starts are `apart` bytes apart."""
         stretch = torch.searchsorted(totals, index, right=True)
         before = torch.where(stretch > 0, totals[stretch - 1], 0)
         begin = (self.begins[stretch] + (index - before) * apart).to(self.text.device)
@@ -103,7 +103,7 @@ class Text(keys.Text):
         return blocks(self.context, self.width, self.layers, self.heads, generator)
 
     def parted(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (m, t) -> all bytes but the last, all but the first."""
+        """Map (m, t) to all bytes but the last, and all but the first."""
         return batch[:, :-1], batch[:, 1:]
 
     def data(self, source: Source, device: str) -> TextData:
@@ -134,7 +134,7 @@ class Text(keys.Text):
         )
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Mean cross-entropy in nats a byte."""
+        """Return the mean cross-entropy in nats per byte."""
         x, y = self.parted(batch)
         return self.loss_of(model(x), y)
 
@@ -177,7 +177,7 @@ class Text(keys.Text):
         return np.concatenate(rows)
 
     def _test(self, path: Path, files: list[NDArray[Any]], ends: list[int]) -> NDArray[Any]:
-        """Return (≤ MAX_WINDOWS, t) of the held-out text: windows side by side, so that no byte is predicted twice."""
+        """Return (≤ MAX_WINDOWS, t) of the held-out text: adjacent windows, so that no byte is predicted twice."""
         counts = [(len(file) - end - 1) // self.context for file, end in zip(files, ends, strict=True)]
         totals = np.cumsum(counts)
         if not totals[-1]:
@@ -206,7 +206,7 @@ def _open(path: Path, encode: Encode | None) -> list[NDArray[Any]]:
 
 
 def _joined(blocks: Indices) -> list[tuple[int, int, int]]:
-    """File, begin, end of each stretch: blocks that follow one another in the same file made one."""
+    """Return file, begin, end of each part: adjacent blocks of the same file merged."""
     broken = (blocks[1:, 0] != blocks[:-1, 0]) | (blocks[1:, 1] != blocks[:-1, 2])
     first = np.flatnonzero(np.append(True, broken))
     last = np.append(first[1:] - 1, len(blocks) - 1)

@@ -20,7 +20,7 @@ def children(tree: Any) -> list[Any] | None:
 
 
 def rebuilt(tree: Any, members: list[Any]) -> Any:
-    """Return a nest of the same type that holds these instead of its `children`; itself if they are the same objects."""
+    """Return a nest of the same type with these instead of its `children`; itself if they are the same objects."""
     if all(new is old for new, old in zip(members, children(tree) or (), strict=True)):
         return tree
     if isinstance(tree, Mapping):
@@ -31,7 +31,7 @@ def rebuilt(tree: Any, members: list[Any]) -> Any:
         try:
             for name, each in named.items():
                 made[name] = each
-        except TypeError:  # it cannot be changed, and becomes a dict
+        except TypeError:  # an immutable mapping becomes a dict
             return named
         return made
     if isinstance(tree, tuple | list):
@@ -49,7 +49,7 @@ def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Every leaf of a nest, in order."""
+    """Yield every leaf of a nest, in order."""
     members = children(tree)
     if members is None:
         yield tree
@@ -59,7 +59,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
-    """Every leaf that is a tensor."""
+    """Yield every leaf that is a tensor."""
     return (leaf for leaf in leaves(tree) if isinstance(leaf, Tensor))
 
 

@@ -1,1 +1,1 @@
-"""All nodes of a swarm as rows of one array."""
+"""Simulation of all nodes of a swarm as rows of one array."""

@@ -45,7 +45,7 @@ Choose = Callable[[Sequence[int], Tensor], Tensor]
 class Flows:
     """The flows of all edges, as their initiators hold them, and the sum of each row's."""
 
-    edge: Averaging  # what an exchange does to a flow
+    edge: Averaging  # the effect of an exchange on a flow
     totals: Tensor  # (N, D)
     most: int  # closed edges whose flows can still be revoked, per row
     open: EdgeVectors = field(init=False)
@@ -99,7 +99,7 @@ class Flows:
             self.totals[row] = 0.0
 
     def settle(self, pair: Pair) -> None:
-        """An edge was closed in order, nothing pending: each end keeps its flow, the latest `most` of them revocable."""
+        """Settle the flow of an orderly closed edge: each end keeps it, the latest `most` of them revocable."""
         flow = self.open.pop(pair)
         if flow is None:
             return
@@ -115,9 +115,9 @@ class Flows:
 class Update:
     """Changes that exchanges make to one endpoint each."""
 
-    rows: NDArray[np.int64]  # (h,) of the vectors; a row may come more than once
+    rows: NDArray[np.int64]  # (h,) rows of the vectors; a row may occur more than once
     ends: Sequence[Pair]  # (h) as rows of the swarm
-    group: Group  # what they are about
+    group: Group  # the supports of the exchanges
     change: Tensor  # (h, w) of the vectors
     flow: Tensor | None  # (h, w) change of the total flow; None where there is none
     known: Tensor | None  # (h, k) the peers' values afterwards, for selectors that compare with them
@@ -137,10 +137,10 @@ class Differences:
     selector: Selector
     edges: Edges
     flows: Flows | None
-    known: EdgeVectors | None = None  # by end: (D,) last known of the peer's, for selectors that compare
-    wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well
-    choose: Choose | None = None  # which share of a step each end takes; None: all
-    memories: RowMemories | None = None  # of optimisers, where they are averaged as well; None: they are not
+    known: EdgeVectors | None = None  # by end: (D,) last known vector of the peer, for comparing selectors
+    wish_limit: int = 0  # largest number of coordinates of an exchange if responders request some as well
+    choose: Choose | None = None  # share of a step that each end takes; None: all
+    memories: RowMemories | None = None  # the optimisers' memories, if they are averaged; None: they are not
     defence: Defence = field(default_factory=Undefended)
     pending: Pending[Update] = field(default_factory=Pending)
     _wishes: dict[Pair, Indices] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class Differences:
         return sizes
 
     def _refuse(self) -> None:
-        """Delete the flows of pairs of which an end has begun to refuse the other."""
+        """Delete the flows of pairs in which an end has started to refuse the other."""
         named, self._named = self._named, []
         for pair in named:
             self.remove(pair)
@@ -179,7 +179,7 @@ class Differences:
                 self.flows.delete(pair)
 
     def resolve(self, batch: Batch) -> None:
-        """Only what responders learn from these exchanges: what their initiators had committed."""
+        """Apply only what responders learn from these exchanges: the transactions that their initiators had committed."""
         self._commit(self._resolved(batch), batch.vectors)
         if self.memories is not None:
             self.memories.apply(self.edges.rank)
@@ -239,7 +239,7 @@ class Differences:
         return self.known.initial if known is None else known
 
     def _group(self, batch: Batch, group: Group, opened: Sequence[Edge], sizes: Sizes) -> list[Update]:
-        """One group's exchanges -> what they do to both ends."""
+        """Do one group's exchanges; return their effects on both ends."""
         which = group.which
         pairs, rows = [batch.pairs[place] for place in which], batch.ends[:, which]
         remote, own = (group.take(vectors, index(at, vectors)) for vectors, at in zip(batch.read, rows, strict=True))
@@ -328,7 +328,7 @@ class Differences:
                 add(self.flows.totals, rows, update.group.coordinates, update.flow)
 
     def _sizes(self, group: Group) -> NDArray[np.int64]:
-        """Return (2, g) of requests and of responses without a wish. Listed coordinates differ in how well they code."""
+        """Return (2, g) bytes of requests and of responses without requested coordinates. Listed coordinates differ in coded size."""
         differ = isinstance(group.supports[0], Indices)
         each = group.supports if differ else group.supports[:1]
         requests = [codec.size(support, self.codec.request, group.dim) for support in each]

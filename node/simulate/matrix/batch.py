@@ -34,7 +34,7 @@ class Batch:
     borne: NDArray[np.float64] | None = None  # (r,) in [0, 1], what each sends of its correction; None: nothing
 
     def of(self, places: NDArray[np.int64], vectors: Tensor, rows: NDArray[np.int64]) -> "Batch":
-        """Some of the exchanges, on the vectors of these rows (ascending) alone."""
+        """Return some of the exchanges, with the vectors of these rows (ascending) only."""
         return Batch(
             vectors,
             (vectors, vectors),
@@ -65,7 +65,7 @@ class Pending(dict[Pair, U]):
     """Updates that responders have answered but not committed: they do not know yet whether their initiators have."""
 
     def resolve(self, batch: Batch) -> Iterator[tuple[NDArray[np.int64], U]]:
-        """Remove those whose responders learn of the commit, by the next exchange of the edge -> (responder's row (1,), update)."""
+        """Remove and yield pending updates whose responders learn of the commit by the next exchange: (responder's row (1,), update)."""
         for place, pair in enumerate(batch.pairs):
             if not batch.lost[place] and pair in self:
                 yield batch.ends[1, place : place + 1], self.pop(pair)

@@ -47,7 +47,7 @@ class Broadcasts(Pulled):
             peers, arrives = np.append(requested.peer[from_row], row), np.append(requested.arrives[from_row], True)
             order = np.argsort(self.edges.rank[peers], kind="stable")
             messages, present = sent[index(peers[order], sent)], torch.from_numpy(arrives[order]).to(vectors.device)
-            absent = int(unreachable[row])  # where they stand among the others does not matter: they add nothing
+            absent = int(unreachable[row])  # their position among the others does not matter: they add nothing
             messages = torch.nn.functional.pad(messages, (0, 0, 0, absent))
             present = torch.nn.functional.pad(present, (0, absent))
             at = slice(row, row + 1)
@@ -56,5 +56,5 @@ class Broadcasts(Pulled):
             state, _ = self.edge.advance(state, vectors[at], sent[at], messages[None], present[None], named, batch.phase.round)
             self.states.put(at, before, x, state)
         sizes: Sizes = length[batch.ends] * (batch.weights[::-1] > 0.0)
-        sizes[1, batch.lost] = 0  # of what a responder sends lost messages do not count
+        sizes[1, batch.lost] = 0  # lost messages of a responder do not count
         return sizes

@@ -66,8 +66,8 @@ class Byzantine:
     dim: int
     rounds: int
     seed: int
-    gradients: Callable[[], Tensor]  # () -> (N, d) those of all last local steps
-    tau: Callable[[Sequence[int]], Tensor | None]  # rows -> (r,) the thresholds that their rules had last, or None
+    gradients: Callable[[], Tensor]  # () -> (N, d) gradients of all last local steps
+    tau: Callable[[Sequence[int]], Tensor | None]  # rows -> (r,) the last thresholds of their rules, or None
     _memory: dict[int, Any] = field(default_factory=dict)
 
     def messages(self, view: View, attacker: int, receivers: Sequence[int]) -> Tensor:
@@ -136,7 +136,7 @@ def falsified(batch: Batch, byzantine: Byzantine, view: View, rank: NDArray[np.i
 
 
 def _met(batch: Batch, byzantine: Byzantine) -> list[tuple[int, dict[int, int]]]:
-    """Return each attacker with a dict of honest rows that it exchanges with -> place of their exchange."""
+    """Yield each attacker with a dict of honest rows that it exchanges with -> place of the exchange."""
     met: dict[int, dict[int, int]] = {}
     for place, (i, j) in enumerate(batch.pairs):
         if byzantine.rows[i] != byzantine.rows[j]:
@@ -179,7 +179,7 @@ def _poisoned(attack: Poison, own: Data) -> Poisoned:
 
 
 def memories(attack: Attack | None, rows: NDArray[np.bool_]) -> Mapping[int, Forged]:
-    """Return what each of `rows` (N,) says of its optimiser's memory, where the attack is on that."""
+    """Return the forged optimiser memory of each of `rows` (N,), if the attack targets memories."""
     if attack is None or attack.targets != "memory":
         return {}
     return dict.fromkeys(np.flatnonzero(rows).tolist(), cast("Reversed", attack).forged)

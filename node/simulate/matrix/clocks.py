@@ -33,7 +33,7 @@ from starling.node.simulate.matrix.schedule import Exchanges
 
 Seconds = NDArray[np.float64]
 
-_RECOVERY_ROUNDS = 10  # in which a node that keeps up comes back to all of its local steps
+_RECOVERY_ROUNDS = 10  # rounds in which a node that keeps up returns to all of its local steps
 _ALL_STEPS = np.iinfo(np.int64).max
 
 
@@ -46,7 +46,7 @@ class Clocks:
     latency_s: float = 0.0  # seconds a message is under way, beyond its bytes, >= 0
     min_wait_s: float = 0.5  # least deadline of a round, > 0
     max_wait_s: float = 30.0  # longest
-    frame_bytes: int = 64  # what each message costs beyond its payload
+    frame_bytes: int = 64  # bytes of each message beyond its payload
     now_s: Seconds = field(init=False)  # (N,) when each node ended its last round
     sent_bytes: NDArray[np.int64] = field(init=False)  # (N,) so far
     _deadlines: list[Deadline] = field(init=False)
@@ -54,7 +54,7 @@ class Clocks:
     _missed: NDArray[np.int64] = field(init=False)
     _alone: NDArray[np.int64] = field(init=False)  # (N,) rounds without an exchange before the one under way
     _late: NDArray[np.int64] = field(init=False)  # (waiter·N + peer) of peers that were late the last time, ascending
-    _ready_s: Seconds = field(init=False)  # of the round under way: (N,) when each is done with its local steps
+    _ready_s: Seconds = field(init=False)  # (N,) times at which each is done with the current round's local steps
     _expires_s: Seconds = field(init=False)  # (2, m) when each end gives the other up
     _too_late: NDArray[np.bool_] = field(init=False)  # (m,)
 
@@ -108,7 +108,7 @@ class Clocks:
         np.add.at(self.sent_bytes, stats.ends, np.where(self._too_late, 0, stats.sizes + frames * self.frame_bytes))
 
     def joined(self, row: int, source: int) -> None:
-        """A node came: its clock is that of the row it took its model from."""
+        """Start a joined node's clock at that of the row whose model it took."""
         self.now_s[row] = self.now_s[source]
         self.sent_bytes[row] = 0
         self._steps[row], self._missed[row], self._alone[row] = _ALL_STEPS, 0, 0

@@ -19,7 +19,7 @@ from starling.robust.distances import Distances, share
 
 
 class Defence(Protocol):
-    """What rows make of the differences that peers show them."""
+    """The reaction of rows to the differences from their peers."""
 
     def begin(self, rows: Sequence[int], vectors: Tensor) -> None:
         """Take vectors (r, D) of rows before their exchanges."""
@@ -28,7 +28,7 @@ class Defence(Protocol):
         """Return (m,) whether an end of a pair refuses the other in this round."""
 
     def meet(self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], round: int) -> NDArray[np.float64]:
-        """Take the distance (g) of each pair, as it is applied and before any bound -> (2, g) the share that each end takes.
+        """Record the distance (g) of each pair, unclipped; return (2, g) the share that each end applies.
 
         It is 0 for an end that refuses the other from now on.
         """
@@ -67,14 +67,14 @@ class Refusal:
 
 @dataclass(slots=True)
 class RowDistances:
-    """Rows that judge by distances; those of `liars` (N,) do not. The `first` begin with `start` (D,). Satisfies `Defence`."""
+    """Rows that judge by distances, except `liars` (N,). The `first` rows begin with `start` (D,). Satisfies `Defence`."""
 
     liars: NDArray[np.bool_]
     start: InitVar[Tensor]
     first: InitVar[int]
     refusals: list[Refusal] = field(default_factory=list)
     _rows: list[Distances] = field(init=False)
-    _until: dict[Pair, int] = field(default_factory=dict)  # by (who refuses, who is refused)
+    _until: dict[Pair, int] = field(default_factory=dict)  # (refusing, refused) -> end of the refusal
     _after: dict[int, Tensor] = field(init=False)
 
     def __post_init__(self, start: Tensor, first: int) -> None:
@@ -114,6 +114,6 @@ class RowDistances:
         return 0.0
 
     def end(self, rows: Sequence[int], vectors: Tensor) -> None:
-        """Remember from where rows go on."""
+        """Remember the vectors from which rows continue."""
         for row, vector in zip(rows, vectors, strict=True):
             self._after[row] = sampled(vector)[0].clone()

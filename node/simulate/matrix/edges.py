@@ -69,7 +69,7 @@ class Edges:
             self._closed[pair] = self._closed.get(pair, 0) + 1
 
     def remove(self, row: int) -> list[Pair]:
-        """Remove the edges of a node that left -> these edges. If it returns, all its edges have a new incarnation."""
+        """Remove the edges of a departed node; return them. If it returns, all its edges have a new incarnation."""
         pairs = self.of(row)
         for pair in pairs:
             del self.open[pair]

@@ -23,8 +23,8 @@ class Change:
 
     crashed: tuple[int, ...] = ()  # rows that fell silent
     joined: tuple[tuple[int, int], ...] = ()  # (row, alive row whose model it takes), in order
-    left: tuple[int, ...] = ()  # rows that said goodbye
-    closed: tuple[tuple[int, int], ...] = ()  # pairs of rows that closed their edge in order and go on
+    left: tuple[int, ...] = ()  # rows that left in order
+    closed: tuple[tuple[int, int], ...] = ()  # pairs of rows that closed their edge in order and continue
 
 
 @dataclass(frozen=True, slots=True, eq=False)

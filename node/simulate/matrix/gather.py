@@ -79,7 +79,7 @@ class Gathers(Pulled):
     states: States
     losses: LossesOf | None = None  # for rules that use losses of models; None: there are none
     byzantine: Byzantine | None = None  # rows that send each receiver another message
-    _slots: dict[int, dict[int, int]] = field(default_factory=dict)  # by row: what rules remember of its peers
+    _slots: dict[int, dict[int, int]] = field(default_factory=dict)  # by row: slots of a rule's memory by peer
 
     def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
         """Serve all requests of a round: set the vectors to what the rules make of them, and update the rules' states.
@@ -105,7 +105,7 @@ class Gathers(Pulled):
             self._combine(rows, peers, received, torch.nn.functional.pad(present, (0, absent)), combined)
         vectors.copy_(combined)
         size = codec.size(Full(), self.codec.response, vectors.shape[1])
-        sizes = size * (batch.weights[::-1] > 0.0)  # of what a responder sends lost messages do not count
+        sizes = size * (batch.weights[::-1] > 0.0)  # lost messages of a responder do not count
         sizes[1, batch.lost] = 0
         return sizes.astype(np.int64)
 
@@ -159,9 +159,9 @@ class Gathers(Pulled):
 
 
 def _alike(requested: Requests, unreachable: NDArray[np.int64], width: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], int]]:
-    """Rows (r,) that make equally many requests, of which equally many in vain: rows, places (r, k) among the requests, how many in vain.
+    """Yield groups of rows (r,) with equal numbers of requests and of failed ones: rows, places (r, k) of requests, failed per row.
 
-    At most some million numbers of `width` at a time.
+    A group has at most some million numbers of `width`.
     """
     rows, first, counts = np.unique(requested.row, return_index=True, return_counts=True)
     kinds, kind = np.unique(np.stack((counts, unreachable[rows])), axis=1, return_inverse=True)

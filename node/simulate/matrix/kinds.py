@@ -1,4 +1,4 @@
-"""The exchanges of a swarm by the kind that its mixing algorithm asks for, chosen once.
+"""The exchanges of a swarm by the kind of its mixing algorithm, chosen once.
 
 Shapes: N rows, r of them, D numbers of the shared vector.
 """
@@ -40,9 +40,10 @@ class RowExchanges(Protocol):
         """Return the updates that responders have answered but not committed."""
 
     def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
-        """Do all exchanges of a batch, which attackers have changed from what `honest` is -> bytes.
+        """Do all exchanges of a batch, in which attackers have replaced the `honest` vectors; return bytes.
 
-        `unreachable` (N,) says how many more peers each row asks in vain. Raises ValueError: "not_finite": the swarm has diverged.
+        `unreachable` (N,): number of further peers that each row requests without answer. Raises ValueError: "not_finite": the swarm has
+        diverged.
         """
 
     def less_pending(self, batch: Batch) -> Batch:

@@ -25,7 +25,7 @@ Coordinates = Tensor | None  # (g, w) int64, ascending: which coordinates of eac
 
 
 def read(rows: Tensor, at: Tensor, coordinates: Coordinates) -> Tensor:
-    """Values (g, w) of rows `at` (g,), a copy."""
+    """Return values (g, w) of rows `at` (g,), a copy."""
     return rows.index_select(0, at) if coordinates is None else rows.view(-1).take(_flat(rows, at, coordinates))
 
 
@@ -67,13 +67,13 @@ class Group:
         return replace(self, which=self.which[places], supports=tuple(self.supports[at] for at in places), coordinates=coordinates)
 
     def take(self, rows: Tensor, at: Tensor) -> Tensor:
-        """Rows `at` (g,) -> values (g, k)."""
+        """Return values (g, k) of rows `at` (g,)."""
         if not self.coefficients:
             return read(rows, at, self.coordinates)
         return torch.stack([support.take(rows[row]) for support, row in zip(self.supports, at, strict=True)])
 
     def spread(self, values: Tensor) -> Tensor:
-        """Values (g, k) -> (g, w), what they change the coordinates by."""
+        """Map values (g, k) to (g, w), the changes of the coordinates."""
         if not self.coefficients:
             return values
         return torch.stack([s.spread(row, self.dim) for s, row in zip(self.supports, values, strict=True)])
@@ -103,11 +103,11 @@ class Through(Protocol):
     """A quantizer that rounds many rows at once."""
 
     def draws(self, count: int) -> int:
-        """Words that `encode` takes from its generator for `count` values."""
+        """Return the number of random words that `encode` draws for `count` values."""
         ...
 
     def through(self, values: Tensor, chance: Tensor) -> Tensor:
-        """Map (…, k) and words (…, draws(k)) -> decode(encode(row)) of each row. Raises ValueError("not_finite")."""
+        """Map values (g, k) to decode(encode(row)), each with its own of the generators (g). Raises ValueError: "not_finite"."""
         ...
 
 
@@ -136,7 +136,7 @@ Rows = slice | Tensor  # adjacent rows, read as a view, or an index of any, read
 
 
 def adjacent(rows: Tensor) -> Rows:
-    """Map (r,) -> a slice where they follow one another."""
+    """Map (r,) to a slice if the rows are contiguous."""
     if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool((rows.diff() == 1).all()):
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
@@ -144,7 +144,7 @@ def adjacent(rows: Tensor) -> Rows:
 
 @dataclass(slots=True)
 class States:
-    """Models, and what the mixing algorithm keeps per node."""
+    """Models, and the mixing algorithm's state per node."""
 
     mixer: Mixer
     x: Tensor  # (N, d), written in place
@@ -157,7 +157,7 @@ class States:
         self._kept = {} if initial is None else {f.name: getattr(initial, f.name).clone() for f in fields(initial)}
 
     def of(self, rows: Rows) -> tuple[Tensor, Any]:
-        """Models and state of some rows."""
+        """Return models and state of some rows."""
         kept = {name: kept[rows] for name, kept in self._kept.items()}
         return self.x[rows], None if self._kind is None else self._kind(**kept)
 

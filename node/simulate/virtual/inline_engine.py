@@ -47,7 +47,7 @@ class InlineEngine:
         self._ended = ""
 
     async def call(self, request: Request) -> Reply:
-        """One call, one reply. Raises EngineError: the engine was killed, or stopped before it replied."""
+        """Make one call and return its reply. Raises EngineError: the engine was killed, or stopped before it replied."""
         call = _Call(request)
         if not self._ended:
             self._calls.append(call)

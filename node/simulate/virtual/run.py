@@ -1,9 +1,9 @@
-"""One run with whole nodes in virtual time: the daemon and engine that volunteers run, over a network in memory.
+"""One run with whole nodes in virtual time: the daemon and engine of real nodes, over a network in memory.
 
-Nodes evaluate themselves, which costs them time as it does anywhere; a model is read when its node has just done so.
+Nodes evaluate themselves, which takes time as on real ones; a model is read when its node has just evaluated.
 Trio shuffles ready tasks on purpose. Here the shuffle is seeded, so that a scenario replays bit for bit.
 
-Shapes: N nodes that there will ever be, d parameters.
+Shapes: N nodes that ever exist, d parameters.
 """
 
 import importlib
@@ -33,14 +33,14 @@ from starling.node.simulate.virtual.swarm import VirtualNode, VirtualSwarm
 
 COUNTS = ("committed", "aborted", "busy", "timeout", "crashed", "left", "joined")
 """Exchanges by how they ended, counted once each; nodes that crashed, left in order and joined."""
-_STALL_S = 3600.0  # virtual: a swarm in which no node passes a round for so long has come to a halt
+_STALL_S = 3600.0  # virtual seconds after which a swarm without progress counts as stopped
 _LINGER_S = 1e9
 
 
 def run(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Outcome:
-    """One run of a checked scenario without a sweep; `progress` is called as rounds pass, `seen` at every evaluation.
+    """Do one run of a checked scenario without a sweep; `progress` is called as rounds pass, `seen` at every evaluation.
 
-    Raises ConfigError: the task or its data cannot be had; GossipError: the swarm came to a halt.
+    Raises ConfigError: the task or its data are not available; GossipError: the swarm stopped making progress.
     """
     began = time.monotonic()
     scheduler: Any = importlib.import_module("trio._core._run")  # the order of ready tasks has no public seed
@@ -68,7 +68,7 @@ async def _all_rounds(scenario: Scenario, progress: Progress, seen: Seen | None)
 
 @dataclass(slots=True)
 class _Last:
-    """The last figures of a node that may be gone by now."""
+    """The last figures of a node that may have ended."""
 
     bytes_sent: int = 0
     stats: Counter[str] = field(default_factory=Counter)
@@ -102,12 +102,12 @@ class _Run:
         self._churned = 0  # rounds before which churn has happened
         self._used = torch.arange(count) < scenario.simulate.nodes
         self.last = {index: _Last() for index in range(count)}
-        self._models: dict[int, dict[int, Tensor]] = {}  # by round, then by node: as the node evaluated it
+        self._models: dict[int, dict[int, Tensor]] = {}  # models by round, then by node, as evaluated
         every, rounds = scenario.pace.evaluate_every, scenario.pace.rounds
         self._samples = scenario.pace.kind == "sampled"
         self._due = [due for due in range(1, rounds + 1) if due % every == 0 or due == rounds]
         self._churn_counts: Counter[str] = Counter()
-        self.diverged: int | None = None  # after how many rounds figures were no longer finite, if they were not
+        self.diverged: int | None = None  # number of rounds after which figures were no longer finite, if so
 
     @property
     def counts(self) -> Counter[str]:
@@ -115,7 +115,7 @@ class _Run:
         return Counter({key: count // 2 for key, count in ended.items()}) + self._churn_counts
 
     async def watch(self, progress: Progress) -> None:
-        """Until every living node has done its rounds. Raises GossipError: the swarm came to a halt."""
+        """Wait until every live node has done its rounds. Raises GossipError: the swarm stopped making progress."""
         honest = sorted(index for index in self.swarm.nodes if not self.byzantine[index])
         start = self._start.repeat(len(honest), 1)
         self.measure.add(0, start, honest, seconds=0.0, sent_bytes=0, exchanges=0, nodes=len(self.swarm.nodes))
@@ -167,7 +167,7 @@ class _Run:
             if models is None:
                 return
             self._due.pop(0)
-            if models or not averaged:  # else no node averaged in this round
+            if models or not averaged:  # otherwise no node averaged in this round
                 self._add(due, models)
 
     def _averaged(self, due: int) -> dict[int, Tensor] | None:
@@ -215,7 +215,7 @@ class _Run:
         self._models = {later: models for later, models in self._models.items() if later > due}
 
     def _rules(self) -> list[Rule]:
-        """Partitions, losses, and the delays of links."""
+        """Return the rules for partitions, losses, and the delays of links."""
         scenario, count = self._scenario, self._count
         row = {peer: index for index, peer in enumerate(self._peers)}
         rates, latency_s = build.rates(scenario, count), scenario.network.latency_s
@@ -234,13 +234,13 @@ class _Run:
         return [split, *lossy, link]
 
     async def _churn(self, passed: int) -> None:
-        """Crashes, leaves and joins of the rounds that have begun."""
+        """Apply crashes, leaves and joins of the rounds that have begun."""
         faults, seed = self._scenario.faults, self._scenario.simulate.seed
         while self._churned <= passed:
             alive = torch.zeros(self._count, dtype=torch.bool)
             alive[sorted(self.swarm.nodes)] = True
             change = churn(faults, seed, self._churned, alive, self._used)
-            self._churned += 1  # partitions look at it as well
+            self._churned += 1  # partitions use it too
             for index in (*change.crashed, *change.left):
                 self._record(index)
             for index in change.crashed:
@@ -255,5 +255,5 @@ class _Run:
 
 
 def _takes_part(virtual: VirtualNode) -> bool:
-    """Tell if a node's engine is open and it trains or has finished."""
+    """Return whether a node's engine is open and it trains or has finished."""
     return virtual.node.progress.state in {"training", "finished"}

@@ -35,7 +35,7 @@ from starling.node.simulate.virtual.inline_engine import open_inline
 
 T = TypeVar("T")
 
-EPOCH_S = 1_700_000_000.0  # unix time at which virtual time begins: any will do, but incarnations are unix times
+EPOCH_S = 1_700_000_000.0  # unix time at which virtual time starts; arbitrary, but incarnations are unix times
 SECOND = 1000  # indices of nodes that others started are beyond
 WORK_S = 1e-3  # virtual seconds of one piece of work that production gives to a thread
 
@@ -100,7 +100,7 @@ class VirtualSwarm:
         self._clock_off_s = clock_off_s
         self._nursery: trio.Nursery | None = None
         self._seconds = 0
-        self.stores: dict[int, MemoryStore] = {}  # of nodes as they started last, by index
+        self.stores: dict[int, MemoryStore] = {}  # storage of nodes at their last start, by index
         self.chains: dict[int, Chain] = {}  # invitations of nodes, by index
 
     def identity(self, index: int) -> Identity:
@@ -170,7 +170,7 @@ class VirtualSwarm:
         return virtual
 
     def _store(self, index: int) -> MemoryStore:
-        """Return what a node keeps: between two starts only bans and trust, and its checkpoint if there is a folder."""
+        """Return a node's storage: between two starts only bans and trust, and its checkpoint if there is a folder."""
         checkpoint = self._folder / f"{index}.safetensors" if self._folder else None
         before = self.stores.get(index, MemoryStore())
         store = self.stores[index] = MemoryStore(self.agreed, before.decisions, checkpoint=checkpoint)
@@ -182,14 +182,14 @@ class VirtualSwarm:
         virtual.ended.set()
 
     async def crash(self, index: int) -> None:
-        """The node is gone without a goodbye; its identity may start again later."""
+        """End a node without a farewell; its identity may start again later."""
         virtual = self.nodes.pop(index)
         self.hub.crash(virtual.peer_id)
         virtual.scope.cancel()
         await virtual.ended.wait()
 
     async def leave(self, index: int) -> None:
-        """Stop a node: it says goodbye and leaves."""
+        """Stop a node in order, with a farewell."""
         virtual = self.nodes.pop(index)
         virtual.node.stop()
         await virtual.ended.wait()

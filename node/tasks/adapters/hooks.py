@@ -53,13 +53,13 @@ CALLED = frozenset(
 _EVENTS = ("start", "end", "epoch_start", "epoch_end", "batch_start", "batch_end", "model_eval", "model_train")
 HARMLESS = frozenset(
     {
-        # of Trainer.test and Trainer.predict, which no training calls
+        # hooks of Trainer.test and Trainer.predict, which training never calls
         *(f"on_{stage}_{event}" for stage in ("test", "predict") for event in _EVENTS),
         "test_step",
         "predict_step",
         "test_dataloader",
         "predict_dataloader",
-        # what a module says of itself, or calls itself
+        # attributes about the module, or methods that it calls itself
         "CHECKPOINT_HYPER_PARAMS_KEY",
         "CHECKPOINT_HYPER_PARAMS_NAME",
         "CHECKPOINT_HYPER_PARAMS_TYPE",
@@ -165,7 +165,7 @@ def refuse_ignored(given: Any) -> None:
 
 
 def overrides(given: Any, name: str) -> bool:
-    """Tell if a module or data module defines this itself, and does not just inherit it from Lightning or torch."""
+    """Return whether a module or data module defines this itself, instead of inheriting it from Lightning or torch."""
     return _defined(given, name) is not None
 
 
@@ -201,7 +201,7 @@ def _library(kind: type) -> tuple[type, ...]:
 
 
 def _is_empty(defined: Any) -> bool:
-    """Tell if a function does nothing and returns None or an empty dict, so that calling it makes no difference."""
+    """Return whether a function does nothing and returns None or an empty dict."""
     return isinstance(defined, FunctionType) and all(
         each.opname in _NO_EFFECT and not each.argval for each in dis.get_instructions(defined)
     )

@@ -62,7 +62,7 @@ class LanguageModel:
         return self.text.windows(source, device, _encoder(self.tokenizer) if self.tokenizer else None)
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Mean cross-entropy in nats a token, and the loss of routers where the model's config asks for it (`output_router_logits`)."""
+        """Return the mean cross-entropy in nats per token, plus the router loss if the model's config has `output_router_logits`."""
         output = model(input_ids=batch[:, :-1])
         loss = _nats(output.logits, batch)
         routers = getattr(output, "aux_loss", None)
@@ -78,7 +78,7 @@ class LanguageModel:
 
     @property
     def context(self) -> int:
-        """Tokens that the model looks back."""
+        """Return the number of tokens that the model sees."""
         return self.text.context
 
     def encode(self, text: str) -> list[int]:
@@ -94,7 +94,7 @@ class LanguageModel:
         return str(_tokenizer(self.tokenizer).decode(tokens, skip_special_tokens=False))
 
     def logits(self, model: nn.Module, tokens: Tensor) -> Tensor:
-        """Map (m, t) -> (m, t, v): v the tokens of the text, of which the model may know more."""
+        """Map (m, t) to (m, t, v): v the tokens of the tokenizer, of which the model may have more."""
         known = _tokenizer(self.tokenizer).get_vocab_size() if self.tokenizer else BYTES
         logits: Tensor = model(input_ids=tokens).logits[..., :known]
         return logits
@@ -148,7 +148,7 @@ def lora(model: Any, **config: Any) -> Make:
 
 
 def _check_lora(config: Any) -> None:
-    """Raises ConfigError: the config asks for what would not be done."""
+    """Raise ConfigError if the config has settings that would have no effect."""
     start = str(config.init_lora_weights)
     if start.startswith(_OF_DATA):
         raise ConfigError(f"lora: init_lora_weights = {start!r} needs a pass over data, which is not made; leave it out")
@@ -165,7 +165,7 @@ def _check_lora(config: Any) -> None:
 
 
 def _check_names(key: str, given: Any, base: nn.Module, before: str) -> None:
-    """Raises ConfigError: a name of a list, after `before`, is the end of no module's; peft says so only if none is, or not at all."""
+    """Raise ConfigError if a listed name, after `before`, is the end of no module's name; peft complains only if none matches."""
     if not isinstance(given, list | tuple | set):
         return
     names = [name for name, _ in base.named_modules()]
@@ -187,7 +187,7 @@ def _check_sizes(config: Any, tokenizer: str, context: int) -> None:
 
 
 def _check_causal(model: nn.Module) -> None:
-    """Raises ConfigError: what a model predicts after a token depends on tokens that come later, such as the one to predict."""
+    """Raise ConfigError if a prediction after a token depends on later tokens."""
     tokens = torch.tensor([[0, 0], [0, 1]])
     training = model.training
     model.eval()
@@ -206,7 +206,7 @@ def _nats(logits: Tensor, batch: Tensor) -> Tensor:
 
 
 def _maker(model: Any) -> Make:
-    """Return a function that makes the model which a config, a folder or a function stands for."""
+    """Return a function that makes the model of a config, a folder or a function."""
     if isinstance(model, str | Path):
         folder, auto = Path(model), _package("transformers", "transformers").AutoModelForCausalLM
         if not (folder / "config.json").is_file():

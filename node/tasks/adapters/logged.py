@@ -45,7 +45,7 @@ class _Entry:
     weight: float = 0.0
 
     def add(self, value: Tensor, weight: float) -> None:
-        """Take in a number of a batch."""
+        """Add a batch's number."""
         self.last = value
         if not self.on_epoch:
             return
@@ -65,11 +65,11 @@ class _Entry:
 
 @dataclass(slots=True)
 class Logged:
-    """Figures that hooks of one module log in an epoch.
+    """Figures that the hooks of one module log in an epoch.
 
     Attributes:
-        hook: that is running.
-        rows: samples of the batch that it looks at.
+        hook: the running hook.
+        rows: samples of its batch.
     """
 
     hook: str = ""
@@ -121,7 +121,7 @@ class Logged:
         return {name: value for name, value in values.items() if value is not None}
 
     def reset(self) -> None:
-        """Begin another epoch; metric objects that were logged are reset."""
+        """Start a new epoch; logged metric objects are reset."""
         for entry in self._entries.values():
             if entry.metric is not None:
                 entry.metric.reset()
@@ -129,7 +129,7 @@ class Logged:
 
 
 def is_metric(value: Any) -> bool:
-    """Tell if this is a metric of torchmetrics, or a collection of them."""
+    """Return whether this is a metric of torchmetrics, or a collection of them."""
     return isinstance(value, _kinds())
 
 

@@ -87,13 +87,13 @@ class Steps:
         self._active = False  # within a step
         self._started = False  # on_train_start was called
         self._in_epoch = False
-        self._parts = 0  # of this step's batch, so far
-        self._pending: tuple[Any, Any, int] | None = None  # what on_train_batch_end will be given
-        self._index = 0  # of the next batch in the epoch
+        self._parts = 0  # parts of this step's batch so far
+        self._pending: tuple[Any, Any, int] | None = None  # arguments of the next on_train_batch_end
+        self._index = 0  # index of the next batch in the epoch
         self._left: list[tuple[Tensor, Tensor]] = []  # buffers and their values after a batch without a loss
 
     def begin(self, module: nn.Module, step: int, size: int) -> None:
-        """Begin a step after `step` others, with a batch of `size` samples."""
+        """Begin step number `step` with a batch of `size` samples."""
         trainer_of(module).progress.begin_step(step, size)
         self._active, self._parts = True, 0
 
@@ -266,7 +266,7 @@ def trainer_of(module: nn.Module) -> Any:
 
 @contextmanager
 def logging(module: nn.Module, hook: str) -> Iterator[None]:
-    """While a hook runs, what the module logs goes to its trainer."""
+    """Redirect the module's logging to its trainer while a hook runs."""
     logged = trainer_of(module).logged
     logged.hook = hook
     vars(module).update(log=logged.log, log_dict=logged.log_dict)

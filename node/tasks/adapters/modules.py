@@ -64,12 +64,12 @@ class LightningTask(own.Made):
         self._steps(model).begin(model, step, size)
 
     def gradient_ready(self, model: nn.Module) -> None:
-        """Call hooks that see the gradient."""
+        """Call the hooks that see the gradient."""
         with self._seeded():
             self._steps(model).gradient_ready(model)
 
     def end_step(self, model: nn.Module) -> None:
-        """Call hooks that come after a step."""
+        """Call the hooks that come after a step."""
         with self._seeded():
             self._steps(model).end(model)
 
@@ -201,7 +201,7 @@ def _one_group(groups: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
 
 
 def _check_optimizer(module: Any) -> None:
-    """Raises ConfigError: a module optimises by itself, or otherwise than a manifest can say."""
+    """Raise ConfigError if a module optimises manually, or in a way that a manifest cannot express."""
     if not getattr(module, "automatic_optimization", True):
         raise ConfigError("module: manual optimisation (automatic_optimization = False) cannot be used; the swarm's optimiser steps")
     if overrides(module, "configure_optimizers"):

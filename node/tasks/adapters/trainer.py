@@ -32,14 +32,14 @@ class Progress:
     figures: dict[str, Tensor] = field(default_factory=dict)
 
     def begin_step(self, step: int, size: int) -> None:
-        """Note that a step begins after `step` others, with a batch of `size` samples; after a jump the epoch follows from the steps."""
+        """Record that a step begins after `step` others, with a batch of `size` samples; after a jump the epoch follows from the steps."""
         self.length = self.length or math.ceil(self.samples / size)
         if step != self.step or not step:
             self.epoch, into = divmod(step, self.length)
             self.step, self.begun = step, step - into
 
     def end_step(self) -> bool:
-        """Count a step. -> whether the epoch is over"""
+        """Count a step; return whether the epoch is over."""
         self.step += 1
         return self.step - self.begun >= self.length
 
@@ -61,7 +61,7 @@ class NodeTrainer:
     is_global_zero = True
     logger = None
     loggers: tuple[()] = ()
-    num_devices = num_nodes = world_size = 1  # of this process: the swarm's nodes are not in one group
+    num_devices = num_nodes = world_size = 1  # sizes for this process only: the swarm's nodes are not one group
     predicting = sanity_checking = testing = False
     progress_bar_callback = None
 
@@ -90,7 +90,7 @@ class NodeTrainer:
 
     @property
     def num_training_batches(self) -> int:
-        """Local steps of an epoch."""
+        """Return the local steps of an epoch."""
         return max(1, self.progress.length)
 
     @property
@@ -106,7 +106,7 @@ class NodeTrainer:
 
     @property
     def should_stop(self) -> bool:
-        """False; to set it raises."""
+        """Return False; setting it raises."""
         return False
 
     @should_stop.setter
