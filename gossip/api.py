@@ -21,23 +21,23 @@ class Quantizer(Protocol):
 
     @property
     def code(self) -> int:
-        """Code on the wire, never reused."""
+        """Return the code on the wire, never reused."""
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
-        """Map (k,) finite -> canonical bytes."""
+        """Map (k,) finite to canonical bytes."""
 
     def decode(self, data: bytes | memoryview, count: int) -> Tensor:
         """Bytes -> (count,) finite. Raises ValueError unless `data` is exactly what encode could have made for `count` values."""
 
     def size(self, count: int) -> int:
-        """Bytes that `count` values take."""
+        """Return the bytes of `count` values."""
 
 
 class Selector(Protocol):
     """Choose the coordinates that an exchange is about."""
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """Coordinates of x (d,), a message, where `reference` is None; else of its difference from `reference` (d,).
+        """Select coordinates of x (d,), a message, if `reference` is None; else of its difference from `reference` (d,).
 
         That is what was last known of the peer's vector: its values after the last exchange of them, at first those that all began with.
 
@@ -56,9 +56,9 @@ class Phase:
     """This round's exchanges begin an averaging; true in every round of an overlay without global averages."""
     last: bool = True  # they complete it
     turn: int = 0  # number of that averaging, counted from 0
-    highest_lr: float = 0.0  # of the run, equal at all nodes; 0: unknown
+    highest_lr: float = 0.0  # highest rate of the run, equal at all nodes; 0: unknown
     climb: float = 1.0  # times its value at the highest lr that the gain of flows may climb to, with exchanges of whole vectors, >= 1
-    members: int = 1  # that exchange with each other, this node included, >= 1; 1 where they are not counted
+    members: int = 1  # members that exchange with each other, including this node, >= 1; 1 if they are not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Averaging(Protocol):
     """An exchange in which both ends apply one difference v with opposite signs, x ± θ·v."""
 
     def size(self, shared: int) -> int:
-        """E: 0, or `shared` where flows are kept."""
+        """Return E: 0, or `shared` if flows are stored."""
 
     def gain(self, theta: float, ratio: float, phase: Phase) -> float:
         """Flow per unit of difference on a link of weight theta, for a support that is `ratio` of the shared vector."""
@@ -120,7 +120,7 @@ class Averaging(Protocol):
 
 @runtime_checkable
 class Swapping(Protocol):
-    """An exchange in which each end sends a message of its own, and both know that both arrived.
+    """An exchange in which each end sends its own message, and both know that both arrived.
 
     Of one swap `sent` comes first, then `received`; with an unreliable network one may happen without the other.
     """
@@ -242,7 +242,7 @@ class Broadcasting(Protocol):
         """Return the parts of the state that a checkpoint stores beside that model, by name."""
 
     def resumed(self, state: Any, kept: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        """Return the model (d,) with which a node goes on after a restart, and its state. Raises ValueError: `kept` is another model's."""
+        """Return the model (d,) and state with which a node continues after a restart. Raises ValueError: `kept` is another model's."""
 
     def moved(self, state: Any, settled: Tensor) -> Any:
         """Return the state of a node whose `settled` is this one (…, d) instead, and which goes on otherwise as it was."""
@@ -266,14 +266,14 @@ class Mixer(Protocol):
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
-        """Kind of its exchanges."""
+        """Return the kind of its exchanges."""
 
     @property
     def asynchronous(self) -> bool:
         """May run in clock pace, where `publish` follows every local step and `absorb` every exchange."""
 
     def start(self, x: Tensor) -> Any:
-        """State for a model x (…, d)."""
+        """Return the state for a model x (…, d)."""
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
         """Return the direction the local optimiser sees instead of `gradient` (…, d), and the new state."""
@@ -291,7 +291,7 @@ class Mixer(Protocol):
         """Return the sum (…, D) of the flows of all our edges is now this. Only where `edge` keeps flows, or is `Controlling`."""
 
 
-# What some mixing algorithms can do besides; `starling.gossip.mix.kinds.abilities_of` looks once which of these one satisfies.
+# Optional protocols of mixing algorithms; `starling.gossip.mix.kinds.abilities_of` checks once which are satisfied.
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, nn, torch
 from starling.gossip.vector import Layout, as_named, bind_gradients, flatten, real, rebind, release_gradients, trainable
 
-LOOKS = 64  # looks at the memory of parameters, of which one asks the module for them as well
+LOOKS = 64  # checks of parameters' memory, one of which also asks the module for them
 Moves = tuple[Callable[[], None], ...]
 """Calls without arguments, so that where there is nothing to move nothing is called."""
 
@@ -59,7 +59,7 @@ class Binding(Moving, Protocol):
         """Return (t,) the gradients' vector, zero where it is new."""
 
     def release(self) -> None:
-        """Free the gradients' vector, which is made anew when it is wanted."""
+        """Free the gradients' vector, which is allocated again on use."""
 
     @property
     def check(self) -> Callable[[], None]:
@@ -75,7 +75,7 @@ class Unmoved:
 
 
 def move(moves: Moves) -> None:
-    """Do what has to be done."""
+    """Do all moves."""
     for each in moves:
         each()
 
@@ -85,7 +85,7 @@ def lent(binding: Binding, x: Tensor) -> Iterator[None]:
     """Have the module compute with `x` (d,) meanwhile, which may be the vector itself."""
     own = binding.x if x is binding.x else binding.x.clone()
     try:
-        binding.x.copy_(x)  # of itself it copies nothing
+        binding.x.copy_(x)  # copying the vector to itself does nothing
         binding.load()
         yield
     finally:
@@ -114,7 +114,7 @@ class Places:
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self._module, self._looks = module, 0
-        names = zip(layout.names, trainable(module), strict=False)  # after parameters come buffers
+        names = zip(layout.names, trainable(module), strict=False)  # buffers follow the parameters
         self._held = [(name, each, each.data_ptr()) for name, each in names]
 
     def check(self) -> None:
@@ -158,7 +158,7 @@ class Bound:
         return self._gradient
 
     def release(self) -> None:
-        """Cut the gradients loose."""
+        """Detach the gradients."""
         self._gradient = None
         release_gradients(self._module)
 
@@ -181,7 +181,7 @@ class Mastered:
         self.check = Places(module, layout).check
 
     def load(self) -> None:
-        """Round the vector to the parameters, and delete what a backward pass that was given up has left."""
+        """Round the vector to the parameters, and delete gradients left by an abandoned backward pass."""
         release_gradients(self._module)
         with torch.no_grad():
             torch._foreach_copy_(self._values, self._masters)
@@ -244,7 +244,7 @@ class Carrying:
 
     @property
     def x(self) -> Tensor:
-        """(d,) that of the binding."""
+        """Return the binding's vector (d,)."""
         return self._binding.x
 
     def load(self) -> None:

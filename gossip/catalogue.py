@@ -62,7 +62,7 @@ class Key:
     """A parameter of a part that the configuration sets."""
 
     name: str  # of the parameter
-    type: Any  # with its bounds, for msgspec
+    type: Any  # the type with its bounds, for msgspec
     default: Any  # msgspec.NODEFAULT: it must be set
     meaning: str  # from the docstring
 
@@ -95,12 +95,12 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """Names of the table, in its order."""
+        """Return the names of the table, in its order."""
         return tuple(self._entries)
 
     @property
     def entries(self) -> Mapping[str, Entry[F]]:
-        """Those built in, by name."""
+        """Return the built-in parts by name."""
         return self._entries
 
     def __contains__(self, name: object) -> bool:
@@ -177,7 +177,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         return parameters(self.load(name, trusted=trusted))
 
     def extended(self, entries: Mapping[str, Entry[F]]) -> Catalogue[T, F]:
-        """This catalogue with more built-in parts."""
+        """Return this catalogue with more built-in parts."""
         merged = {**self._entries, **entries}
         return Catalogue(self.key, self.group, merged, self._default, self.members, self.supplied, heavy=self._heavy, sparse=self._sparse)
 

@@ -1,4 +1,4 @@
-"""When chunks come from the peers that one fetch asks, of one model or of several: who is silent, and who lets the fetch down.
+"""Arrival times of chunks from the peers of a fetch, of one model or of several: which peers are silent or unreliable.
 
 A peer is *silent* while it owes a chunk and has sent none for longer than chunks usually take from the others of the same fetch. So on a
 slow line, or among engines in the middle of long steps, a peer has as much time as these need, and where others deliver at once a few
@@ -17,15 +17,15 @@ from statistics import median
 
 from starling.gossip.robust_deadline import late_after
 
-SPREADS, SLACK = 4.0, 0.5  # of the times that chunks take, beyond which one is late
-WINDOW = 16  # of the last chunks' times
-UNKNOWN_S = 16.0  # in which nobody is silent while there is nobody to compare with: a chunk of 1 MiB at 64 KiB/s
-LEAST_S = 2.0  # in which no peer is silent: so far apart may chunks of a peer with a few under way come
+SPREADS, SLACK = 4.0, 0.5  # spreads and factor of chunk times beyond which a chunk is late
+WINDOW = 16  # number of last chunk times used
+UNKNOWN_S = 16.0  # seconds before a peer counts as silent without others to compare: a chunk of 1 MiB at 64 KiB/s
+LEAST_S = 2.0  # seconds before any peer counts as silent: chunks of a peer with several in flight may be this far apart
 
 
 @dataclass(slots=True)
 class ChunkTimes:
-    """Record chunks as they are asked for and come. `now` is local time, all times are seconds.
+    """Records requests and arrivals of chunks. `now` is local time, all times are seconds.
 
     Args:
         least_s: time in which nobody is silent, >= 0.
@@ -41,14 +41,14 @@ class ChunkTimes:
     _took: dict[str, deque[float]] = field(default_factory=dict)  # seconds of the last chunks of each peer
     _offers: dict[str, float] = field(default_factory=dict)  # seconds of each peer's offer
     _owed: Counter[str] = field(default_factory=Counter)
-    _since: dict[str, float] = field(default_factory=dict)  # since when a peer that owes a chunk has sent none
+    _since: dict[str, float] = field(default_factory=dict)  # peer -> time since which it has sent no requested chunk
 
     def offered(self, peer: str, took_s: float) -> None:
         """Record that a peer's offer came `took_s` after it had been asked for."""
         self._offers[peer] = took_s
 
     def asked(self, peer: str, now: float) -> None:
-        """Record that a peer is asked for a chunk."""
+        """Record a request to a peer."""
         if not self._owed[peer]:
             self._since[peer] = now
         self._owed[peer] += 1
@@ -68,7 +68,7 @@ class ChunkTimes:
         self._owed[peer] -= 1
 
     def end(self, now: float) -> None:
-        """Stop waiting for what is still owed."""
+        """Stop waiting for outstanding chunks."""
         for peer in self._since:
             if self.is_silent(peer, now):
                 self._let_down(peer)
@@ -91,7 +91,7 @@ class ChunkTimes:
         return max(self.least_s, *(late_after(each, SPREADS, SLACK) for each in (took, offers) if each))
 
     def is_silent(self, peer: str, now: float) -> bool:
-        """Tell if the peer owes a chunk and has sent none for longer than they usually take from others."""
+        """Return whether the peer has sent no requested chunk for longer than others usually take."""
         if self._owed[peer] <= 0:
             return False
         usual_s = self.usual_s(peer)

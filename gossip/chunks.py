@@ -1,4 +1,4 @@
-"""A model in chunks, each with its digest: checked one by one, whoever sends them, and asked of several peers at once.
+"""A model in chunks, each with a digest: verified one by one, whoever sends them, and requested from several peers at once.
 
 A state of `size` bytes is split into chunks of MAX_CHUNK_BYTES, the last one shorter. The SHA-256 of all of them, 32 bytes each, are the
 list of its `digests`; the SHA-256 of that list is its `root`. Whoever knows a root from several members can take the list from any peer,
@@ -19,8 +19,8 @@ from starling.gossip.robust_deadline import late_after
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES
 
 DIGEST_BYTES = 32
-TRIES = 3  # in a row of one peer that end without a chunk
-AGAIN = 2.0  # factor of the time after which a chunk that several peers owe is asked of one more
+TRIES = 3  # failed requests in a row after which a peer gets no more
+AGAIN = 2.0  # factor of the time after which a chunk requested from several peers is requested from one more
 
 
 def count(size: int, chunk_bytes: int = MAX_CHUNK_BYTES) -> int:
@@ -40,7 +40,7 @@ def digests_of(parts: Iterable[bytes | memoryview]) -> bytes:
 
 
 def root(listed: bytes) -> bytes:
-    """Digest of a list of digests, 32 bytes."""
+    """Return the digest of a list of digests, 32 bytes."""
     return hashlib.sha256(listed).digest()
 
 
@@ -69,7 +69,7 @@ class Download:
     missing: int = field(init=False)  # chunks
     _have: bytearray = field(init=False)
     _waiting: deque[int] = field(init=False)
-    _asked: dict[int, dict[str, float]] = field(default_factory=dict)  # chunks under way: of whom, since when
+    _asked: dict[int, dict[str, float]] = field(default_factory=dict)  # chunks in flight: peer -> time of the request
     _failed: Counter[str] = field(default_factory=Counter)
     _gone: set[str] = field(default_factory=set)
 
@@ -82,7 +82,7 @@ class Download:
 
     @property
     def received(self) -> int:
-        """Bytes that have arrived."""
+        """Return the bytes that have arrived."""
         return self.size - sum(self.length(index) for index, have in enumerate(self._have) if not have)
 
     def length(self, index: int) -> int:
@@ -90,7 +90,7 @@ class Download:
         return min(self.chunk_bytes, self.size - index * self.chunk_bytes)
 
     def is_right(self, index: int, data: bytes) -> bool:
-        """Tell if these bytes are that chunk."""
+        """Return whether these bytes are that chunk."""
         digest = hashlib.sha256(data).digest()
         if not self.listed:
             return root(digest) == self.root
@@ -106,12 +106,12 @@ class Download:
         return before - self.missing
 
     def take(self, peer: str, now: float) -> int | None:
-        """Return the chunk to ask this peer for at `now`, which counts as asked; None if there is none for it at present."""
+        """Return the chunk to request from this peer at `now`, which counts as requested; None if there is none at present."""
         if peer in self._gone:
             return None
         if self._waiting:
             index = self._waiting.popleft()
-        else:  # what is late is asked of another as well, so that a slow peer does not hold up the end
+        else:  # late chunks are requested from another peer too, so that a slow peer does not delay the end
             usual_s = self.times.usual_s() or self.times.least_s
             late = [
                 (since, index)
@@ -145,7 +145,7 @@ class Download:
         return "new"
 
     def late_s(self, peer: str, index: int) -> float:
-        """After how many seconds this chunk is late if it comes from this peer, by how long its last ones took."""
+        """Return the seconds after which this chunk is late if it comes from this peer, by its last durations."""
         took = self.times.of(peer)
         return max(self.least_s, late_after(took, SPREADS, SLACK) if took else self.length(index) / self.slow_bytes_per_s)
 
@@ -157,7 +157,7 @@ class Download:
         self._return(peer, index, now)
 
     def is_gone(self, peer: str) -> bool:
-        """Tell if this peer is asked for nothing more."""
+        """Return whether this peer gets no more requests."""
         return peer in self._gone
 
     def _return(self, peer: str, index: int, now: float) -> None:

@@ -72,10 +72,10 @@ class EdgeMemory(Protocol):
         """Return the mixing algorithm's state without a peer that is gone."""
 
     def histories(self, state: Any) -> dict[str, Tensor]:
-        """Return what is remembered beside the model, by peer or by name; empty where there is none."""
+        """Return what is stored beside the model, by peer or by name; may be empty."""
 
     def recalled(self, x: Tensor, state: Any, histories: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        """Return the model (d,) to go on with, and the state with the histories of peers, as far as they fit.
+        """Return the model (d,) from which to continue, and the state with the stored histories of peers, as far as they fit.
 
         Raises ValueError: they are another model's.
         """
@@ -131,7 +131,7 @@ class Flows:
         return {}
 
     def recalled(self, x: Tensor, state: Any, histories: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        """Return both as they are."""
+        """Return both unchanged."""
         return x, state
 
     def _averaged(self, effects: Iterable[Effect], shared: Tensor) -> tuple[Tensor, Ledger]:
@@ -152,7 +152,7 @@ class NoEdges(Flows):
 
 
 class CommonModel(NoEdges):
-    """No state, as all nodes add the same sum to one model."""
+    """No state, since all nodes add the same sum to one model."""
 
     def __init__(self, edges: Edges) -> None:
         super().__init__(edges)
@@ -167,7 +167,7 @@ class CommonModel(NoEdges):
         return self._edge.kept(state)
 
     def recalled(self, x: Tensor, state: Any, histories: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        """Go on with that. Raises ValueError: it is another model's."""
+        """Continue from the stored state. Raises ValueError: it is another model's."""
         return self._edge.resumed(state, histories)
 
 
@@ -199,7 +199,7 @@ class PublicCopies(NoEdges):
         return edge_ledger.swap(self._edge, self.copies, shared, self._origin(), swaps)
 
     def edge_only(self, done: Committed, form: Tensor) -> tuple[Effect | EncodedEffect, bool]:
-        """Add a swap to its edge alone; what it does to the vector remains, as an effect."""
+        """Apply a swap to its edge only; its effect on the vector remains, as an effect."""
         if not isinstance(done, Swapped):
             return super().edge_only(done, form)
         change, self.copies = edge_ledger.swap(self._edge, self.copies, torch.zeros_like(form), self._origin(), [done])
@@ -261,7 +261,7 @@ class RuleMemory(NoEdges):
         return replace(state, kept=kept), slots, taken
 
     def keep(self, taken: dict[str, int]) -> None:
-        """Take over the slots that `assigned` gave."""
+        """Adopt the slots that `assigned` gave."""
         self._taken = taken
 
     def forgotten(self, state: Any, peer: str) -> Any:
@@ -275,7 +275,7 @@ class RuleMemory(NoEdges):
         return {peer: slot_of(state.kept, self._slots, slot).clone() for peer, slot in self._taken.items()}
 
     def recalled(self, x: Tensor, state: Any, histories: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        """Return the model as it is, and the state with the histories of peers, as far as there are slots and they fit."""
+        """Return the unchanged model, and the state with the stored histories of peers, as far as there are slots and they fit."""
         if not histories or not self._slots:
             return x, state
         kept = state.kept.clone()

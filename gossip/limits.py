@@ -1,4 +1,4 @@
-"""Limits on what peers can cause: how often something happens, and how many of them are remembered. Time is an argument.
+"""Limits on what peers can cause: rates of events, and numbers of stored entries. Time is an argument.
 
 Shapes: amounts are bytes, frames or whatever is counted, times are seconds on one clock.
 """
@@ -48,7 +48,7 @@ class TokenBucket:
             self._at = now
 
     def change(self, rate: float, burst: float, now: float) -> None:
-        """Another `rate` and `burst`, both > 0, from now on; what is owed stays owed."""
+        """Use another `rate` and `burst`, both > 0, from now on; a deficit remains."""
         self._refill(now)
         self.rate, self.burst, self._tokens = rate, burst, min(burst, self._tokens)
 
@@ -78,7 +78,7 @@ class Rates(Generic[K]):
     per_s: float
     burst: float
     most: int
-    _buckets: dict[K, TokenBucket] = field(default_factory=dict)  # that used last at the end
+    _buckets: dict[K, TokenBucket] = field(default_factory=dict)  # in order of last use
 
     def __len__(self) -> int:
         return len(self._buckets)

@@ -1,4 +1,4 @@
-"""Votes of members: who has one, and what they decide. Pure functions, used wherever a node acts on others' words.
+"""Votes of members: who has one, and how they decide. Pure functions, used wherever a node relies on others' reports.
 
     elector     a peer that has exchanged with this node EXCHANGES times among its last LATELY exchanges. An identity costs nothing and a
                 place in the member list little; taking part for as long as this costs what taking part costs, and strangers move nothing
@@ -47,12 +47,12 @@ class Electorate:
 
     @property
     def electors(self) -> frozenset[str]:
-        """All peers with a vote."""
+        """Return all peers with a vote."""
         return frozenset(peer for peer, times in self._times.items() if times >= EXCHANGES)
 
     @property
     def partners(self) -> frozenset[str]:
-        """All peers of this node's last exchanges, with a vote or without."""
+        """Return all peers of this node's last exchanges, with or without a vote."""
         return frozenset(self._times)
 
 

@@ -1,4 +1,4 @@
-"""One node's copy of the model: its parameters, the mixing algorithm's state, and what is kept of each edge.
+"""One node's copy of the model: its parameters, the mixing algorithm's state, and the memory of each edge.
 
 It knows neither task nor network nor clock. Local steps change `x` and replace `state`; exchanges are about `shared()`, and what they
 commit comes back by `combine`, `gather` or `advance`.
@@ -29,7 +29,7 @@ Adjust = Callable[[Effect | EncodedEffect, Tensor], Effect | EncodedEffect]
 class Scope(Protocol):
     """The part of a model that nodes share."""
 
-    personal: bool  # whether a part stays at home
+    personal: bool  # whether a part is personal
 
     def part(self, x: Tensor) -> Tensor:
         """Return what of a model (d,) others may take over."""
@@ -96,7 +96,7 @@ class Replica:
         keep_origin: bool = False,
         adjust: Adjust | None = None,
     ) -> None:
-        """`beginning` makes the model (d,) that all nodes began with; `keep_origin`: exchanges compare with it often.
+        """`beginning` makes the initial model (d,); `keep_origin`: store it, since exchanges compare with it often.
 
         `settled_edges` as of `Flows`. `adjust`: what a node makes of each effect before it is added; None: nothing.
         """
@@ -117,7 +117,7 @@ class Replica:
             self._origin = origin(mixer, x)
 
     def restart(self) -> None:
-        """Begin the mixing algorithm anew with x, without edges."""
+        """Restart the mixing algorithm with x, without edges."""
         self.state = self.mixer.start(self._writable())
         edges = Edges(self.mixer.edge, self.mixer.shared(self.state, self.x), lambda: self.origin, self._settled_edges)
         self.memory = MEMORIES[self.kind](edges)
@@ -140,7 +140,7 @@ class Replica:
 
     @property
     def settled(self) -> Tensor:
-        """(d,) the model that is evaluated, exported, kept by a checkpoint and given to others: the anchor, where there is one."""
+        """Return (d,) the model for evaluation, export, checkpoints and late joiners: the outer parameters, if there are any."""
         anchor = self.anchor
         return self.x if anchor is None else anchor
 
@@ -159,7 +159,7 @@ class Replica:
         return self.mixer.shared(self.state, self.x)
 
     def combine(self, done: Sequence[Committed], phase: Phase) -> None:
-        """Add the effects of pairwise exchanges in the given order; in steps pace once a round, also if there are none."""
+        """Add the effects of pairwise exchanges in the given order; in steps pace once per round, even if there are none."""
         shared = self.shared()
         if self._adjust is not None:
             adjust, before = self._adjust, shared
@@ -195,7 +195,7 @@ class Replica:
         if len(present):
             before, slots, taken = memory.assigned(self.state, requested, present)
             combined, state, excluded = mixer.combine(before, shared, received, present, losses, slots)
-            if finite(combined):  # else our own vector stays
+            if finite(combined):  # otherwise our own vector stays
                 shared, self.state = combined, state
                 memory.keep(taken)
         self._absorb(shared, phase)
@@ -211,7 +211,7 @@ class Replica:
         return found
 
     def again(self, anchor: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int) -> Tensor:
-        """Return the anchor (d,) after a round in which all nodes broadcast, from that before it; nothing here changes."""
+        """Return the outer parameters (d,) after a round of broadcasts, from those before it; changes nothing."""
         edge: Any = self.mixer.edge
         silent = torch.zeros_like(messages[0])
         state, _ = edge.advance(edge.start(anchor), silent, silent, messages, present, members, round)
@@ -219,7 +219,7 @@ class Replica:
         return settled
 
     def reanchor(self, anchor: Tensor) -> None:
-        """Go on from another anchor (d,): more is known of the rounds before. `advance` follows."""
+        """Continue from other outer parameters (d,), since more is known of earlier rounds. `advance` follows."""
         edge: Any = self.mixer.edge
         self.state = edge.moved(self.state, anchor)
 
@@ -236,11 +236,11 @@ class Replica:
         return dominated
 
     def histories(self) -> dict[str, Tensor]:
-        """Return what is remembered beside the model, as a rule does of peers, for a checkpoint."""
+        """Return what is stored beside the model, such as a rule's memory of peers, for a checkpoint."""
         return self.memory.histories(self.state)
 
     def recall(self, histories: dict[str, Tensor]) -> None:
-        """Go on with what was remembered. Raises ValueError: it is another model's."""
+        """Restore stored histories. Raises ValueError: they are another model's."""
         x, self.state = self.memory.recalled(self.x, self.state, histories)
         self._take(x)
 

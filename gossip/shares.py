@@ -1,4 +1,4 @@
-"""Places of a bounded resource, shared out: whoever holds most gives one up to who holds less, and nobody keeps one for having come first.
+"""Places of a bounded resource, shared fairly: the owner with most gives one up to an owner with fewer, regardless of who came first.
 
 Whoever holds a place has a name at each of some levels, the coarse before the fine, such as (address prefix, peer). When all places are
 taken, a newcomer takes the newest place of the owner that holds most at the first level at which that is at least two more than the
@@ -68,6 +68,6 @@ class Shares(Generic[Place]):
         among = {place: each for place, each in self._owners.items() if each[level] == name}
         for finer in range(level + 1, len(next(iter(among.values())))):
             held = Counter(each[finer] for each in among.values())
-            most = max(reversed(held), key=lambda each: held[each])  # of equals who came last
+            most = max(reversed(held), key=lambda each: held[each])  # the latest among equals
             among = {place: each for place, each in among.items() if each[finer] == most}
         return next(reversed(among))

@@ -29,18 +29,18 @@ class Layout:
     """The place of each parameter in the flat vector, followed by each buffer that is averaged."""
 
     names: tuple[str, ...]  # dotted, unique, as in `named_parameters`; shared parameters appear once
-    shapes: tuple[tuple[int, ...], ...]  # of each; of complex ones with a 2 at the end
+    shapes: tuple[tuple[int, ...], ...]  # shape of each; for complex ones with a 2 at the end
     dtype: torch.dtype  # of the vector
     carried: int = 0  # buffers among the names, the last ones
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """First coordinate of each parameter, and d at the end."""
+        """Return the first coordinate of each parameter, and d at the end."""
         return tuple(accumulate((math.prod(shape) for shape in self.shapes), initial=0))
 
     @property
     def dim(self) -> int:
-        """Length of the flat vector."""
+        """Return the length of the flat vector."""
         return self.offsets[-1]
 
     @property
@@ -137,7 +137,7 @@ def rebind(model: nn.Module, layout: Layout, params: Tensor) -> None:
 
 
 def bind_gradients(model: nn.Module, layout: Layout) -> Tensor:
-    """Return a new vector (t,) for the gradients of a model, zero, in place of what it had; `release_gradients` undoes it."""
+    """Bind the model's gradients to a new zero vector (t,) and return it; `release_gradients` undoes it."""
     parameters = trainable(model)
     grads = torch.zeros(layout.trained, dtype=layout.dtype, device=parameters[0].device)
     for parameter, begin, end in zip(parameters, layout.offsets, layout.offsets[1:], strict=False):
@@ -192,12 +192,12 @@ def zeros(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def squares(x: Tensor) -> float:
-    """Σ of the squares of x (k,), in float64, a stretch of x at a time."""
+    """Return Σ of the squares of x (k,), in float64, computed in blocks."""
     return sum(float(x[part].double().square().sum()) for part, _ in stretches(slice(None), x.numel()))
 
 
 def products(a: Tensor, b: Tensor) -> tuple[float, float, float]:
-    """a·b, b·b and a·a of (k,) each, in float64, a stretch of them at a time."""
+    """Return a·b, b·b and a·a of (k,) each, in float64, computed in blocks."""
     found = (0.0, 0.0, 0.0)
     for part, _ in stretches(slice(None), b.numel()):
         x, y = a[part].double(), b[part].double()

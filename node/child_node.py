@@ -1,4 +1,4 @@
-"""Nodes from Python: `starling.create`, `join` and `Node`. Each runs in a process of its own and ends with its `with` block.
+"""Nodes from Python: `starling.create`, `join` and `Node`. Each runs in a separate process and ends with its `with` block.
 
 Ctrl-C reaches the script alone, which then stops the node in order; a node ends with a script that is killed (`run_directory.start`).
 """
@@ -25,8 +25,8 @@ from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
 
 POLL_S = 0.05
-START_S = 120.0  # until a node listens: torch is imported by then
-GRACE_S = 5.0  # from closing standard input to killing the process
+START_S = 120.0  # seconds until a node listens, after importing torch
+GRACE_S = 5.0  # seconds from closing standard input to killing the process
 
 
 class Node(Attached):
@@ -66,7 +66,7 @@ class Node(Attached):
             self.raise_if_ended()
 
     def _ends(self) -> int | None:
-        """Wait a little, as a node closes its socket before it ends -> exit code of the process; None: it goes on."""
+        """Wait briefly, since a node closes its socket before it ends; return the process's exit code, or None if it still runs."""
         if self.process is None:
             return None
         try:
@@ -87,7 +87,7 @@ class Node(Attached):
         return self
 
     def raise_if_ended(self) -> None:
-        """Do nothing while the process runs.
+        """Raise if the process has ended.
 
         Raises:
             GossipError: it has ended; the message holds what it printed last.

@@ -1,4 +1,4 @@
-"""Processes of a local swarm, forked from two that have imported what nodes and engines need: each is up at once and shares their memory.
+"""Processes of a local swarm, forked from two that have imported everything nodes and engines need: they start at once and share memory.
 
     starter ── python -m starling.node.forks FOLDER ──> server of nodes ──> server of engines
                                                             ├──> node, asks the other server for its engine
@@ -31,15 +31,15 @@ FOLDER = "STARLING_FORKS"  # environment variable of nodes: where the servers li
 _MAINS = {"node": "starling.node.cli.main", "engine": "starling.node.engine.process"}
 _NEEDED = {
     "node": ("starling.node.cli.run", "starling.node.daemon.main"),
-    "engine": ("starling.node.engine.worker", "torch._dynamo"),  # which torch.optim loads when it is first used
+    "engine": ("starling.node.engine.worker", "torch._dynamo"),  # loaded by torch.optim on first use
 }
 _MOST_FDS, _MOST_BYTES = 8, 1 << 16
-_ASK_S = 180.0  # for a server that still imports, from a slow disk
+_ASK_S = 180.0  # seconds for a server that is importing from a slow disk
 UNKNOWN = 255  # exit status of a process whose server is gone
 
 
 def available() -> bool:
-    """Tell if this machine can fork nodes."""
+    """Return whether this machine can fork nodes."""
     return platform.CAN_FORK
 
 
@@ -80,11 +80,11 @@ class Forked:
         self.pid, self._pidfd = int(answer), fds[0]
 
     def fileno(self) -> int:
-        """Readable once the process has ended."""
+        """Return a descriptor that is readable once the process has ended."""
         return self._pidfd
 
     def poll(self) -> int | None:
-        """Exit status, None while it runs."""
+        """Return the exit status, None while it runs."""
         if self.returncode is None and select.select([self._pidfd], [], [], 0.0)[0]:
             status = b""
             with suppress(OSError):
@@ -103,14 +103,14 @@ class Forked:
         return code
 
     def kill(self) -> None:
-        """SIGKILL; nothing if it has ended."""
+        """Send SIGKILL; do nothing if it has ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 platform.kill(self._pidfd)
 
 
 class Servers:
-    """Both servers; a context manager. `folder` gets their sockets and is for its owner alone."""
+    """Both servers; a context manager. `folder` gets their sockets and is readable by its owner only."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -118,7 +118,7 @@ class Servers:
 
     @property
     def pid(self) -> int:
-        """Process id of the first server."""
+        """Return the process id of the first server."""
         assert self._process is not None
         return self._process.pid
 
@@ -167,14 +167,14 @@ class _Server:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(0, selectors.EVENT_READ)
-        self._children: dict[int, tuple[int, socket.socket]] = {}  # by pidfd: pid, and who asked
+        self._children: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> pid, and the requester's socket
 
     def serve(self) -> None:
-        """Until standard input ends."""
+        """Serve until standard input ends."""
         for name in _NEEDED[self._kind]:
             importlib.import_module(name)
         gc.collect()
-        gc.freeze()  # so that collections of children do not copy what they share
+        gc.freeze()  # so that garbage collection in children does not copy shared memory
         while True:
             for key, _events in self._selector.select():
                 if key.fd == 0:
@@ -197,7 +197,7 @@ class _Server:
         pidfd = platform.process_descriptor(pid)
         self._children[pidfd] = pid, asker
         self._selector.register(pidfd, selectors.EVENT_READ)
-        with suppress(OSError):  # who asked is gone
+        with suppress(OSError):  # the requester has gone
             platform.send_files(asker, str(pid).encode(), [pidfd])
 
     def _reap(self, pidfd: int) -> None:
@@ -257,7 +257,7 @@ def main() -> None:
             listener.close()
     _Server(mine, listeners[mine]).serve()
     _remove(Path(sys.argv[1]))
-    os._exit(0)  # there is nothing to save, and an orderly exit of torch takes half a second
+    os._exit(0)  # there is nothing to store, and an orderly exit of torch takes half a second
 
 
 if __name__ == "__main__":

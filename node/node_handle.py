@@ -34,9 +34,9 @@ Form = Literal["safetensors", "torch", "hf", "peft", "onnx"]
 SUFFIXES: Mapping[Form, str] = {"safetensors": ".safetensors", "torch": ".pt", "onnx": ".onnx"}
 FOLDERS: tuple[Form, ...] = ("hf", "peft")  # formats that are folders
 
-LEAVE_S = 5.0  # from a request to leave to the end of the process
-DAYS = 90.0  # that an invitation lasts
-TOKENS, TEMPERATURE = 200, 0.8  # of what a model writes
+LEAVE_S = 5.0  # seconds from a request to leave to the end of the process
+DAYS = 90.0  # days for which an invitation is valid
+TOKENS, TEMPERATURE = 200, 0.8  # defaults for text that a model generates
 WRONG_INPUT = 2  # exit code of a program that was given something impossible
 
 
@@ -133,7 +133,7 @@ class Attached:
             raise GossipError(f"{error}; start the node with `starling run --dir {typed(self.run_dir)}`") from error
 
     def ask(self, op: str, **fields: Any) -> dict[str, object]:
-        """One request to the running node (see node.status.control) -> the fields of its answer."""
+        """Send one request to the running node (see node.status.control); return the fields of its answer."""
         try:
             return control.request(self.run_dir, op, **fields)
         except control.NotRunning:
@@ -195,7 +195,7 @@ class Attached:
                     return Evaluation(last.metric, last.value, last.value_round, dict(last.others))
         with tempfile.TemporaryDirectory() as folder:
             model = Path(folder) / "model.safetensors"
-            self._exported(model)  # else it is made where it is evaluated: torch starts once
+            self._exported(model)  # otherwise it is made in the process that evaluates it, so that torch starts once
             answer = _offline("evaluate", self.run_dir, model, *([] if data is None else [data]))
             return msgspec.json.decode(answer, type=Evaluation)
 
@@ -219,7 +219,7 @@ class Attached:
         else:
             with tempfile.TemporaryDirectory() as folder:
                 model = Path(folder) / "model.safetensors"
-                self._exported(model, best=best)  # else it is made where it is converted: torch starts once
+                self._exported(model, best=best)  # otherwise it is made in the process that converts it, so that torch starts once
                 _offline("convert", self.run_dir, model, format, target)
         if card or format in FOLDERS:
             page = target / "README.md" if format in FOLDERS else target.with_suffix(".md")
@@ -229,7 +229,7 @@ class Attached:
                 raise GossipError(f"export: cannot write {page}: {error.strerror}") from error
 
     def write(self, prompt: str, *, tokens: int = TOKENS, temperature: float = TEMPERATURE, seed: int = 0, best: bool = False) -> Written:
-        """Let a model of text go on from a prompt. Its program takes seconds to start; training goes on meanwhile.
+        """Let a text model continue a prompt. Its program takes seconds to start; training continues meanwhile.
 
         Args:
             prompt: at most as many tokens (bytes, without a tokenizer) as the model looks back.
@@ -243,7 +243,7 @@ class Attached:
         """
         with tempfile.TemporaryDirectory() as folder:
             model = Path(folder) / "model.safetensors"
-            self._exported(model, best=best)  # else it is made where it is used: torch starts once
+            self._exported(model, best=best)  # otherwise it is made in the process that uses it, so that torch starts once
             request = {"prompt": prompt, "tokens": tokens, "temperature": temperature, "seed": seed}
             return msgspec.json.decode(_offline("ask", self.run_dir, model, json.dumps(request)), type=Written)
 
@@ -305,7 +305,7 @@ class Attached:
         self.ask("resume")
 
     def limits(self, *, keep: bool = False, **changed: int) -> Limits:
-        """Change what the running node may use, until it ends -> what is in force now.
+        """Change the running node's limits until it ends; return the current ones.
 
         Args:
             keep: also write all that is in force to the node's settings, for later runs.
@@ -386,7 +386,7 @@ def _offline(op: str, *paths: str | Path) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Under another name first: a full disk leaves no half model."""
+    """Copy under a temporary name first, so that a full disk leaves no partial model."""
     part = target.with_name(target.name + ".part")
     try:
         shutil.copyfile(source, part)

@@ -1,4 +1,4 @@
-"""What not every system has, under one name each. The standard library only; no other part asks which system it runs on.
+"""Functions that differ between systems, under one name each. The standard library only; no other part checks the system.
 
 Linux has all of it. macOS has no process descriptors and no paths to open folders; a file in memory and room on a disk are had in another
 way. Windows has none of: sockets in the file system, descriptors that travel over sockets, forks, and children that inherit a socket. So a
@@ -26,7 +26,7 @@ CAN_FORK = sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 
 class Unsupported(OSError):
-    """This system lacks something that is needed."""
+    """Raised if this system lacks a required feature."""
 
     def __init__(self, what: str) -> None:
         super().__init__(errno.ENOTSUP, f"this system has no {what}; on Windows run Starling in WSL")
@@ -134,14 +134,14 @@ def kill(descriptor: int) -> None:
 
 
 def begin_session() -> None:
-    """Make this process the leader of a session of its own, which a closed terminal does not end. Raises OSError."""
+    """Make this process the leader of a new session, which a closed terminal does not end. Raises OSError."""
     if sys.platform == "win32":
         raise Unsupported("sessions")
     os.setsid()
 
 
 def kill_session(pid: int) -> None:
-    """Kill a process that was started as leader of a session, and what it started. Raises OSError: it has ended."""
+    """Kill a process that was started as leader of a session, with its children. Raises OSError: it has ended."""
     if sys.platform == "win32":
         os.kill(pid, signal.SIGTERM)  # ends the process at once there
     else:
@@ -149,7 +149,7 @@ def kill_session(pid: int) -> None:
 
 
 def lower_priority(by: int) -> None:
-    """Lower the priority of this process by 1 … 19; later threads inherit it, and on Linux each that is there has its own."""
+    """Lower the priority of this process by 1 … 19; later threads inherit it, and on Linux existing ones are lowered too."""
     if sys.platform == "win32":
         return
     to = os.nice(by)

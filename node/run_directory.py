@@ -28,11 +28,11 @@ from starling.node.status.control import typed
 from starling.node.storage import private, start_file
 from starling.node.storage.run_dir import RunDir
 
-DAYS = 30.0  # that the invitation of a second node of this machine holds
+DAYS = 30.0  # days for which the invitation of a second node of this machine is valid
 
 
 def holds_node(path: Path) -> bool:
-    """Whether a node was created or joined in `path` before."""
+    """Return whether a node was created or joined in `path` before."""
     place = RunDir(path)
     return place.config_file.exists() or place.manifest_file.exists()
 
@@ -94,7 +94,7 @@ def _placed(config: NodeConfig) -> NodeConfig:
 
 
 class Seconds:
-    """Further nodes of one machine, each in a folder of the first one's directory, for stages of its crew whose machines are lost.
+    """Further nodes of one machine, in folders of the first one's directory, for stages of its crew whose machines are lost.
 
     They are forked from processes that have imported all, so that such a node is there within seconds, where a machine can do that.
     """
@@ -107,7 +107,7 @@ class Seconds:
         self._preparing: Thread | None = None
 
     def prepare(self) -> None:
-        """Have what they are forked from started, in a thread, unless that was done."""
+        """Start the servers from which they are forked, in a thread, unless that was done."""
         if self._preparing is None and available():
             self._preparing = Thread(target=self._prepare, daemon=True)
             self._preparing.start()
@@ -129,9 +129,9 @@ class Seconds:
         self._open.close()
 
     def start(self, stage: int, bootstrap: tuple[str, ...]) -> bool:
-        """Start the node for a stage, with the first one's settings, unless it runs. -> whether it can be a member at all
+        """Start the node for a stage with the first one's settings unless it runs; return whether it can be a member.
 
-        Raises ConfigError: its directory cannot be made, or this node has no invitation to give.
+        Raises ConfigError: its directory cannot be created, or this node has no invitation to give.
         """
         if self._preparing is not None:
             self._preparing.join()
@@ -157,9 +157,9 @@ class Seconds:
 
 
 def start(place: RunDir, forks: Servers | None = None) -> subprocess.Popen[bytes] | Forked:
-    """Start the node of a directory in a process of its own, which ends when its standard input closes; output goes to `place.output`.
+    """Start the node of a directory in a separate process, which ends when its standard input closes; output goes to `place.output`.
 
-    The process has a session of its own, so Ctrl-C in a terminal reaches its parent alone. `forks` make one of many at once.
+    The process has its own session, so Ctrl-C in a terminal reaches only its parent. With `forks` it is forked, which is faster.
     """
     arguments = ["run", "--dir", str(place.path), "--until-stdin-closes"]
     with open(private.keep(place.output, os.O_WRONLY | os.O_APPEND), "ab") as output:  # noqa: PTH123 - a descriptor

@@ -1,4 +1,4 @@
-"""The versions of all that one program writes and another reads, in one table. A leaf: pure, imports nothing of Starling.
+"""The versions of everything that one program writes and another reads, in one table. A leaf: pure, imports nothing of Starling.
 
 Two programs understand each other where their ranges meet. On the wire every lane is negotiated by itself, the newest that both speak; a
 file is read if its number is in the range, and what is written has the newest. A number is raised for every change that a reader of the one
@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 UPGRADE: Final = "pip install --upgrade starling-swarm"
-LIBP2P: Final = "0.8.1"  # the only package that is installed by itself, without its dependencies: decisions/0136
+LIBP2P: Final = "0.8.1"  # the only package that is installed separately, without its dependencies: decisions/0136
 INSTALL_LIBP2P: Final = f"pip install --no-deps libp2p=={LIBP2P}"
-MOST: Final = 10**6  # of any number, as a peer or a file tells it
+MOST: Final = 10**6  # largest version number accepted from a peer or a file
 
 
 class Range(NamedTuple):
@@ -70,7 +70,7 @@ TABLE: Final[tuple[Versioned, ...]] = (
 
 
 def ids(lane: str, known: Range) -> list[str]:
-    """Protocol ids of a lane, the newest first, as they are proposed."""
+    """Return the protocol ids of a lane, the newest first, as they are proposed."""
     return [f"/starling/{lane}/{version}" for version in range(known.newest, known.oldest - 1, -1)]
 
 
@@ -82,7 +82,7 @@ def spoken(lanes: Mapping[str, Range]) -> bytes:
 
 
 def heard(told: bytes) -> dict[str, Range]:
-    """Return the ranges in what a peer told, unknown lanes too. Raises ValueError: it is nothing of the kind."""
+    """Return the ranges in a peer's message, including unknown lanes. Raises ValueError: it is invalid."""
     ranges: dict[str, Range] = {}
     for part in told.decode("ascii").split(", "):
         lane, oldest, newest = part.split(" ")
@@ -93,7 +93,7 @@ def heard(told: bytes) -> dict[str, Range]:
 
 
 def mismatch(ours: Mapping[str, Range], theirs: Mapping[str, Range] | None) -> str:
-    """Why two nodes cannot exchange frames, and which of them has to be upgraded, in one line; "" if they can.
+    """Explain in one line why two nodes cannot exchange frames, and which must be upgraded; "" if they can.
 
     `theirs`: None for a node that cannot say what it speaks: only those before 0.1 cannot.
     """
@@ -112,7 +112,7 @@ def mismatch(ours: Mapping[str, Range], theirs: Mapping[str, Range] | None) -> s
 
 
 def unreadable(what: str, version: object, known: Range, older: str) -> str:
-    """One line about a file of a version that is not read: what is there, what is read, and what to do."""
+    """Return one line about a file of an unreadable version: the version found, the readable ones, and what to do."""
     if isinstance(version, int) and version > known.newest:
         return f"{what} of version {version}, this program reads {known}; `{UPGRADE}`"
     return f"{what} of version {version!r:.20}, this program reads {known}; {older}"

@@ -30,7 +30,7 @@ from starling.gossip.compress.quantize import Bf16, Float32, Fp16, integer
 
 VERSION = 1
 MAX_DIMS = 5
-MAX_NUMBERS = 1 << 24  # of one activation: 64 MB
+MAX_NUMBERS = 1 << 24  # numbers of one activation: 64 MB
 _HEADER = struct.Struct("<BBB")  # version, code, dimensions
 _DELTA = 128  # added to a quantizer's code
 
@@ -44,7 +44,7 @@ class Codec:
 
     @property
     def code(self) -> int:
-        """Its number on the wire."""
+        """Return its number on the wire."""
         return self.quantizer.code + _DELTA * self.delta
 
 
@@ -73,7 +73,7 @@ class Cache:
         return self._next.get(sample, self._seen.get(sample))
 
     def put(self, sample: int, values: Tensor) -> None:
-        """Keep (n,) fp16, if there is room."""
+        """Store (n,) fp16 if there is room."""
         if self.get(sample) is None:
             if self.held + values.nbytes > self.capacity:
                 return
@@ -86,7 +86,7 @@ class Cache:
         self._next.clear()
 
     def clear(self) -> None:
-        """A step was given up, or the other end is another one: both begin anew."""
+        """Empty both generations: a step was abandoned, or the other end is a new one."""
         self._seen.clear()
         self._next.clear()
         self.held = 0

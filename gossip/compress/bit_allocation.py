@@ -35,7 +35,7 @@ def least_error(errors: Table, sizes: Table, byte_budget: float, buckets: int = 
         buckets = int(byte_budget)
     units = np.ceil(np.minimum(sizes / byte_budget, 2.0) * buckets * (1.0 - 1e-12)).astype(np.int64)
     layers, options = units.shape
-    best = np.zeros(buckets + 1)  # of the layers so far, with no more than that many buckets
+    best = np.zeros(buckets + 1)  # smallest error of the layers so far with at most that many buckets
     chosen = np.full((layers, buckets + 1), -1, np.int32)
     for layer in range(layers):
         following = np.full(buckets + 1, np.inf)

@@ -8,9 +8,9 @@ from starling.gossip.bounds import Bytes, PositiveShare
 from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER
 
 WHOLE = 1 << 20  # numbers of the longest vector that is exchanged as a whole, where its bytes fit
-SHARE = 1 / 8  # of a much longer one
-WORK = 1 / 64  # of the time of a node's local steps that coding exchanges of such a vector may take it
-LEAST_EFFORT, JUDGED = 1 / 16, 4  # of that share is exchanged all the same; calls of an exchange between two changes
+SHARE = 1 / 8  # share of a much longer vector
+WORK = 1 / 64  # share of a node's local step time that coding exchanges of such a vector may take
+LEAST_EFFORT, JUDGED = 1 / 16, 4  # smallest part of that share; calls of an exchange between two changes
 FILL = 0.6  # share of a slot on the wire: the rest is for retransmission, and for the beginning of each vector (decision 112)
 
 

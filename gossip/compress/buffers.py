@@ -1,4 +1,4 @@
-"""Memory for large vectors. Most of what a copy of one costs is the kernel handing out fresh pages one by one."""
+"""Memory for large vectors, reused because most of the cost of a copy is the kernel's allocation of fresh pages."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class QuantizerFacts:
 
     random: bool = False  # rounds randomly, differently for each peer
     instead: str = ""  # the alternative, where the expected squared error may exceed ‖x‖² and so diverge in a difference or feedback loop
-    bits: float = 0.0  # of a value on the wire, its share of a scale among them, float32 given; 0: unknown
+    bits: float = 0.0  # bits of a value on the wire with its share of a scale, given float32; 0: unknown
 
 
 _CODECS = "starling.gossip.compress.quantize"
@@ -39,7 +39,7 @@ _BLIND = SelectorFacts(random=True, compares=False)
 _RANDOM = SelectorFacts(random=True)
 _INSTEAD = {"int2": "int2_nearest", "qsgd3": "qsgd7", "qsgd1": "sign"}
 _SCALE = 0.25  # bits: a float32 for each 128 values
-_LEVELS = {127: 8, 31: 6, 15: 5, 7: 4, 3: 3, 1: 2}  # of qsgd: bits of a value
+_LEVELS = {127: 8, 31: 6, 15: 5, 7: 4, 3: 3, 1: 2}  # bits of a value of qsgd
 SELECTORS: Catalogue[Selector, SelectorFacts] = Catalogue(
     "compress.select",
     "starling.selectors",
@@ -63,7 +63,7 @@ SELECTORS: Catalogue[Selector, SelectorFacts] = Catalogue(
     members=("select",),
     supplied=("matrices", "layers", "quantizer"),
 )
-BUDGET = "budget"  # of compress.select: no selector but a rule that chooses one, `node.engine.compression`
+BUDGET = "budget"  # value of compress.select: not a selector but a rule that chooses one, `node.engine.compression`
 SELECTIONS: Catalogue[Selector, SelectorFacts] = SELECTORS.extended(
     {BUDGET: Entry("starling.gossip.compress.select.coordinates:Mask", _BLIND, keys="starling.gossip.compress.budget:Budget")}
 )
@@ -112,11 +112,11 @@ QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
     QuantizerFacts(),
     members=("code", "encode", "decode", "size"),
 )
-PLUGIN_CODES = range(128, 256)  # of packages; built-in codes stay below, so that neither can take the other's
+PLUGIN_CODES = range(128, 256)  # codes of packages; built-in codes are below, so that neither can take the other's
 
 
 def by_code(named: Mapping[str, Quantizer]) -> Mapping[int, Quantizer]:
-    """Quantizers by their code on the wire.
+    """Return quantizers by their code on the wire.
 
     Raises ConfigError: two of different types share a code. Of one type they may: those that only round differently decode alike.
     """

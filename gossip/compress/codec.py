@@ -91,7 +91,7 @@ def decode(
             if start >= blocks or not 1 <= count < blocks:
                 raise ValueError("bad_support")
             if len(body) > quantizer.size(count * block) or len(body) < quantizer.size((count - 1) * block + 1):
-                raise ValueError("bad_length")  # before a permutation is paid for
+                raise ValueError("bad_length")  # before a permutation is computed
             support = Blocks(seed, start, count, block)
         case Kind.INDICES:
             (count, length), body = _unpack(LISTING, body)
@@ -113,7 +113,7 @@ def decode(
 def encode_values(
     values: Tensor, quantizer: Quantizer, dim: int, generator: Generator, wish: Indices | None = None
 ) -> tuple[bytes, Tensor]:
-    """Encode values (k,) on the support of a request, and a wish for the next exchange -> a response's payload, and what it says.
+    """Encode values (k,) on the support of a request, with coordinates requested for the next exchange; return payload and decoded values.
 
     Raises ValueError: "not_finite".
     """
@@ -127,8 +127,7 @@ def encode_values(
 def decode_values(
     data: bytes, support: Support, dim: int, dtype: torch.dtype, allowed: Sequence[Quantizer], wish_limit: int = 0
 ) -> tuple[Tensor, Indices | None]:
-    """Return the (k,) values of a response on the request's support, and the responder's wish, of at most `wish_limit` coordinates; 0:
-    none is allowed.
+    """Return the (k,) values of a response and the coordinates that the responder requests, at most `wish_limit`; 0: none is allowed.
 
     Raises ValueError: a snake_case reason.
     """
@@ -146,12 +145,12 @@ def decode_values(
 
 
 def size(support: Support, quantizer: Quantizer, dim: int) -> int:
-    """Bytes of a request's payload."""
+    """Return the bytes of a request's payload."""
     return HEADER.size + len(_describe(support, dim)[1]) + quantizer.size(support.size(dim))
 
 
 def values_size(support: Support, quantizer: Quantizer, dim: int) -> int:
-    """Bytes of a response's payload without a wish."""
+    """Return the bytes of a response's payload without requested coordinates."""
     return HEADER.size + quantizer.size(support.size(dim))
 
 

@@ -61,7 +61,7 @@ class ErrorFeedback(NoFeedback):
     vectors: ClassVar[int] = 1
 
     def target(self, state: State, update: Tensor) -> Tensor:
-        """Return the update and what is owed."""
+        """Return the update plus the residual."""
         return update + state[0]
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:
@@ -86,7 +86,7 @@ class Ef21(NoFeedback):
         return update - state[0]
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:
-        """H with the message added."""
+        """Return h plus the message."""
         return (state[0] + message,)
 
     def receive(self, held: Tensor, message: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class EControl(Ef21):
 
 @parameters
 class Dgc(NoFeedback):
-    """Deep gradient compression: momentum is taken before compression, and what is sent loses its momentum.
+    """Deep gradient compression: momentum is applied before compression, and sent coordinates lose their momentum.
 
     u ← m·u + g, v ← v + u, send Q(v), v −= Q(v), and u = 0 where something was sent: old momentum must not push on a coordinate that is
     up to date. Where everything is sent each round this is plain SGD, not momentum SGD. The state is u and v.
@@ -164,7 +164,7 @@ class Dgc(NoFeedback):
         return state[1] + (self.momentum * state[0] + update)
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:
-        """U and v without what was sent."""
+        """Return u and v without the sent coordinates."""
         momentum = torch.where(message == 0, self.momentum * state[0] + update, 0.0)
         return momentum, self.target(state, update) - message
 
@@ -180,7 +180,7 @@ class DecoupledMomentum(ErrorFeedback):
     Source: Peng, Quesnelle and Kingma 2024, Algorithm 1 (arXiv:2411.19870).
     """
 
-    decay: ShareBelowOne = 0.999  # of the momentum, in [0, 1); 1 would be error feedback
+    decay: ShareBelowOne = 0.999  # decay of the momentum, in [0, 1); 1 would be error feedback
 
     def target(self, state: State, update: Tensor) -> Tensor:
         """Return the new M."""

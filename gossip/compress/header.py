@@ -1,4 +1,4 @@
-"""The fixed parts of a payload, as bytes: headers of the support, the values and the wish. Torch-free.
+"""The fixed parts of a payload as bytes: headers of the support, the values and the requested coordinates. Torch-free.
 
     header   version u8 · kind u8 · quantizer code u8 · dim u64
     blocks   seed u64 · start u32 · count u32 · block u16

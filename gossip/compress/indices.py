@@ -41,7 +41,7 @@ class _Clusters:
 
 
 def size(indices: IndexArray, dim: int) -> int:
-    """Bytes that `encode` gives."""
+    """Return the number of bytes of `encode`'s result."""
     return _plan(indices, dim).size
 
 

@@ -27,7 +27,7 @@ class Places(Protocol):
         """Return (k,) of x (d,), perhaps a view."""
 
     def write(self, x: Tensor, values: Tensor) -> None:
-        """Values (k,) become those of x (d,)."""
+        """Set these coordinates of x (d,) to values (k,)."""
 
     def cut(self, most: int) -> Iterator[Places]:
         """Yield all of a support's positions in pieces of at most `most` numbers, or one block."""

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[np.integer[Any]]  # (k,) int32 or int64
 Bytes = bytes | memoryview
-Bits = npt.NDArray[np.uint8]  # one bit an item
+Bits = npt.NDArray[np.uint8]  # one bit per item
 
 BLOCK = 128
 PER_BLOCK = 254
@@ -86,7 +86,7 @@ def head(planned: Plan) -> bytes:
 
 
 def encode(planned: Plan) -> bytes:
-    """Bytes, as many as planned."""
+    """Return the bytes, as many as planned."""
     gaps, first = planned.gaps, head(planned)
     if planned.layout == BITMAP:
         present = np.zeros(planned.dim, np.uint8)
@@ -146,7 +146,7 @@ def _block_parameters(gaps: Numbers) -> tuple[npt.NDArray[np.uint8], int, int]:
         high >>= 1
         shorter = high.sum(1)
         saved = runs - shorter
-        better = saved > members  # each member pays one more low bit; what that saves only falls as b grows
+        better = saved > members  # each member needs one more low bit; the saving only falls as b grows
         if not better.any():
             break
         parameters += better

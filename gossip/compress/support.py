@@ -26,14 +26,14 @@ MAX_PARTS = 2**16 - 1
 
 
 class Support:
-    """A subspace that an exchange is about: k numbers that represent a vector, and how to add that vector.
+    """The subspace of an exchange: k numbers that represent a vector, and how to add that vector.
 
     Here: coordinates. Beside these `gossip.compress.select.low_rank.Factors` and `gossip.compress.select.dct.Atoms`,
     whose numbers are coefficients.
     """
 
     __slots__ = ()
-    kind: ClassVar[Kind]  # what it is in a request's header
+    kind: ClassVar[Kind]  # its kind in a request's header
 
     def describe(self, dim: int) -> bytes:
         """Bytes between a request's header and its values."""
@@ -48,7 +48,7 @@ class Support:
         raise NotImplementedError
 
     def ratio(self, dim: int) -> float:
-        """k/d, in (0, 1]."""
+        """Return k/d, in (0, 1]."""
         return self.size(dim) / dim
 
     def index(self, dim: int) -> slice | Tensor:
@@ -66,7 +66,7 @@ class Support:
         return self.everywhere(dim).cut(most)
 
     def read(self, x: Tensor) -> Tensor:
-        """X (d,) at `index`, perhaps a view."""
+        """Return x (d,) at `index`, possibly a view."""
         return self.everywhere(x.numel()).read(x)
 
     def spread(self, values: Tensor, dim: int) -> Tensor:
@@ -84,16 +84,16 @@ class Support:
 
 @dataclass(frozen=True, slots=True)
 class Full(Support):
-    """Every coordinate."""
+    """All coordinates."""
 
     kind: ClassVar[Kind] = Kind.FULL
 
     def take(self, x: Tensor) -> Tensor:
-        """Map (d,) -> (d,), a copy."""
+        """Map (d,) to (d,), a copy."""
         return empty(x.numel(), x.device, x.dtype).copy_(x)
 
     def size(self, dim: int) -> int:
-        """D."""
+        """Return d."""
         return dim
 
 
@@ -105,7 +105,7 @@ class Blocks(Support):
     before any is visited twice: less variance than a fresh draw, for the same bytes.
     """
 
-    seed: int  # of the permutation, 0 <= seed < 2**64
+    seed: int  # seed of the permutation, 0 <= seed < 2**64
     start: int  # position in the permutation, 0 <= start < number of blocks
     count: int  # blocks in the support, 1 <= count <= number of blocks
     block: int = BLOCK  # coordinates in a block, >= 1; the vector's last block may be shorter
@@ -118,15 +118,15 @@ class Blocks(Support):
             raise ValueError(f"need start >= 0, count >= 1, block >= 1, got {self.start}, {self.count}, {self.block}")
 
     def describe(self, dim: int) -> bytes:
-        """Its fields."""
+        """Return its fields."""
         return BLOCKS.pack(self.seed, self.start, self.count, self.block)
 
     def take(self, x: Tensor) -> Tensor:
-        """Map (d,) -> (k,), a copy."""
+        """Map (d,) to (k,), a copy."""
         return self.read(x)
 
     def size(self, dim: int) -> int:
-        """k: the last block may be short."""
+        """Return k: the last block may be short."""
         blocks = blocks_in(dim, self.block)
         missing = blocks * self.block - dim
         return self.count * self.block - (missing if missing and (self._some(blocks) == blocks - 1).any() else 0)
@@ -134,10 +134,10 @@ class Blocks(Support):
     def index(self, dim: int) -> Tensor:
         """Return (k,) int64, on the CPU, ascending. Raises ValueError: a vector of `dim` coordinates has too few blocks."""
         index = (self._rows(dim)[:, None] * self.block + torch.arange(self.block)).view(-1)
-        return index[: self.size(dim)]  # ascending: what a short last block lacks is at the end
+        return index[: self.size(dim)]  # ascending: the missing part of a short last block is at the end
 
     def everywhere(self, dim: int) -> Rows:
-        """Rows of the vector cut into blocks."""
+        """Return rows of the vector cut into blocks."""
         numbers, size = self._rows(dim), self.size(dim)
         return Rows(slice(0, size), numbers[: size // self.block], self.block, size % self.block)
 
@@ -159,13 +159,13 @@ class Blocks(Support):
 
 @dataclass(frozen=True, slots=True)
 class Fragment(Support):
-    """One of `parts` contiguous stretches of nearly equal length: part p is [⌊p·d/parts⌋, ⌊(p + 1)·d/parts⌋).
+    """One of `parts` contiguous ranges of nearly equal length: part p is [⌊p·d/parts⌋, ⌊(p + 1)·d/parts⌋).
 
     A slice: no index, no permutation, and what is taken of a vector is copied once.
     """
 
     part: int  # 0 <= part < parts
-    parts: int  # in [2, 65535], at most d
+    parts: int  # number of parts, in [2, 65535], at most d
     kind: ClassVar[Kind] = Kind.FRAGMENT
 
     def __post_init__(self) -> None:
@@ -173,25 +173,25 @@ class Fragment(Support):
             raise ValueError(f"need 2 <= parts <= {MAX_PARTS} and 0 <= part < parts, got {self.part} of {self.parts}")
 
     def describe(self, dim: int) -> bytes:
-        """Its fields."""
+        """Return its fields."""
         return FRAGMENT.pack(self.part, self.parts)
 
     def take(self, x: Tensor) -> Tensor:
-        """Map (d,) -> (k,), a copy."""
+        """Map (d,) to (k,), a copy."""
         return Full().take(x[self.index(x.numel())])
 
     def size(self, dim: int) -> int:
-        """k, ⌊d/parts⌋ or one more."""
+        """Return k, ⌊d/parts⌋ or one more."""
         return len(range(*self.index(dim).indices(dim)))
 
     def index(self, dim: int) -> slice:
-        """Return the stretch. Raises ValueError: a vector of `dim` coordinates has fewer than `parts`."""
+        """Return the range. Raises ValueError: a vector of `dim` coordinates has fewer than `parts`."""
         if self.parts > dim:
             raise ValueError(f"{dim} coordinates do not make {self.parts} parts")
         return slice(self.part * dim // self.parts, (self.part + 1) * dim // self.parts)
 
     def add(self, x: Tensor, values: Tensor) -> Tensor:
-        """X (d,) with the values (k,) added on the stretch -> a new (d,)."""
+        """Add the values (k,) to the range of x (d,); return a new (d,)."""
         return _added(self, x, values)
 
     @classmethod
@@ -233,11 +233,11 @@ class Indices(Support):
         return LISTING.pack(self.size(dim), len(coded)) + coded
 
     def take(self, x: Tensor) -> Tensor:
-        """Map (d,) -> (k,), a copy."""
+        """Map (d,) to (k,), a copy."""
         return self.read(x)
 
     def size(self, dim: int) -> int:
-        """K."""
+        """Return k."""
         return self.indices.numel()
 
     def index(self, dim: int) -> Tensor:
@@ -261,13 +261,13 @@ def _added(support: Support, x: Tensor, values: Tensor) -> Tensor:
 
 
 def blocks_in(dim: int, block: int = BLOCK) -> int:
-    """Number of blocks of a (dim,) vector."""
+    """Return the number of blocks of a (dim,) vector."""
     return -(-dim // block)
 
 
 def most_blocks(dim: int) -> int:
-    """Most blocks that a payload may cut a (dim,) vector into; the receiver has to sort a permutation of them."""
-    return max(1 << 16, blocks_in(dim))  # so small vectors may be cut finer than BLOCK
+    """Return the largest number of blocks in a payload of a (dim,) vector; the receiver has to sort a permutation of them."""
+    return max(1 << 16, blocks_in(dim))  # so that small vectors may be cut finer than BLOCK
 
 
 @lru_cache(maxsize=16)  # a node visits its few edges in turn; 16 bound the memory at 16/block int64 vectors

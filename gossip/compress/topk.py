@@ -22,16 +22,16 @@ import numpy as np
 from starling.gossip.lazy_torch import Tensor, torch
 
 _ABOVE = 1024  # magnitudes of the sample above the value: its rank in the vector is then known to 3 %, one standard deviation
-_SAMPLE = 1 << 20  # but no longer a sample
+_SAMPLE = 1 << 20  # longest sample
 _MARGIN, _DEVIATIONS = 1.05, 4.0
 _MOST = 4  # times k gathered; with more, the sample has said nothing
-_SHORT = 1 << 14  # so few can always be gathered
+_SHORT = 1 << 14  # numbers that can always be gathered
 _CHUNK = 1 << 18
 _CHUNK_ELSEWHERE = 1 << 22
 
 
 def largest(x: Tensor, count: int, reference: Tensor | None = None) -> Tensor:
-    """Where |x − reference| is largest; of equal ones the lowest index -> (k,) int64 on the device of x, ascending.
+    """Return the indices of the largest |x − reference|, the lowest among equal ones: (k,) int64 on the device of x, ascending.
 
     x (d,) float32 or float64, finite; `count` = k in [1, d]; a reference of None is 0.
     """
@@ -52,23 +52,23 @@ def largest(x: Tensor, count: int, reference: Tensor | None = None) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Magnitudes:
-    """|x − reference|, never all at once."""
+    """|x − reference|, computed in parts."""
 
     x: Tensor
     reference: Tensor | None
 
     def part(self, part: slice) -> Tensor:
-        """Some of them."""
+        """Return some of them."""
         return self.x[part].abs() if self.reference is None else (self.x[part] - self.reference[part]).abs_()
 
     def chunks(self) -> Iterator[tuple[int, Tensor]]:
-        """First place and magnitudes of each chunk."""
+        """Yield first index and magnitudes of each chunk."""
         many = _CHUNK if self.x.device.type == "cpu" else _CHUNK_ELSEWHERE
         for start in range(0, self.x.numel(), many):
             yield start, self.part(slice(start, start + many))
 
     def at_least(self, limit: float) -> int:
-        """How many are not below."""
+        """Count those not below the limit."""
         return sum(int((chunk >= limit).sum()) for _, chunk in self.chunks())
 
     def above(self, limit: float, most: int, compare: Callable[[Any, float], Any] = operator.gt) -> tuple[Tensor, Tensor] | None:
@@ -144,5 +144,5 @@ def _where(mask: Any) -> Tensor:
 
 
 def _array(values: Any) -> Any:
-    """Of numpy on a CPU, which compares and searches there twice as fast as torch."""
+    """Return a numpy array on a CPU, which compares and searches there twice as fast as torch."""
     return values.numpy() if isinstance(values, torch.Tensor) and values.device.type == "cpu" else values

@@ -10,7 +10,7 @@ PROBATION = 4.0  # times as long as it was gone must a member have been back
 
 @dataclass(slots=True)
 class Absences:
-    """Until when members count as lately gone: until they have been back for PROBATION times as long as they were gone.
+    """The times until which members count as recently absent: until they were back PROBATION times as long as they were absent.
 
     Where that is so of more members than may lie, it was the line of this node that was gone, and none of them counts.
     """
@@ -20,7 +20,7 @@ class Absences:
 
     @property
     def peers(self) -> frozenset[str]:
-        """Members that are remembered."""
+        """Return the remembered members."""
         return frozenset(self._until)
 
     def over(self, peer: str, gone_s: float, now: float) -> None:

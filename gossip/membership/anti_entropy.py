@@ -24,11 +24,11 @@ _PARTS = 16.0  # entries or branches that are as large as a record
 
 @dataclass(slots=True)
 class AntiEntropy:
-    """What a node sends so that its table and another's become equal."""
+    """The messages by which a node's table and another's become equal."""
 
     member_list: MemberList
     sampler: Sampler
-    tellable: Callable[[wire.Record], bool]  # whether a record may be passed on
+    tellable: Callable[[wire.Record], bool]  # whether a record may be forwarded
     _allowances: Rates[str] = field(default_factory=lambda: Rates(PER_S, AT_ONCE, MAX_PEERS))
 
     def open(self, peer: str, *, differs: bool) -> Send:
@@ -36,7 +36,7 @@ class AntiEntropy:
         return Send(peer, self.member_list.table.first_message(differs=differs))
 
     def answer(self, peer: str, message: wire.Compare, now: float) -> list[Send]:
-        """Go on with a comparison: what lies below, what the peer lacks, and what we lack."""
+        """Continue a comparison: the branches below, the records that the peer lacks, and those that we lack."""
         allowance = self._allowance(peer, now)
         if not allowance.take(1.0, now):
             return []
@@ -51,18 +51,18 @@ class AntiEntropy:
         return out + self.tell(peer, [self.member_list.members[it].record for it in found.missing], now)
 
     def supply(self, peer: str, wanted: Iterable[bytes], now: float) -> list[Send]:
-        """Records that a peer asks for by their keys."""
+        """Return records that a peer requests by their keys."""
         found = map(self.member_list.table.peer_of, wanted)
         return self.tell(peer, [self.member_list.members[it].record for it in found if it is not None], now)
 
     def correct(self, peer: str, records: Iterable[wire.Record], now: float) -> list[Send]:
-        """Return our newer records of members of whom a peer sent older ones, those that left included."""
+        """Return our newer records of members of which a peer sent older ones, including those that left."""
         pairs = [(self.member_list.members.get(record.peer), record) for record in records]
         known = [(ours.record, theirs) for ours, theirs in pairs if ours is not None and ours.status != "dead"]
         return self.tell(peer, [ours for ours, theirs in known if order_of(ours) > order_of(theirs)], now)
 
     def tell(self, peer: str, records: Sequence[wire.Record], now: float) -> list[Send]:
-        """As many of these records as the peer's allowance has left, beginning anywhere among them."""
+        """Return as many of these records as the peer's allowance permits, from a random start."""
         allowance, start = self._allowance(peer, now), self._start() % max(1, len(records))
         turned = (record for record in (*records[start:], *records[:start]) if self.tellable(record))
         told: list[wire.Record] = []

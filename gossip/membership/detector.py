@@ -52,7 +52,7 @@ class Detector:
     local: LocalRecord  # our own signed record
     member_list: MemberList  # empty
     timing: Timing
-    seed: InitVar[int]  # of the random choices of members, 0 <= seed < 2**63
+    seed: InitVar[int]  # seed of the random choices of members, 0 <= seed < 2**63
     swarm_time: InitVar[Callable[[float], float]]  # local time in seconds -> swarm time
     now: InitVar[float]  # seconds, on the clock used by all later calls
     stopped: bool = False
@@ -73,12 +73,12 @@ class Detector:
 
     @property
     def own(self) -> wire.Record:
-        """This node's current record."""
+        """Return this node's current record."""
         return self.local.record
 
     @property
     def last_frame(self) -> dict[str, float]:
-        """Local time of each member's last frame."""
+        """Return the local time of each member's last frame."""
         return self.view.last_frame
 
     @property
@@ -88,7 +88,7 @@ class Detector:
 
     @property
     def doubt(self) -> int:
-        """How many times longer than usual this node waits for others because it doubts itself, 0 to `local_health.MOST` - 1."""
+        """Return by how many times waits are extended because this node suspects itself, 0 to `local_health.MOST` - 1."""
         return self.prober.health.doubt
 
     @property

@@ -14,7 +14,7 @@ from starling.gossip.wire.schema import MAX_RECORDS, MAX_RUMORS, Record, Rumor
 
 SMALL_SWARM = 16  # up to this many members, every update is sent to all of them at once
 MAX_PIGGYBACK = 16
-MOST_COPIES = 5  # in a large swarm: one member in e**5 gets none
+MOST_COPIES = 5  # copies in a large swarm: one member in e**5 gets none
 
 
 def fan_out(n: int) -> int:
@@ -23,7 +23,7 @@ def fan_out(n: int) -> int:
 
 
 def record_fan_out(n: int) -> int:
-    """Members sent one record or rumor, likewise."""
+    """Return the number of members to which one record or rumor is sent."""
     return n - 1 if n <= SMALL_SWARM else MOST_COPIES
 
 
@@ -63,7 +63,7 @@ class Dissemination:
         return tuple(records), self.take_rumors(copies, MAX_RUMORS)
 
     def take_rumors(self, copies: int, most: int = MAX_PIGGYBACK) -> tuple[Rumor, ...]:
-        """At most `most` rumors to piggyback on a frame that is sent to `copies` members."""
+        """Return at most `most` rumors to piggyback on a frame that is sent to `copies` members."""
         rumors = []
         for peer in list(self._rumors)[:most]:
             rumor = self.rumor(peer)

@@ -15,7 +15,7 @@ class FairQueue(Generic[T]):
     """Turns `every_s` apart, the first at once. Who asks all the time gets none that another peer asked for; who missed one asks again."""
 
     every_s: float
-    _asked: dict[str, T] = field(default_factory=dict)  # what each peer said last, since the last turn
+    _asked: dict[str, T] = field(default_factory=dict)  # each peer's last request since its last turn
     _last: dict[str, float] = field(default_factory=dict)  # turn of each peer
     _free_at: float = -inf
 

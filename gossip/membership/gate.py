@@ -17,11 +17,11 @@ class Gate(Protocol):
 
     @property
     def revoked(self) -> Sequence[Revocation]:
-        """All known revocations, in the same order on every node."""
+        """Return all known revocations, in the same order on every node."""
 
     @property
     def digest(self) -> bytes:
-        """Digest of `revoked`, 16 bytes."""
+        """Return the digest of `revoked`, 16 bytes."""
 
     def fault(self, record: Record) -> str:
         """Return the fault of a record that no honest member forwards, in snake_case; "" if it has none."""

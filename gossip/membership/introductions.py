@@ -1,4 +1,4 @@
-"""Peers of which others told and that this node has not met: they join when they are met.
+"""Reported peers that this node has not met: they join when they are met.
 
 A record proves that a peer was here, not that it is. One that was recorded a day ago is as well signed as a new one, and nobody tells a
 newcomer of the dead. So what happens to a peer of whom this node heard only, is told to nobody but the network, which has to reach it:
@@ -20,7 +20,7 @@ from starling.gossip.membership.events import Announced, Died, Joined, Left, Mem
 
 @dataclass(slots=True)
 class Introductions:
-    """What becomes of members that others told of."""
+    """Handles members reported by others."""
 
     hearsay: dict[str, bool] = field(default_factory=dict)
     """Members that others told of and that were not met; whether this node knew an earlier life of the peer."""

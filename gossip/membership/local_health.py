@@ -44,7 +44,7 @@ class LocalHealth:
     timeout_s: float
     doubt: int = 0
     _trips: dict[str, deque[float]] = field(default_factory=dict)
-    _given_up: dict[int, tuple[str, float]] = field(default_factory=dict)  # nonce -> whom we probed, and when
+    _given_up: dict[int, tuple[str, float]] = field(default_factory=dict)  # nonce -> probed peer, and time
 
     def stretch(self, peer: str) -> float:
         """Factor of all waits for this member, in [1, MOST]."""
@@ -81,7 +81,7 @@ class LocalHealth:
         return now - sent
 
     def lagged(self, lag_s: float) -> bool:
-        """Return a timer fired so late -> whether this node was held up, so that what it waits for may have come already."""
+        """Return whether a timer fired so late that this node was suspended and expected answers may have arrived already."""
         if lag_s <= self.timeout_s / 2:
             return False
         self._raise(max(self.doubt, math.ceil(min(lag_s / self.timeout_s, MOST))))

@@ -48,7 +48,7 @@ class Member:
 
     @property
     def present(self) -> bool:
-        """Tell if it is in the alive set."""
+        """Return whether it is in the live set."""
         return self.status in {"alive", "suspect"}
 
 
@@ -67,17 +67,17 @@ def order_of(record: Record) -> tuple[int, bool, int, tuple[str, ...], bytes]:
 
 @dataclass(slots=True)
 class MemberList:
-    """Records and beliefs about all known peers."""
+    """Records and states of all known peers."""
 
     verify: Callable[[Record], bool]  # whether a record is signed by its peer, for this swarm
     gate: Gate  # admission control
     address_quota: Callable[[Record], AddressQuota] | None = None
     """The group and capacity of a record's addresses; one group of max_members if not given."""
     max_members: int = MAX_MEMBERS  # capacity; beyond it a newcomer replaces the oldest tombstone, or is not added
-    tombstone_s: float = TOMBSTONE_S  # how long dead and left members are kept
+    tombstone_s: float = TOMBSTONE_S  # seconds for which dead and departed members are stored
     _members: dict[str, Member] = field(default_factory=dict)
     _cached: tuple[tuple[str, ...], bytes] | None = None
-    _entries: dict[str, bytes] = field(default_factory=dict)  # of the table, by peer
+    _entries: dict[str, bytes] = field(default_factory=dict)  # table entries, by peer
     _table: Table | None = None
     _groups: dict[str, str] = field(default_factory=dict)
     _in_group: Counter[str] = field(default_factory=Counter)
@@ -85,7 +85,7 @@ class MemberList:
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """All known peers by id, tombstones included."""
+        """Return all known peers by id, tombstones included."""
         return MappingProxyType(self._members)
 
     @property
@@ -95,12 +95,12 @@ class MemberList:
 
     @property
     def digest(self) -> bytes:
-        """Digest of the alive set."""
+        """Return the digest of the live set."""
         return self._listed()[1]
 
     @property
     def size(self) -> int:
-        """Number of peers that are alive or suspect."""
+        """Return the number of peers that are alive or suspect."""
         return len(self._entries)
 
     @property
@@ -213,7 +213,7 @@ class MemberList:
         return self._cached
 
     def _make_room(self, record: Record) -> bool:
-        """Reserve room for a newcomer in its address group, evicting the oldest tombstone if necessary; false if there is none."""
+        """Reserve room for a newcomer in its address group, evicting the oldest tombstone if necessary; False if impossible."""
         group, most = self.address_quota(record) if self.address_quota is not None else ("", self.max_members)
         crowded = self._in_group[group] >= most
         if crowded or len(self._members) >= self.max_members:
@@ -231,7 +231,7 @@ class MemberList:
 
 
 def _difference(known: Member | None, member: Member) -> list[MemberEvent]:
-    """Events of an accepted record."""
+    """Return the events of an accepted record."""
     peer = member.record.peer
     was_present = known is not None and known.present
     updated = known is not None and (known.status == "suspect" or known.record.addresses != member.record.addresses)

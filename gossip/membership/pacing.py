@@ -19,13 +19,13 @@ AT_ONCE = 8  # records of one peer
 class Pacing:
     """Records of all peers; `now` is local time in seconds."""
 
-    every_s: float  # between two of one peer in the long run
-    _paid: dict[str, float] = field(default_factory=dict)  # until when a peer has used up its turns, if it had one at a time
+    every_s: float  # seconds between two of one peer in the long run
+    _paid: dict[str, float] = field(default_factory=dict)  # time until which a peer has used up its turns, by one turn at a time
     _waiting: dict[str, Record] = field(default_factory=dict)  # the newest of each peer
 
     @property
     def deadline(self) -> float:
-        """Time of the next waiting record; infinite if there is none."""
+        """Return the time of the next waiting record; infinite if there is none."""
         return min(map(self._turn, self._waiting), default=inf)
 
     def accepts(self, record: Record, now: float) -> bool:
@@ -43,7 +43,7 @@ class Pacing:
         return [self._waiting.pop(peer) for peer in sorted(self._waiting) if now >= self._turn(peer)]
 
     def forget(self, now: float) -> None:
-        """Drop what makes no difference any more."""
+        """Drop entries that no longer matter."""
         self._paid = {peer: until for peer, until in self._paid.items() if until > now}
 
     def _turn(self, peer: str) -> float:

@@ -1,4 +1,4 @@
-"""Probing of members: who of the swarm is there.
+"""Probing of members, to find out which are alive.
 
 Theory of operation. Every `probe_s` the next member of a shuffled lap gets a Probe. Without an Acknowledge within a timeout, `helpers`
 other members are asked (ProbeFor) to probe it on our behalf, and we probe again. Without an answer within two more timeouts the member
@@ -23,13 +23,13 @@ from starling.gossip.membership.suspects import Suspects
 from starling.gossip.membership.swarm_view import SwarmView
 from starling.gossip.wire import schema as wire
 
-FEW_LOOKED_AT = 4  # with more links than these the time for one of them does not matter
+FEW_LOOKED_AT = 4  # with more links than these the time for a single one does not matter
 LATELY = 8.0  # longest time in `suspicion_s` for which a member that was gone is called lately gone
 
 
 @dataclass(slots=True)
 class Prober:
-    """Finds out which members are there."""
+    """Finds out which members are alive."""
 
     view: SwarmView
     dissemination: Dissemination
@@ -42,7 +42,7 @@ class Prober:
     _silent: dict[str, float] = field(default_factory=dict)
     """Members that left a probe unanswered, and when it was sent."""
     _absences: Absences = field(init=False)
-    _look_at: float = -math.inf  # not before, where nobody is late
+    _look_at: float = -math.inf  # not before this time, if nobody is late
 
     def __post_init__(self) -> None:
         timing = self.view.timing
@@ -95,7 +95,7 @@ class Prober:
     def heard(self, peer: str, now: float) -> list[Output]:
         """Clear the suspicion of a peer whose frame came; send one believed dead the accusation, as only a newer record revives it."""
         self._back(peer, now)
-        self.view.last_frame[peer] = now  # of a stranger, whose record may be in this frame, until the next anti-entropy
+        self.view.last_frame[peer] = now  # time of a stranger's frame, whose record may be in it, until the next anti-entropy
         member = self.view.member_list.members.get(peer)
         if member is None:
             return []
@@ -119,7 +119,7 @@ class Prober:
                 return []
 
     def note_lag(self, lag_s: float, now: float) -> None:
-        """If a timer fired so late that answers may wait unread, give open probes and suspects another timeout."""
+        """If a timer fired so late that answers may wait unread, extend open probes and suspicions by another timeout."""
         if self.health.lagged(lag_s):
             self.suspects.suspended_until = until = now + self.view.timing.timeout_s * (1 + self.health.doubt)
             self.probes.extend(until)
@@ -194,7 +194,7 @@ class Prober:
         out: list[Output] = []
         self.health.acknowledged(peer, now - probe.sent, in_time=not probe.helpers)
         self.rtt_s[peer] = now - probe.sent
-        if not probe.helpers:  # else it was sent twice, and which one is answered is unknown
+        if not probe.helpers:  # otherwise it was sent twice, and it is unknown which one is answered
             out.append(ClockSample(peer, theirs, self.rtt_s[peer]))
         if probe.asker is not None:
             asker, their_nonce = probe.asker
@@ -206,5 +206,5 @@ class Prober:
         since = self._silent.pop(peer, now)
         if (probe := self.probes.find(peer)) is not None and now - probe.sent > self.health.usual_s(peer):
             since = min(since, probe.sent)
-        if since < now and self.view.present(peer):  # else it was declared dead, and begins anew
+        if since < now and self.view.present(peer):  # otherwise it was declared dead, and starts anew
             self._absences.over(peer, now - since, now)

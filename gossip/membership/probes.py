@@ -49,17 +49,17 @@ class Probes:
         return len(askers) < MAX_RELAYS and askers.count(asker) < MAX_RELAYS_OF_ONE
 
     def begin(self, peer: str, now: float, until: float, asker: tuple[str, int] | None = None) -> int:
-        """Open a probe -> its nonce."""
+        """Open a probe; return its nonce."""
         nonce, self._nonces = self._nonces, self._nonces + 1
         self._open[nonce] = OpenProbe(nonce, peer, now, until, asker=asker)
         return nonce
 
     def overdue(self, now: float) -> list[OpenProbe]:
-        """Probes whose time is up."""
+        """Return the probes whose time is up."""
         return [probe for probe in self._open.values() if now >= probe.until]
 
     def extend(self, until: float) -> None:
-        """Let no open probe fail before then."""
+        """Extend all open probes to at least this time."""
         for probe in self._open.values():
             probe.until = max(probe.until, until)
 

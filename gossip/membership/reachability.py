@@ -22,7 +22,7 @@ State = Literal["unknown", "reachable", "hidden"]
 NEED = 2
 AT_ONCE = 3  # asked and not answered
 PATIENCE_S = 15.0  # for an answer
-AGAIN_S = 60.0  # until one that did not answer is asked again
+AGAIN_S = 60.0  # seconds until a source that did not answer is asked again
 REFRESH_S = 300.0  # age of a vote at which its source is asked again
 VALID_S = 900.0
 MAX_KEPT = 256
@@ -30,7 +30,7 @@ MAX_KEPT = 256
 
 class _Vote(NamedTuple):
     reached: bool
-    seen: str  # our host as this source sees it; "" if it did not say
+    seen: str  # our host as this source sees it; "" if it was not reported
     at: float
 
 
@@ -63,7 +63,7 @@ class Reachability:
         keep(self._votes, source, _Vote(reached, seen, now), MAX_KEPT)
 
     def moved(self) -> None:
-        """Our addresses changed: nothing that was seen before holds."""
+        """Reset after our addresses changed: earlier reports no longer apply."""
         self.state = "unknown"
         self._votes.clear()
         self._asked.clear()

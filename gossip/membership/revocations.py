@@ -38,7 +38,7 @@ class Revocations:
         return self._lists.deadline
 
     def receive(self, peer: str, message: wire.Control, now: float) -> list[Output]:
-        """Process what a message says of revocations. Raises RemoteProtocolError: one is invalid."""
+        """Process a message's revocations. Raises RemoteProtocolError: one is invalid."""
         if not isinstance(message, wire.Revoked):
             return []
         try:

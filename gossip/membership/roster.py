@@ -30,7 +30,7 @@ MAX_REMEMBERED = 4096  # peers known to have been here before
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    away: bool = False  # it left, or its new life is not here yet
+    away: bool = False  # it left, or its new incarnation has not arrived yet
     back: float = -inf  # when it last came back
 
 
@@ -44,11 +44,11 @@ class Roster:
     own: str  # our id, which always counts
     training: bool = False
     """Else all count at once: the swarm gathers, or this node has just learned of all members."""
-    _counts_from: dict[str, float] = field(default_factory=dict)  # of members that are alive
-    _past: dict[str, _Past] = field(default_factory=dict)  # of peers that left or began a new life
-    _newcomers: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))  # when the last of them came
+    _counts_from: dict[str, float] = field(default_factory=dict)  # live member -> time from which it counts
+    _past: dict[str, _Past] = field(default_factory=dict)  # peers that left or restarted
+    _newcomers: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))  # times at which the last newcomers came
     _listed: tuple[tuple[str, ...], bytes] = ((), b"")
-    _until: float = -inf  # when the list changes of itself
+    _until: float = -inf  # time at which the list next changes without an event
 
     @property
     def remembered(self) -> int:
@@ -78,17 +78,17 @@ class Roster:
         return self._list(now)[0]
 
     def view(self, now: float) -> bytes:
-        """Digest of those that count."""
+        """Return the digest of the members that count."""
         return self._list(now)[1]
 
     def _come_back(self, peer: str, now: float) -> float:
-        """Seconds until a peer in a new life counts."""
+        """Return the seconds until a peer with a new incarnation counts."""
         again = now - self._past.get(peer, _NEVER).back < MEMORY_S
         self._remember(peer, away=False, back=now)
         return COOL_DOWN_S if again and self.training else 0.0
 
     def _come(self, now: float) -> float:
-        """Seconds until a newcomer counts."""
+        """Return the seconds until a newcomer counts."""
         if not self.training:
             return 0.0
         hurried = len(self._newcomers) == MANY and now - self._newcomers[0] < MINUTE_S

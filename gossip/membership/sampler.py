@@ -16,7 +16,7 @@ class Sampler:
     _draws: int = 0
 
     def draw(self) -> float:
-        """Uniform in [0, 1)."""
+        """Return a uniform number in [0, 1)."""
         self._draws += 1
         return (derive(self.seed, self._draws) >> 10) / 2**53
 

@@ -1,4 +1,4 @@
-"""Spreading of records: merged, passed on, and compared with those of others.
+"""Spreading of records: merged, forwarded, and compared with others' tables.
 
 Theory of operation
 
@@ -40,7 +40,7 @@ from starling.gossip.wire import schema as wire
 
 MEETERS = 64
 """Members, on average, that probe a newcomer at once; as many does the newcomer, whose clock needs samples before its first exchange."""
-LARGE_SWARM = 32  # from here on comparisons become rarer
+LARGE_SWARM = 32  # number of members above which comparisons become rarer
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Spreading:
                 return [*out, *self.revocations.explain(records, peer)]
             case wire.Compare() if may_read(peer):
                 return [*self.anti_entropy.answer(peer, message, now)]
-            case wire.Compare():  # its record, so that it can be told why it is no member
+            case wire.Compare():  # request its record, to tell it why it is not a member
                 return [Send(peer, wire.Want((key_of(peer),)))]
             case wire.Want(keys):
                 return [*self.anti_entropy.supply(peer, keys, now)] if may_read(peer) else []
@@ -185,7 +185,7 @@ class Spreading:
         return [Send(peer, wire.Spread(records, rumors)) for peer in targets]
 
     def _repair(self, now: float) -> list[Output]:
-        """Compare tables with a random member, greet one of the dead, and forget what is over."""
+        """Compare tables with a random member, greet a dead one, and drop expired state."""
         view, member_list, sampler = self.view, self.view.member_list, self.view.sampler
         out: list[Output] = []
         member_list.expire_tombstones(now)
@@ -211,7 +211,7 @@ class Spreading:
         return [Send(accuser, wire.Spread((self.view.own,))) for accuser in accusers]
 
     def _compare_digests(self, digest: bytes, peer: str, now: float) -> list[Output]:
-        """On a different digest, have a member wait for its turn of a comparison, or send Hello to an unknown peer, one in a timeout."""
+        """On a different digest, queue a comparison with a member, or send Hello to an unknown peer, at most once per timeout."""
         if digest == self.view.member_list.digest:
             self._syncs.withdraw(peer)
         elif self.view.member_list.full:

@@ -1,4 +1,4 @@
-"""Early stopping of a swarm that no longer learns: each member votes by its own evaluations, and two thirds decide.
+"""Early stopping of a swarm that no longer improves: each member votes by its own evaluations, and two thirds decide.
 
 A member votes to stop while its best value is `patience` rounds old or older, and takes the vote back when a better one comes. Votes come
 from their members directly and are never passed on, so a member has one, whatever it says; the last one counts. Only electors' votes count
@@ -19,7 +19,7 @@ MAX_VOTERS = 4096
 
 @dataclass(slots=True)
 class StopVotes:
-    """One member's view.
+    """One member's view of the votes.
 
     Args:
         patience: rounds, > 0.
@@ -33,7 +33,7 @@ class StopVotes:
     best: float | None = None
     best_round: int = 0
     stalled: bool = False  # our own vote
-    received: dict[str, bool] = field(default_factory=dict)  # by member, at most MAX_VOTERS
+    received: dict[str, bool] = field(default_factory=dict)  # votes by member, at most MAX_VOTERS
 
     def evaluated(self, round: int, value: float) -> None:
         """Take the value of our model after `round` rounds; one that is not finite is never better."""
@@ -43,11 +43,11 @@ class StopVotes:
         self.stalled = self.best is not None and round - self.best_round >= self.patience
 
     def voted(self, peer: str, stop: bool) -> None:
-        """Take the vote of a member, from itself."""
+        """Store a member's own vote."""
         keep(self.received, peer, stop, MAX_VOTERS)
 
     def forget(self, peer: str) -> None:
-        """Drop the vote of a member that is gone or began anew."""
+        """Drop the vote of a departed or restarted member."""
         self.received.pop(peer, None)
 
     def agreed(self, electors: Collection[str]) -> bool:

@@ -31,7 +31,7 @@ class Suspects:
     health: LocalHealth
     judge_at: float = math.inf
     """Local time of the next judgement; infinite without suspects."""
-    suspended_until: float = -math.inf  # before then no member is declared dead: this node was held up
+    suspended_until: float = -math.inf  # time before which no member is declared dead, since this node was suspended
     _suspicions: Suspicions = field(default_factory=Suspicions)
     _accused_at: dict[str, float] = field(default_factory=dict)
 
@@ -45,7 +45,7 @@ class Suspects:
 
     def found_silent(self, peer: str, now: float) -> None:
         """Tell others of a suspect that left a probe of ours unanswered, once."""
-        member = self.view.member_list.members.get(peer)  # none where a newcomer took the place of the dead meanwhile
+        member = self.view.member_list.members.get(peer)  # None if a newcomer replaced the dead member meanwhile
         own = self.view.own.peer
         if member is not None and member.status == "suspect" and not self._suspicions.by(peer, own):
             self._suspicions.accuse(peer, own)

@@ -1,4 +1,4 @@
-"""Accusers of each suspect, and its time to answer, which is shorter the more members found it silent themselves.
+"""Accusers of each suspect, and its time to answer, which is shorter the more members got no answer from it.
 
     time of a suspect = suspicion_s · stretch · (LONE - (LONE - 1) · log(a) / log(k + 1)),   between 1 and LONE
 
@@ -18,7 +18,7 @@ from math import log
 
 from starling.gossip.membership.member_list import Member
 
-LONE = 3.0  # an isolated node, whose stretch is 9, takes 54 s of the default to believe that it is alone
+LONE = 3.0  # an isolated node, whose factor is 9, takes 54 s by default to conclude that it is alone
 ENOUGH = 3
 
 
@@ -43,7 +43,7 @@ class Suspicions:
             accusers.add(accuser)
 
     def by(self, peer: str, accuser: str) -> bool:
-        """Tell if `accuser` has accused `peer`."""
+        """Return whether `accuser` has accused `peer`."""
         return accuser in self._accusers.get(peer, ())
 
     def share(self, peer: str, n: int) -> float:

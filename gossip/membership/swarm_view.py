@@ -38,7 +38,7 @@ class SwarmView:
 
     @property
     def own(self) -> wire.Record:
-        """This node's current record."""
+        """Return this node's current record."""
         return self.local.record
 
     def present(self, peer: str) -> bool:

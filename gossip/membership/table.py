@@ -56,9 +56,9 @@ def entry_of(record: Record) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Messages to the peer whose Compare was read."""
+    """Messages to the peer whose Compare was received."""
 
-    compare: Compare  # what is below branches that differ; perhaps empty
+    compare: Compare  # the entries below differing branches; may be empty
     missing: tuple[str, ...] = ()  # peers whose records it lacks or has in another version
     wanted: tuple[bytes, ...] = ()  # keys of records that we lack, at most MAX_KEYS
 

@@ -1,1 +1,1 @@
-"""Mixing algorithms as seen from one node."""
+"""Mixing algorithms, each as functions of one node."""

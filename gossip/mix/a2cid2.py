@@ -15,14 +15,14 @@ from starling.gossip.mix.base import MixerBase
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """x̃ − x (…, d): how far the second copy is ahead. Local steps move both copies alike, so they leave it alone."""
+    """x̃ − x (…, d), the difference of the second copy. Local steps move both copies equally, so they do not change it."""
 
     lead: Tensor
 
 
 @parameters
 class A2Cid2(MixerBase):
-    """Pairwise averaging in which x and its copy x̃ pull at each other, at rate η = 1/(2·√(χ1·χ2)).
+    """Pairwise averaging with a second copy x̃ of x; the two attract each other at rate η = 1/(2·√(χ1·χ2)).
 
         local step       x, x̃ −= lr·g
         after dt steps   (x, x̃) <- exp(dt·[[−η, η], [η, −η]])·(x, x̃)
@@ -61,7 +61,7 @@ class A2Cid2(MixerBase):
         return math.sqrt(self.chi1 / self.chi2)
 
     def start(self, x: Tensor) -> Lead:
-        """Both copies are alike."""
+        """Return equal copies."""
         return Lead(torch.zeros_like(x))
 
     def publish(self, state: Lead, x: Tensor, phase: Phase) -> tuple[Tensor, Lead]:

@@ -27,7 +27,7 @@ class Uncontrolled(Origin):
 
     @classmethod
     def at(cls, x: Tensor) -> Self:
-        """At the beginning, with the model x."""
+        """Return the initial state with the model x."""
         return cls(x.clone(), x.clone())
 
     def corrected(self, gradient: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class Uncontrolled(Origin):
         return gradient
 
     def stepped(self, x: Tensor, _phase: Phase) -> Self:
-        """Local steps have led to x."""
+        """Return the state after local steps that led to x."""
         return replace(self, published=x.clone())
 
     def update(self) -> Tensor:
@@ -57,11 +57,11 @@ class Controlled(Uncontrolled):
 
     difference: Tensor  # (…, d) h̄ − h_i, of the mean of all estimates and the own one
     variate: Tensor  # (…, d) the same a unit of rate and local step: what local steps add to the gradient
-    added: Tensor  # (…, d) what it made of this round's update
+    added: Tensor  # (…, d) the control variate's part of this round's update
 
     @classmethod
     def at(cls, x: Tensor) -> Self:
-        """At the beginning, with the model x."""
+        """Return the initial state with the model x."""
         return cls(x.clone(), x.clone(), torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x))
 
     def corrected(self, gradient: Tensor) -> Tensor:
@@ -73,11 +73,11 @@ class Controlled(Uncontrolled):
         return replace(self, published=x.clone(), added=phase.local_steps * phase.lr * self.variate)
 
     def update(self) -> Tensor:
-        """Without what the control variate did."""
+        """Return the update without the control variate's part."""
         return self.origin - self.published - self.added
 
     def compared(self, difference: Tensor) -> Self:
-        """Kept for the next round."""
+        """Store the difference for the next round."""
         return replace(self, difference=difference)
 
     def mixed(self, origin: Tensor, phase: Phase) -> Self:
@@ -92,10 +92,10 @@ class Messages:
     """Swaps of updates. Satisfies `starling.gossip.api.Common`; E is the sender's state, our estimate and the peer's: 2·d to 4·d."""
 
     scheme: NoFeedback
-    signs: bool = False  # the step goes along signs of the sum of what was sent, whatever is missing in it
+    signs: bool = False  # the step uses signs of the sum of sent messages, whichever are missing
 
     def begin(self, origin: Tensor) -> Tensor:
-        """Zeros."""
+        """Return zeros."""
         return torch.zeros_like(origin).repeat(*(1 for _ in origin.shape[:-1]), self.scheme.vectors + 2)
 
     def message(self, edge_state: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class Messages:
         return own, theirs
 
     def difference(self, edge_state: Tensor, message: Tensor, local: Tensor) -> None:
-        """Unknown: messages are updates, not models."""
+        """Return None: messages are updates, so the difference of models is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Psgd(MixerBase):
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Check rules for the manifest; return warnings."""
         mix = agreed.mix
         if agreed.overlay.kind != "complete":
             raise ConfigError(
@@ -234,7 +234,7 @@ class Psgd(MixerBase):
         return state.corrected(gradient), state
 
     def publish(self, state: Uncontrolled, x: Tensor, phase: Phase) -> tuple[Tensor, Uncontrolled]:
-        """Return the model as it is."""
+        """Return the model unchanged."""
         return x, state.stepped(x, phase)
 
     def shared(self, state: Uncontrolled, x: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class AlternatingState:
 
 @dataclass(frozen=True, slots=True)
 class AlternatingBlocks:
-    """Plain averaging of block t mod m after the t-th phase of local steps, which trained that block alone.
+    """Plain averaging of block t mod m after the t-th phase of local steps, which trained only that block.
 
     For adapters W + BA: while A rests and is alike at all nodes, W + BA is linear in B, so the average of the B_i is the average of the
     maps, where averages of both at once leave out the covariance of B_i and A_i. An exchange is about the block that was trained: the
@@ -47,12 +47,12 @@ class AlternatingBlocks:
 
     @property
     def width(self) -> int:
-        """D."""
+        """Return D."""
         return max(map(_length, self.blocks))
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
-        """Plain averaging."""
+        """Return plain averaging."""
         return PlainAveraging()
 
     def start(self, x: Tensor) -> AlternatingState:
@@ -84,7 +84,7 @@ class AlternatingBlocks:
         return mixed, _at(state, mixed.clone(), live)
 
     def corrected(self, state: AlternatingState, flows: Tensor) -> AlternatingState:
-        """No flows."""
+        """Return the state unchanged: there are no flows."""
         return state
 
     @staticmethod
@@ -99,7 +99,7 @@ def _length(spans: Spans) -> int:
 
 
 def _number(state: AlternatingState) -> int:
-    """Alike in all rows: rounds are common."""
+    """Return the round's number, equal in all rows."""
     return int(state.live.reshape(-1)[0])
 
 

@@ -45,7 +45,7 @@ class MixerBase:
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
-        """Plain averaging."""
+        """Return plain averaging."""
         return PlainAveraging()
 
     def start(self, x: Tensor) -> Any:
@@ -57,7 +57,7 @@ class MixerBase:
         return gradient, state
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """Return the model as it is."""
+        """Return the model unchanged."""
         return x, state
 
     def shared(self, state: Any, x: Tensor) -> Tensor:

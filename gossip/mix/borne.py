@@ -1,4 +1,4 @@
-"""Corrections of sgd that count as far as the last gradients bear them out.
+"""Corrections of sgd that count as far as the latest gradients confirm them.
 
     local step  τ = clamp(4·D/Q, 0, 1), 1 while Q <= P/10⁴;  the optimiser steps along g − τ·c;
                 D <- .7·D + .3·⟨g, c⟩;  Q <- .7·Q + .3·‖c‖²;  P <- .7·P + .3·‖g‖²
@@ -32,31 +32,31 @@ from starling.gossip.mix.rows import ONE, Number, Rows, blocks, numbers, rows_of
 
 ENOUGH = 4.0  # times the share of c that gradients show counts
 REMEMBERED = 0.7  # share of D and Q that a local step keeps: about three steps
-FORGOTTEN = 0.5  # share of a flow that an exchange forgets where nothing of it is borne out
+FORGOTTEN = 0.5  # share of a flow that an exchange removes if nothing of it is confirmed
 NEGLIGIBLE = 0.01  # times the length of gradients: a correction no longer than that counts in full
-_LEAST = 1e-300  # of Q, to divide by
-BEGINNING = 1 << 10  # coordinates that are looked at first: flows that are there are mostly seen in them
+_LEAST = 1e-300  # smallest divisor Q
+BEGINNING = 1 << 10  # coordinates that are checked first: existing flows are mostly visible in them
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The sum of a node's flows, and numbers beside it."""
+    """The sum of a node's flows, with the numbers of its confirmation."""
 
     c: Tensor  # (…, d)
-    known: Tensor  # (…, n) those of `Borne`
+    known: Tensor  # (…, n) the numbers of `Borne`
 
 
 class Borne(NamedTuple):
-    """Numbers beside a correction c."""
+    """Numbers that describe how far gradients confirm a correction c."""
 
     some: Number = 0.0  # 0: there never was a flow, c is zero; else 1
     squared: Number = 0.0  # ‖c‖²
     dot: Number = 0.0  # D
     norm: Number = 0.0  # Q
     power: Number = 0.0  # P, of steps with flows
-    sum: Number = 0.0  # of τ, in the local steps that no exchange has followed
+    sum: Number = 0.0  # sum of τ over the local steps since the last exchange
     steps: Number = 0.0  # how many
-    sum_published: Number = 0.0  # of these, those before the shared vector was published
+    sum_published: Number = 0.0  # the part of it from steps before the shared vector was published
     steps_published: Number = 0.0
     mean: Number = 1.0  # τ̄, of the steps before the last vector that was published after some
 
@@ -102,13 +102,13 @@ def correct(state: Total, gradient: Tensor) -> tuple[Tensor, Total]:
 
 
 def correct_in_place(state: Total, gradient: Tensor, rows: Rows) -> tuple[Tensor, Total]:
-    """Return the same in the place of g."""
+    """Return the corrected gradient in place of g. Non-finite products are left out."""
     known = subtract(Borne(*rows.read(state.known)), state.c, gradient, rows)
     return gradient, Total(state.c, written(known, state.known))
 
 
 def subtract(known: Borne, total: Tensor, gradient: Tensor, rows: Rows = ONE) -> Borne:
-    """Subtract τ·c from a gradient g (…, d) in place -> the numbers after it; products that are not finite are left out of them."""
+    """Subtract τ·c from a gradient g (…, d) in place; return the updated numbers. Non-finite products are left out of them."""
     dot, power, share = 0.0, 0.0, counted(rows, known)
     if rows.any(known.some):
         taken = torch.as_tensor(share, dtype=gradient.dtype, device=gradient.device)
@@ -116,7 +116,7 @@ def subtract(known: Borne, total: Tensor, gradient: Tensor, rows: Rows = ONE) ->
             dot += rows.number(torch.linalg.vecdot(g, c))
             power += rows.number(torch.linalg.vecdot(g, g))
             g.addcmul_(c, taken, value=-1.0)
-        power = rows.pick(known.squared > 0.0, power, 0.0)  # of an array some rows may have no flows
+        power = rows.pick(known.squared > 0.0, power, 0.0)  # in an array some rows may have no flows
         finite = rows.finite(dot + power)
         dot, power = (rows.pick(finite, *each) for each in ((dot, known.dot), (power, known.power)))
     return known._replace(
@@ -165,7 +165,7 @@ def published(state: Total) -> Total:
 
 
 def mixed(state: Total) -> Total:
-    """Return the state after the exchanges of what was published, from where on steps count anew."""
+    """Return the state after the exchanges of a published vector, from which steps count anew."""
     known = Borne(*rows_of(state.c).read(state.known))
     after = known._replace(
         sum=known.sum - known.sum_published,

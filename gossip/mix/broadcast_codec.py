@@ -1,4 +1,4 @@
-"""Messages that every member sends to all others: the digest of an anchor of their sender, and the coordinates that matter most.
+"""Broadcast messages: the digest of the sender's outer parameters, and the largest coordinates of its change.
 
     message    digest of an anchor (8 bytes) · payload as `starling.gossip.compress.codec.encode` writes it
 
@@ -28,15 +28,15 @@ class BroadcastCodec:
 
     selector: Selector
     quantizer: Quantizer
-    _counts: dict[int, int] = field(init=False, compare=False, default_factory=dict)  # by d, once they are known
+    _counts: dict[int, int] = field(init=False, compare=False, default_factory=dict)  # counts by d, once computed
 
     def encode(self, vector: Tensor, anchor: bytes) -> bytes:
-        """Return the message of `vector` (d,), finite, from a node whose anchor has this digest. Raises ValueError: "not_finite"."""
+        """Return the message of `vector` (d,) from a node whose outer parameters have this digest. Raises ValueError: "not_finite"."""
         support = self.selector.select(vector, None, 0, 0)
         return anchor + codec.encode_from(vector, support, self.quantizer, torch.Generator())
 
     def decode(self, message: bytes, dim: int, dtype: torch.dtype) -> tuple[bytes, Tensor]:
-        """Return the anchor's digest, and what a message of as many coordinates as ours adds: (dim,), 0 off its support, on the CPU.
+        """Return the outer parameters' digest and the change (dim,), 0 off its support, on the CPU, of a message with the agreed count.
 
         Raises ValueError: a snake_case reason; "bad_support" for other coordinates than a listing or all.
         """
@@ -46,7 +46,7 @@ class BroadcastCodec:
         count = self._count(dim)
         listed = payload[1] == Kind.INDICES and len(payload) >= HEADER.size + LISTING.size
         sent = LISTING.unpack_from(payload, HEADER.size)[0] if listed else dim if payload[1] == Kind.FULL else -1
-        if sent != count:  # before anything is paid for
+        if sent != count:  # before any allocation
             raise ValueError("bad_support")
         support, values = codec.decode(payload, dim, dtype, (self.quantizer,))
         return anchor, support.add(torch.zeros(dim, dtype=dtype), values)
@@ -56,7 +56,7 @@ class BroadcastCodec:
         return self.decode(self.encode(vector, bytes(ANCHOR_BYTES)), vector.numel(), vector.dtype)[1].to(vector.device)
 
     def longest(self, dim: int) -> int:
-        """Bytes of the longest message of any member."""
+        """Return the bytes of the longest message of any member."""
         count = self._count(dim)
         fixed = ANCHOR_BYTES + HEADER.size + self.quantizer.size(count)
         return fixed if count == dim else fixed + LISTING.size + rice.longest(count, dim)
@@ -70,6 +70,6 @@ class BroadcastCodec:
 
 
 def anchor_digest(anchor: Tensor) -> bytes:
-    """BLAKE2b-64 of an anchor (d,): its bits as they are on this, a little-endian machine."""
+    """Return BLAKE2b-64 of outer parameters (d,), of their little-endian bytes."""
     raw = anchor.detach().cpu().contiguous().view(torch.uint8).numpy()
     return blake2b(raw.data, digest_size=ANCHOR_BYTES).digest()

@@ -12,19 +12,19 @@ class MixerFacts:
 
     asynchronous: bool = False  # may run in clock pace
     static: bool = False  # needs one symmetric mixing matrix that never changes
-    swaps: bool = False  # ends send messages of their own instead of applying one difference
-    common: bool = False  # of swaps: every node sends all its peers the same
-    exact: bool = False  # messages must arrive as they are: no lossy codec, no mask
+    swaps: bool = False  # both ends send messages instead of applying one difference
+    common: bool = False  # swaps in which every node sends all its peers the same message
+    exact: bool = False  # messages must be exact: no lossy codec, no mask
     gathers: bool = False  # nodes ask peers for their vectors and combine them by a rule
     broadcasts: bool = False  # every node sends all others one message, and all add the same sum
     symmetric: bool = False  # both ends must give a link the same weight
-    rated: bool = False  # divides by the rate of the local optimiser, which adamw does not know by itself
+    rated: bool = False  # divides by the local optimiser's rate, which adamw does not have
     trackers: bool = False  # local steps go along an estimate of the mean gradient, into which a node's own enters
     carries: bool = False  # exchanges are about the model alone, so that buffers can be averaged with it
 
     @property
     def defended(self) -> bool:
-        """Whether each end may bound what it takes of a difference by its own measure (`starling.robust.distances`).
+        """Return whether each end may limit the difference it applies by its own measure (`starling.robust.distances`).
 
         Exchanges are about the model alone, and nothing adds up that one end's bound would spoil: no tracker, no fixed mixing matrix.
         """
@@ -32,7 +32,7 @@ class MixerFacts:
 
     @property
     def overlaps(self) -> bool:
-        """Tell if local steps may go on beside the exchanges of a round."""
+        """Return whether local steps may overlap a round's exchanges."""
         return self.common or (self.asynchronous and not self.swaps)
 
 

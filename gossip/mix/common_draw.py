@@ -1,4 +1,4 @@
-"""Messages that all peers of a sender get: what is drawn for them is drawn by the sender and the round, whoever receives them.
+"""Messages that all peers of a sender get: their random numbers depend on sender and round, not on the receiver.
 
 Shapes: D numbers of the shared vector.
 """

@@ -10,7 +10,7 @@ from starling.gossip.bounds import NonNegative, ShareBelowOne, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
 
-_MEMORY = 0.9  # of the running means
+_MEMORY = 0.9  # decay of the running means
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Bounded:
     step_clip: float  # >= 0; 0 is off
 
     def begin(self, origin: Tensor) -> Tensor:
-        """No state."""
+        """Return an empty state."""
         return origin[..., :0]
 
     def message(self, edge_state: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class DefendedTracking(MixerBase):
 
     @property
     def edge(self) -> Bounded:
-        """Clipped swaps."""
+        """Return clipped swaps."""
         return Bounded(self.tracker_clip, self.step_clip)
 
     def start(self, x: Tensor) -> Defended:

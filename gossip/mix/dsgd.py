@@ -37,7 +37,7 @@ class Dsgd(MixerBase):
 
     @property
     def replaces(self) -> bool:
-        """Atc."""
+        """Return whether the order is adapt-then-combine."""
         return self.order == "atc"
 
     def start(self, x: Tensor) -> Origin | None:

@@ -34,7 +34,7 @@ def opened(like: Tensor) -> Ledger:
 
 
 def average(edge: Averaging, ledger: Ledger, shared: Tensor, effects: Iterable[Effect], *, owned: bool = False) -> tuple[Tensor, Ledger]:
-    """shared[S] += θ·v and c_ij[S] <- flow(c_ij[S], G·v, share) for each effect in turn; the total is summed anew where touched.
+    """Apply shared[S] += θ·v and c_ij[S] <- flow(c_ij[S], G·v, share) for each effect in turn; recompute the total where it changed.
 
     `owned`: nobody else uses `shared` and the ledger, which are changed in place and returned, a stretch at a time; of the effects only one
     is looked at at a time.
@@ -45,7 +45,7 @@ def average(edge: Averaging, ledger: Ledger, shared: Tensor, effects: Iterable[E
     touched: list[Support] = []
 
     def book(effect: Effect) -> Support | None:
-        """-> where flows have changed."""
+        """Update the flow; return the support on which flows have changed."""
         change = effect.support.spread(effect.value, dim)
         moving = moves(effect)
         if moving and effect.peer not in ours:
@@ -81,22 +81,22 @@ class Moving(Protocol):
 
     @property
     def gain(self) -> float:
-        """Flow per unit of difference."""
+        """Return the flow per unit of difference."""
 
     @property
     def keeps(self) -> float:
-        """Share of it that is kept."""
+        """Return the share of the old flow that is kept."""
 
 
 def moves(effect: Moving) -> bool:
-    """Tell if it changes a flow."""
+    """Return whether it changes a flow."""
     return effect.gain != 0.0 or effect.keeps != 1.0
 
 
 def swap(
     edge: Swapping, kept: Mapping[str, Tensor], shared: Tensor, origin: Tensor, swaps: Sequence[Swapped]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Both halves of each swap in turn -> shared (D,), memory per edge. `origin` (D,) is the shared vector of all nodes at first."""
+    """Apply both halves of each swap in turn; return shared (D,) and the memory per edge. `origin` (D,) is the initial shared vector."""
     kept = dict(kept)
     for done in swaps:
         remembered = kept[done.peer] if done.peer in kept else edge.begin(origin)

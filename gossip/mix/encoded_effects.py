@@ -30,7 +30,7 @@ class EncodedEffect:
 
 
 def encoded(effect: Effect, value: Callable[[], Tensor]) -> Effect | EncodedEffect:
-    """Replace the values of an effect by a function that makes them anew; return a short effect as it is."""
+    """Replace the values of an effect by a function that recomputes them; return a short effect unchanged."""
     if effect.value.numel() < FEWEST:
         return effect
     return EncodedEffect(effect.peer, effect.support, value, effect.theta, effect.gain, effect.keeps, effect.memory)

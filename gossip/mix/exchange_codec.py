@@ -1,4 +1,4 @@
-"""The arithmetic of one exchange, in the order in which it crosses the wire. The engine and the simulator both call it.
+"""The arithmetic of one exchange, in the order of its messages. The engine and the simulator both call it.
 
     initiator   request = encode_request(own values on a support)
     responder   support, theirs = decode_request(request);  response, v = encode_response(own values there, theirs)
@@ -26,7 +26,7 @@ from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 Clip = Callable[[Tensor, float], tuple[Tensor, bool]]
 
-ROUNDING = 1e-6  # by which two machines may differ over a norm
+ROUNDING = 1e-6  # relative difference of a norm between two machines
 _SHRINK = 0.9
 _LARGEST = 1e30  # number in a message that is swapped, which nothing clips: sums of millions of them are finite
 
@@ -37,11 +37,11 @@ class ExchangeCodec:
 
     request: Quantizer  # quantizer of the initiator's values
     response: Quantizer  # quantizer of the difference
-    clip_norm: float  # no difference that is applied is longer than this, >= 0; 0 is off
+    clip_norm: float  # largest norm of an applied difference, >= 0; 0 is off
     clip: Clip  # (v, norm) -> v shortened to the norm, and whether it was longer; an odd function of v. ValueError if not finite
-    low_rank: LowRank | None = None  # rank and matrices of low-rank exchanges; None: there are none
-    chunk: int = 0  # of exchanges of cosine atoms; 0: there are none
-    parts: int = 0  # that vectors travel in; 0: there are no fragments
+    low_rank: LowRank | None = None  # rank and matrices of low-rank exchanges; None without
+    chunk: int = 0  # chunk size of cosine atoms; 0: none are used
+    parts: int = 0  # number of fragments of a vector; 0: whole vectors
 
     def encode_request(self, shared: Tensor, support: Support, generator: Generator) -> bytes:
         """Return the request's payload: the values of `shared` (d,) on the support."""
@@ -79,7 +79,7 @@ class ExchangeCodec:
     def decode_response(
         self, payload: bytes, support: Support, dim: int, dtype: torch.dtype, wish_limit: int = 0
     ) -> tuple[Tensor, Indices | None]:
-        """Return the v (k,) of a response, and the responder's wish.
+        """Return the v (k,) of a response, and the coordinates that the responder requests.
 
         Raises ValueError: a snake_case reason; "clip_norm_exceeded" where an honest responder would have clipped.
         """

@@ -13,9 +13,9 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix import borne
 from starling.gossip.overlay.api import doublings
 
-LARGEST_THETA = 0.5  # that the gain follows: a larger one exchanges models rather than averages them (decision 114)
+LARGEST_THETA = 0.5  # largest θ that the gain follows: a larger one swaps models rather than averaging them (decision 0114)
 KNOWN_KAPPA = 0.3  # the largest known to be stable on random pairs, chosen where the manifest leaves it open
-STEADY_SHARE = 0.9  # of `steady_kappa` that is chosen at the most; at 1 flows no longer die out (decision 81)
+STEADY_SHARE = 0.9  # largest chosen share of `steady_kappa`; at 1 flows no longer decay (decision 0081)
 
 
 def chosen_kappa(members: int = 1) -> float:
@@ -37,7 +37,7 @@ def steady_kappa(members: int) -> float:
 class Bound:
     """Bound of a flow after a move: an odd function, one rounding at a time."""
 
-    limit: float  # of every coordinate, > 0
+    limit: float  # bound of every coordinate, > 0
     leak: float = 0.0  # share that a move forgets, in [0, 1)
     coarse: bool = False  # flows are numbers of bfloat16
 

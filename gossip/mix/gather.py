@@ -39,7 +39,7 @@ class Gather(MixerBase):
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Check rules for the manifest; return warnings."""
         overlay, select = agreed.overlay, agreed.compress.select
         if overlay.kind == "sticky":
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Gradient tracking, with one tracker per node that travels beside the model: DIGing, BEER, R-FAST.
+"""Gradient tracking, with one tracker per node that is exchanged with the model: DIGing, BEER, R-FAST.
 
 Shapes: d parameters.
 """
@@ -24,7 +24,7 @@ class Tracker:
 
 @dataclass(frozen=True, slots=True)
 class GradientTracking(MixerBase):
-    """DIGing with local steps, adapt then combine: y_i += g_i − (g_i before); step along y_i; mix x and y alike.
+    """DIGing with local steps, adapt then combine: y_i += g_i − (g_i before); step along y_i; mix x and y with the same weights.
 
     Invariant: Σ_i y_i = Σ_i g_i with the gradients last seen, through every step and every antisymmetric exchange.
     A node that departs or restarts takes its share of that sum with it, and the others are biased for ever: textbook behaviour,
@@ -37,7 +37,7 @@ class GradientTracking(MixerBase):
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Check rules for the manifest; return warnings."""
         pace = agreed.pace
         if agreed.mix.kind == "gradient_tracking" and pace.kind == "steps" and pace.local_steps > 1:
             warning = (
@@ -62,7 +62,7 @@ class GradientTracking(MixerBase):
         return torch.cat((x, state.y), dim=-1)
 
     def absorb(self, state: Tracker, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Tracker]:
-        """Model and tracker, mixed alike."""
+        """Return model and tracker, mixed with the same weights."""
         mixed, y = shared.tensor_split(2, dim=-1)
         return mixed.clone(), Tracker(y.clone(), state.previous)
 
@@ -91,7 +91,7 @@ class Beer(GradientTracking):
 
 @dataclass(frozen=True, slots=True)
 class RFast(GradientTracking):
-    """R-FAST: models are pulled, trackers are pushed as running sums: survives lost and late messages, on directed overlays.
+    """R-FAST: models are pulled, trackers are pushed as running sums; tolerates lost and late messages, on directed overlays.
 
     Invariant: Σ_i y_i + Σ_edges (given − seen) = Σ_i g_i with the gradients last seen, in spite of lost, late or repeated messages; so the
     optimum is reached exactly. A node that goes takes y and what is on its way with it, and the others are biased for ever, unless

@@ -13,9 +13,9 @@ from starling.gossip.mix.base import MixerBase
 class EdgeKind(Enum):
     """Kinds of exchange between two ends of an edge."""
 
-    DIFFERENCES = "differences"  # both apply one difference of their models, with opposite signs
-    SWAPS = "swaps"  # each sends a message of its own
-    COMMON = "common"  # each sends all its peers the same, and all move to one mean
+    DIFFERENCES = "differences"  # both ends apply one difference of their models, with opposite signs
+    SWAPS = "swaps"  # each end sends its own message
+    COMMON = "common"  # each node sends all its peers the same message, and all reach one mean
     CONTROLS = "controls"  # the same, and what is remembered of the messages corrects local steps
     GATHERS = "gathers"  # each pulls the other's vector and combines what it has by a rule
     BROADCASTS = "broadcasts"  # each pulls the other's message, and all apply the same sum
@@ -53,11 +53,11 @@ class Abilities:
     kind: EdgeKind
     corrects: bool  # local steps may go along something else than the gradient
     replaces: bool  # a model may be mixed in its own memory
-    in_place: CorrectsInPlace | None  # one node's gradient is corrected in its own memory
+    in_place: CorrectsInPlace | None  # corrects one node's gradient in place
 
 
 def abilities_of(mixer: Mixer) -> Abilities:
-    """Return what a mixing algorithm can do, by the protocols of `starling.gossip.api` that it satisfies."""
+    """Return the optional protocols of `starling.gossip.api` that a mixing algorithm satisfies."""
     return Abilities(
         kind_of(mixer.edge),
         type(mixer).correct is not MixerBase.correct,

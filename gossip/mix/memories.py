@@ -1,4 +1,4 @@
-"""Memories of local optimisers, averaged along an edge as the models are.
+"""Memories of local optimisers, averaged along an edge like the models.
 
 Adam and Muon divide by what they remember of gradients. Where data differ, a memory that never saw the other's data makes a full step of
 each small gradient; the average of both makes the step that a node with the data of both would make. An average is convex: it needs no sum
@@ -38,7 +38,7 @@ from starling.gossip.mix.rows import blocks
 from starling.gossip.vector import stretches
 
 OLDEST = 1 << 24  # age that is told at the most: float32 counts no further, and no weight differs from 1 by then
-LONGEST_SHARE = 0.25  # of the root of Σ v, that a change of m may be long
+LONGEST_SHARE = 0.25  # largest change of m, as a share of the root of Σ v
 LARGEST = 4.0  # times Σ of our v/w2, that another's may be
 
 
@@ -68,14 +68,14 @@ class Memory(Protocol):
 
     @property
     def clock(self) -> int:
-        """Local steps done since `life` began."""
+        """Return the local steps since `life` began."""
 
     @property
     def life(self) -> object:
         """Object that changes identity when the memory is deleted."""
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Return m (D,) and v (D,), 0 where there is none, of no gradient if it is empty; perhaps its own memory."""
+        """Return m (D,) and v (D,), 0 where there is none or the memory is empty; may return its own storage."""
 
     def write(self, mean: Tensor, square: Tensor, age: int) -> None:
         """Replace it by what `read` gave, changed in place, at an age >= 1."""
@@ -149,7 +149,7 @@ class Learned:
     difference: bytes  # of m
     sign: float  # 1 or −1, of the difference at this end
     square: bytes  # the other's v; b"": none
-    age: int  # of the other end
+    age: int  # age of the other end's memory
     own_age: int
     clock: int
     life: object
@@ -206,7 +206,7 @@ class MemoryExchange:
         )
 
     def parsed(self, values: bytes, age: float, support: Support, dim: int) -> MemoryMessage:
-        """Return what the other end says, from its codes and its age, all of it decoded once while a fault is the peer's.
+        """Return the other end's report from its codes and its age, decoded at once so that errors are the peer's fault.
 
         Raises ValueError: a snake_case reason; "bad_memory": an age that is none, or codes that are too short or too long.
         """
@@ -237,7 +237,7 @@ class MemoryExchange:
         return said, self._learned(support, theta, codes, -1.0, asked)
 
     def answered(self, support: Support, theta: float, said: MemoryMessage) -> Learned | None:
-        """Return what a response does at the initiator; None: nothing."""
+        """Return the effect of a response at the initiator; None: nothing."""
         return None if self.home or not said.mean else self._learned(support, theta, said.mean, 1.0, said)
 
     def _said(self) -> tuple[Tensor, Tensor]:
@@ -258,7 +258,7 @@ class MemoryExchange:
         return support.size(dim) if second is None else int(second.sum())
 
     def learn(self, each: Learned | None) -> None:
-        """Add to the memory what a committed exchange says, if it says anything and nothing was forgotten since."""
+        """Apply a committed exchange to the memory, unless it is empty or the memory was reset since."""
         memory = self.memory
         if each is None or each.life is not memory.life or memory.age == 0:
             return

@@ -27,14 +27,14 @@ class Anchored:
     anchor: Tensor  # φ (…, d), the model after the last outer step
     momentum: Tensor  # m (…, d), in units of the model
     mean: Tensor  # (…, D) models being averaged
-    mean_anchor: Tensor  # (…, D) anchors being averaged
+    mean_anchor: Tensor  # (…, D) outer parameters being averaged
     own: Tensor  # (…, D) the own model when that began
     turn: Tensor  # (…, 1) number of the averaging, as a whole number
 
 
 @parameters
 class Outer(MixerBase):
-    """Local SGD's descendants by parameters. With Δ = mean model − anchor, over those that were averaged:
+    """Local SGD and its descendants by parameters. With Δ = mean model − outer parameters, over the averaged nodes:
 
         push = lr·Δ/Λ − pull·(φ − mean anchor);   m <- μ·m + push;   φ <- φ + (push + μ·m, or m without nesterov)
 
@@ -74,7 +74,7 @@ class Outer(MixerBase):
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Check rules for the manifest; return warnings."""
         mix, overlay = agreed.mix, agreed.overlay
         warnings = [] if mix.outer_momentum == 0.0 else _needs_of_momentum(agreed)
         if overlay.average_every:
@@ -101,7 +101,7 @@ class Outer(MixerBase):
         return Anchored(x.clone(), torch.zeros_like(x), first, first.clone(), first.clone(), turn)
 
     def publish(self, state: Anchored, x: Tensor, phase: Phase) -> tuple[Tensor, Anchored]:
-        """At the beginning of an averaging: copies of its fragment."""
+        """At the start of an averaging, copy its fragment."""
         if not phase.first:
             return x, state
         own = self._cut(x, phase.turn)
@@ -142,7 +142,7 @@ class Outer(MixerBase):
         )
 
     def _cut(self, x: Tensor, turn: int) -> Tensor:
-        """Map (…, d) -> (…, D): every F-th coordinate from turn mod F on, zeros where there is none."""
+        """Map (…, d) to (…, D): every F-th coordinate from turn mod F on, zeros where there is none."""
         return self._table(x)[..., turn % self.fragments].clone()
 
     def _put(self, x: Tensor, values: Tensor, turn: int) -> Tensor:
@@ -156,7 +156,7 @@ class Outer(MixerBase):
 
 
 def _needs_of_momentum(agreed: Any) -> list[str]:
-    """Warnings of a manifest with outer momentum: what it multiplies has to shrink in the end, and it needs time to pay."""
+    """Return warnings of a manifest with outer momentum, which needs a falling rate and enough rounds."""
     mix, overlay, rounds, rates = agreed.mix, agreed.overlay, agreed.pace.rounds, agreed.optimizer
     found = []
     if rates.schedule == "constant" or not rounds:
@@ -179,7 +179,7 @@ def _needs_of_momentum(agreed: Any) -> list[str]:
 
 
 def disagreement_factor(momentum: float, pull: float, *, nesterov: bool = False) -> float:
-    """Factor of the variance of anchors per round of pairwise outer steps, in the long run; below 1 they converge. Torch-free.
+    """Return the long-run factor of the outer parameters' variance per round of pairwise outer steps; below 1 they converge. Torch-free.
 
     Disagreement of anchors without gradients, over uniformly random pairs of many nodes: with z_i = (φ_i, m_i) and a partner j
 

@@ -23,7 +23,7 @@ class _Round:
     outer: Tensor  # (d,) parameters before it
     digest: bytes
     order: Sequence[str]  # whose messages there should be
-    payloads: dict[str, bytes]  # those that came, as they were sent
+    payloads: dict[str, bytes]  # received messages, as sent
     changed: bool = False
 
     def lacks(self, author: str) -> bool:
@@ -52,7 +52,7 @@ class PastRounds:
         del self._rounds[: -self._depth]
 
     def ended(self) -> None:
-        """Note the outer parameters after it."""
+        """Record the outer parameters after a round."""
         self._last = self._outer, anchor_digest(self._outer)
 
     def add(self, number: int, author: str, payload: bytes) -> None:
@@ -69,8 +69,8 @@ class PastRounds:
         raise LocalProtocolError(f"nothing of this peer is missing in round {number}")
 
     def repair(self) -> None:
-        """Compute the outer parameters after rounds for which messages came late, and go on from the last."""
-        outer: Tensor | None = None  # after the round before, where it is not what it was
+        """Recompute the outer parameters after rounds with late messages, and continue from the last."""
+        outer: Tensor | None = None  # outer parameters after the previous round, if they have changed since
         for it in self._rounds:
             if outer is not None:
                 it.outer, it.digest = outer, anchor_digest(outer)

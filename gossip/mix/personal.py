@@ -16,7 +16,7 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.spans import Spans, put, spans_of, take, unmatched
 from starling.gossip.vector import Layout
 
-SHARES = (0.0, 0.5, 1.0)  # of an exchange's step, of which a node that chooses takes one
+SHARES = (0.0, 0.5, 1.0)  # shares of an exchange's step among which a node chooses
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Personal:
     """
 
     inner: Mixer
-    spans: Spans  # of the coordinates that are shared
+    spans: Spans  # spans of the shared coordinates
 
     def part(self, x: Tensor) -> Tensor:
         """Return (…, s): what of x (…, d) is shared, a copy."""
@@ -52,7 +52,7 @@ class Personal:
         return self.inner.start(self.part(x))
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """Return the shared part of the gradient corrected, the rest as it is."""
+        """Return the gradient with its shared part corrected."""
         own = self.part(gradient)
         direction, state = self.inner.correct(state, own)
         return gradient if direction is own else self.put(gradient, direction), state

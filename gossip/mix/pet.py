@@ -21,7 +21,7 @@ from starling.gossip.mix.flows import KNOWN_KAPPA, Bound, Flows
 from starling.gossip.mix.moments import in_place_of_flows
 
 FLOW_LIMIT, SETTLED_EDGES = 100.0, 8
-MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
+MAX_GAIN = 1e9  # largest gain in a message (`starling.gossip.wire.schema.Request`)
 MAX_CLIMB = 10.0  # `Phase.climb` at most
 
 
@@ -73,7 +73,7 @@ class Pet(MixerBase):
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Check rules for the manifest; return warnings."""
         mix, kind = agreed.mix, agreed.optimizer.kind
         if in_place_of_flows(agreed):
             given = [key for key, default in _OF_FLOWS.items() if getattr(mix, key) != default]
@@ -100,7 +100,7 @@ class Pet(MixerBase):
         return borne.start(x)
 
     def correct(self, state: Total, gradient: Tensor) -> tuple[Tensor, Total]:
-        """Return the gradient less as much of the correction c as is borne out; the gradient itself without flows."""
+        """Return the gradient minus the confirmed part of the correction c; the gradient itself without flows."""
         return borne.correct(state, gradient)
 
     def correct_in_place(self, state: Total, gradient: Tensor, step: int) -> tuple[Tensor, Total]:
@@ -113,7 +113,7 @@ class Pet(MixerBase):
         return x, borne.published(state)
 
     def absorb(self, state: Total, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Total]:
-        """Return the averaged model; steps count anew."""
+        """Return the averaged model, and a state in which steps count anew."""
         return shared, borne.mixed(state)
 
     def corrected(self, state: Total, flows: Tensor) -> Total:

@@ -25,11 +25,11 @@ class PublicCopies:
     gamma: PositiveShare  # consensus step γ, in (0, 1]. From δ/5 to δ for a compressor of contraction δ; more diverges
 
     def begin(self, origin: Tensor) -> Tensor:
-        """Both copies are the origin."""
+        """Return two copies of the origin."""
         return torch.cat((origin, origin), dim=-1)
 
     def message(self, edge_state: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
-        """Difference of our vector from its copy."""
+        """Return the difference of our vector from its copy."""
         return local - edge_state.tensor_split(2, dim=-1)[0]
 
     def sent(self, edge_state: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Push-sum: averaging where links have directions, by a weight that travels beside the model.
+"""Push-sum: averaging over directed links, with a weight that is sent with the model.
 
 Shapes: d parameters, D = d + 1.
 """
@@ -24,7 +24,7 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True)
 class PushSum(MixerBase):
-    """Stochastic gradient push: m_i −= lr·g_i(z_i); m and w are split alike among receivers; z_i = m_i/w_i.
+    """Stochastic gradient push: m_i −= lr·g_i(z_i); m and w are split with the same shares among receivers; z_i = m_i/w_i.
 
     The weights a node gives need sum to 1, those it takes need not: any directed overlay will do. Σ m and Σ w are kept through
     every message lost or late (`RunningSums`), so the models meet in the mean. The local step moves z, by 1/w times the gradient's
@@ -48,7 +48,7 @@ class PushSum(MixerBase):
         return Weighted(torch.ones_like(x[..., :1]), torch.zeros_like(x))
 
     def correct(self, state: Weighted, gradient: Tensor) -> tuple[Tensor, Weighted]:
-        """g/w, or nothing below the floor."""
+        """Return g/w, or 0 below the floor."""
         return torch.where(state.w < FLOOR, 0.0, gradient / state.w), state
 
     def shared(self, state: Weighted, x: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class QuasiGlobal(MixerBase):
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Check rules for the manifest; return warnings."""
         optimizer = agreed.optimizer
         if optimizer.kind != "sgd" or optimizer.momentum:
             momentum = f" with {optimizer.momentum:g}" if optimizer.kind == "sgd" else ""

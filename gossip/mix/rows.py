@@ -1,4 +1,4 @@
-"""Numbers kept per node beside vectors, and the operations that differ between one vector and the rows of an array.
+"""Numbers stored per node with vectors, and the operations that differ between one vector and the rows of an array.
 
 A number is a float for one vector, which is far faster than a tensor of one number, and a tensor (…, 1) of float64 for an array. Rules are
 written once, with these operations; what is done to the vectors themselves is the same call for both.
@@ -29,7 +29,7 @@ class Rows:
     at_least: Callable[[Number, float], Number]
     at_most: Callable[[Number, float], Number]
     finite: Callable[[Number], Any]
-    any: Callable[[Number], bool]  # whether that of any row is not 0
+    any: Callable[[Number], bool]  # whether any row's number is not 0
     pick: Callable[[Any, Number, Number], Number]  # the first number where something holds, else the second
 
 
@@ -62,7 +62,7 @@ def rows_of(x: Tensor) -> Rows:
 
 def numbers(x: Tensor, count: int) -> Tensor:
     """Return zeros (…, n) for `count` numbers beside each vector of x (…, d)."""
-    host = x.device.type == "mps"  # which knows no float64
+    host = x.device.type == "mps"  # which has no float64
     return torch.zeros((*x.shape[:-1], count), dtype=torch.float64, device="cpu" if host else x.device)
 
 

@@ -16,7 +16,7 @@ Peer = TypeVar("Peer", int, str)
 def assign_slots(
     taken: Mapping[Peer, int], requested: Sequence[Peer], present: Sequence[bool], kept: Tensor, slots: int
 ) -> tuple[dict[Peer, int], Tensor, Tensor]:
-    """One node's round -> slots of peers, the longest absent first; the memory (s,) with cleared slots for new peers; slots of `asked`.
+    """Return slots of peers, the longest absent first; the memory (s,) with cleared slots for new peers; slots of `asked`.
 
     `taken` are the slots before, in that order, `asked` k peers in order of peer id, of whom those `present` sent something. If they are
     more than slots >= 1, the last new ones get none. No argument is changed.

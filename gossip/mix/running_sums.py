@@ -36,7 +36,7 @@ class RunningSums:
         return given + share
 
     def sent(self, edge_state: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Less the new part of the message."""
+        """Subtract the new part of the message."""
         given, seen = edge_state.tensor_split(2, dim=-1)
         return torch.cat((message, seen), dim=-1), given - message
 
@@ -67,7 +67,7 @@ class PullPush:
     """
 
     def begin(self, origin: Tensor) -> Tensor:
-        """Sums of the second half."""
+        """Return running sums of the second half."""
         _, z = origin.tensor_split(2, dim=-1)
         return _SUMS.begin(z)
 
@@ -77,13 +77,13 @@ class PullPush:
         return torch.cat((x, _SUMS.message(edge_state, z, give)), dim=-1)
 
     def sent(self, edge_state: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Leave the model unchanged."""
+        """Leave the model unchanged, and subtract the pushed share."""
         (_, pushed), (x, z) = message.tensor_split(2, dim=-1), local.tensor_split(2, dim=-1)
         edge_state, change = _SUMS.sent(edge_state, pushed, z, give)
         return edge_state, torch.cat((torch.zeros_like(x), change), dim=-1)
 
     def received(self, edge_state: Tensor, message: Tensor, local: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Towards the peer's model; plus its share."""
+        """Move towards the peer's model, and add its share."""
         (pulled, pushed), (x, z) = message.tensor_split(2, dim=-1), local.tensor_split(2, dim=-1)
         edge_state, change = _SUMS.received(edge_state, pushed, z, take)
         return edge_state, torch.cat((take * (pulled - x), change), dim=-1)

@@ -60,7 +60,7 @@ class Seeds(MixerBase):
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Check rules for the manifest; return warnings."""
         overlay, compress, optimizer = agreed.overlay, agreed.compress, agreed.optimizer
         if overlay.kind != "complete" or overlay.average_every:
             raise ConfigError(
@@ -86,11 +86,11 @@ class Seeds(MixerBase):
         return self
 
     def start(self, x: Tensor) -> SeedsState:
-        """Anchored at x, nothing told."""
+        """Return a state with outer parameters x and no scalars."""
         return self._from(x)
 
     def correct(self, state: SeedsState, gradient: Tensor) -> tuple[Tensor, SeedsState]:
-        """Here a "gradient" is lr·p (…, 1), which is noted down; so is what comes out."""
+        """Record the "gradient", here lr·p (…, 1), and return it."""
         place = torch.arange(self.steps, device=gradient.device) == state.done
         return gradient, SeedsState(state.anchor, torch.where(place, gradient, state.scalars), state.done + 1)
 
@@ -107,17 +107,17 @@ class Seeds(MixerBase):
         return {}
 
     def resumed(self, state: SeedsState, kept: Mapping[str, Tensor]) -> tuple[Tensor, SeedsState]:
-        """Begin at the outer parameters."""
+        """Start at the outer parameters."""
         return state.anchor, state
 
     def moved(self, state: SeedsState, settled: Tensor) -> SeedsState:
-        """Another anchor; the scalars of this round stay."""
+        """Return the state with other outer parameters; this round's scalars stay."""
         return SeedsState(settled, state.scalars, state.done)
 
     def advance(
         self, state: SeedsState, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
     ) -> tuple[SeedsState, Tensor]:
-        """As `Broadcasting.advance`; messages (…, n, K)."""
+        """Do `Broadcasting.advance` with messages (…, n, K)."""
         factors = shortening(messages, present, self.norm_bound)
         anchor, count = state.anchor.clone(), messages.shape[-2]
         for place, peer in enumerate(members):
@@ -128,7 +128,7 @@ class Seeds(MixerBase):
         return self._from(anchor), present & (factors < 1.0)
 
     def absorb(self, state: SeedsState, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, SeedsState]:
-        """Begin at the outer parameters."""
+        """Continue from the outer parameters."""
         return state.anchor, self._from(state.anchor)
 
     def direction(self, peer: str, round: int, step: int, like: Tensor) -> Tensor:

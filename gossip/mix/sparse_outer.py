@@ -20,8 +20,8 @@ from starling.gossip.vector import finite
 MOST_MEMBERS = 64
 """Every node receives a message of each other one in every round."""
 LISTING_SELECTORS = ("full", "top_k", "chunk_top_k")
-MOST_RATIO = 0.25  # of the coordinates: listing more of them costs more than it leaves out
-_FINENESS = 256.0  # a limited message is multiplied by a multiple of 1/256, which all machines compute alike
+MOST_RATIO = 0.25  # largest share of coordinates: listing more of them costs more than it leaves out
+_FINENESS = 256.0  # a limited message is multiplied by a multiple of 1/256, which all machines compute equally
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Anchored:
 
 @parameters
 class SparseOuter(MixerBase):
-    """With anchors φ that are equal at all nodes, x the model, and Q the swarm's selector and quantizer, a round is
+    """With outer parameters φ that are equal at all nodes, x the model, and Q the swarm's selector and quantizer, a round is
 
         x <- φ + residual·e;   s <- x;   local steps change x
         e <- decay·e + (x − s);   send q = Q(e);   e <- e − q;   φ <- φ + outer_lr·(1/n)·Σ_j q_j
@@ -71,7 +71,7 @@ class SparseOuter(MixerBase):
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Rules for the manifest; warnings."""
+        """Check rules for the manifest; return warnings."""
         overlay, compress = agreed.overlay, agreed.compress
         if overlay.kind != "complete":
             raise ConfigError(
@@ -105,7 +105,7 @@ class SparseOuter(MixerBase):
         return self
 
     def start(self, x: Tensor) -> Anchored:
-        """Anchored at x, with nothing owed."""
+        """Return a state with outer parameters x and no residual."""
         return Anchored(x.clone(), torch.zeros_like(x))
 
     def shared(self, state: Anchored, x: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class SparseOuter(MixerBase):
         return {"owed": state.owed}
 
     def resumed(self, state: Anchored, kept: Mapping[str, Tensor]) -> tuple[Tensor, Anchored]:
-        """Owe what was owed; nothing where no e was kept, as in older checkpoints. Raises ValueError: it is another model's."""
+        """Restore the residual; zero if none was stored, as in older checkpoints. Raises ValueError: it is another model's."""
         owed = kept.get("owed", state.owed).to(state.owed)
         if owed.shape != state.owed.shape or not finite(owed):
             raise ValueError("holds another model's memory of what was not sent")
@@ -133,7 +133,7 @@ class SparseOuter(MixerBase):
         return self.begun(state), state
 
     def moved(self, state: Anchored, settled: Tensor) -> Anchored:
-        """Another anchor; what is owed does not depend on it."""
+        """Return the state with other outer parameters and the same residual."""
         return Anchored(settled, state.owed)
 
     def advance(
@@ -151,13 +151,13 @@ class SparseOuter(MixerBase):
         """
         factors = shortening(messages, present, self.norm_bound / self.outer_lr)
         total = torch.zeros_like(shared)
-        for place in range(messages.shape[-2]):  # one order of additions everywhere
+        for place in range(messages.shape[-2]):  # the same order of additions everywhere
             total = total + torch.where(present[..., place, None], factors[..., place, None] * messages[..., place, :], 0.0)
         anchor = state.anchor + self.outer_lr * total / messages.shape[-2]
         return Anchored(anchor, shared - sent), present & (factors < 1.0)
 
     def absorb(self, state: Anchored, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Anchored]:
-        """Go on from the anchor and a share of what was not sent."""
+        """Continue from the outer parameters plus a share of the residual."""
         return self.begun(state), state
 
 
@@ -166,7 +166,7 @@ def shortening(messages: Tensor, present: Tensor, bound: float) -> Tensor:
     factors = torch.ones(present.shape, dtype=messages.dtype, device=messages.device)
     if not bound:
         return factors
-    each = messages.unbind(dim=-2)  # one at a time: in float64 all would take twice the memory of all messages
+    each = messages.unbind(dim=-2)  # one at a time, since all in float64 would take twice the memory of all messages
     norms = torch.stack([message.double().norm(dim=-1) for message in each], dim=-1)
     counted = present & (norms > 0.0)  # a node that rests sends zeros, and says nothing about the others' lengths
     median = norms.masked_fill(~counted, torch.nan).nanmedian(dim=-1, keepdim=True).values.nan_to_num(0.0)

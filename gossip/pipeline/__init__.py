@@ -1,1 +1,1 @@
-"""One replica on several machines: who holds which blocks, and the order in which micro-batches go through them. Torch-free."""
+"""One replica on several machines: the stage of each machine, and the order of micro-batches. Torch-free."""

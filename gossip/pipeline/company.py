@@ -1,4 +1,4 @@
-"""Who is in a crew now, and the moment in which its machine acts: what the parts of `starling.gossip.pipeline.crew` share."""
+"""The current members of a crew, and the moment in which its machine acts: shared by the parts of `starling.gossip.pipeline.crew`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Company:
     name: bytes = b""
     peers: tuple[str, ...] = ()
     whole: bool = False  # all are there
-    _strange: dict[str, Ready] = field(default_factory=dict)  # by peer, of crews that are not known yet
+    _strange: dict[str, Ready] = field(default_factory=dict)  # messages by peer, about crews that are not known yet
 
     @property
     def others(self) -> tuple[int, ...]:
-        """All stages but ours."""
+        """Return all stages but ours."""
         return tuple(stage for stage in range(self.stages) if stage != self.stage)
 
     def stage_of(self, peer: str) -> int | None:
@@ -40,7 +40,7 @@ class Company:
         return self.peers.index(peer) if peer in self.peers else None
 
     def strange(self, peer: str, frame: Frame) -> None:
-        """Keep what a peer says of a crew that we do not know yet."""
+        """Store a peer's message about a crew that we do not know yet."""
         if isinstance(frame, Ready) and (peer in self._strange or len(self._strange) < MOST_STRANGERS):
             self._strange[peer] = frame
 
@@ -56,13 +56,13 @@ class Company:
 
 @dataclass(slots=True)
 class Moment:
-    """What happens in one call of the machine."""
+    """State of one call of the machine."""
 
     now: float = 0.0
-    deadline: float = math.inf  # when `tick` is due
+    deadline: float = math.inf  # time at which `tick` is due
     commands: list[Command] = field(default_factory=list)
     phase: str = "idle"
-    trouble: bool = False  # what is under way cannot be finished: the crew is to meet again
+    trouble: bool = False  # the current work cannot be finished: the crew must meet again
 
     def tell(self, company: Company, frame: Frame) -> None:
         """Send a frame to all other stages."""

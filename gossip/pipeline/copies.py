@@ -1,4 +1,4 @@
-"""States of stages on their way to the stage before, which keeps them, and back to a new machine of a stage that was lost.
+"""States of stages on their way to the previous stage, which stores them, and back to a new machine of a lost stage.
 
 A state is a file's worth of bytes in pieces, in order, one state at a time from a peer: what does not follow on what came is dropped, and
 the sender's next state begins anew. No more is held than two states of one stage, each no larger than the largest stage's can be.
@@ -14,15 +14,15 @@ from starling.gossip.wire.schema import Piece
 
 @dataclass(slots=True)
 class Copies:
-    """What this node keeps of the stage behind it, and what is arriving."""
+    """The copies of the next stage's states that this node stores, and those that are arriving."""
 
     most_bytes: int
     kept: dict[int, bytes] = field(default_factory=dict)  # by local steps
-    _arriving: dict[tuple[str, int, int], bytearray] = field(default_factory=dict)  # by peer, stage, step
+    _arriving: dict[tuple[str, int, int], bytearray] = field(default_factory=dict)  # bytes received so far, by peer, stage, step
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Of the states kept, the oldest first."""
+        """Return the local steps of the stored states, the oldest first."""
         return tuple(sorted(self.kept))
 
     def take(self, peer: str, piece: Piece) -> bytes | None:

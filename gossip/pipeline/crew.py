@@ -1,4 +1,4 @@
-"""A crew's local steps, as one of its stages sees them: a machine without I/O, clock or chance.
+"""A crew's local steps, as one of its stages sees them: a machine without I/O, clock or random numbers.
 
 Theory of operation. All stages meet at the begin of every round and after every trouble: each sends what it has (Ready), and all conclude
 the same (`meeting.agree`). Then steps are done (`pipeline.stage`), one task of this stage's engine at a time; frames of a neighbour that is
@@ -38,7 +38,7 @@ from starling.gossip.pipeline.roll import Roll
 from starling.gossip.wire.schema import Crew as Frame
 from starling.gossip.wire.schema import Piece, PieceStored, Ready
 
-EVALUATION_S = 30.0  # for a meeting about an evaluation that others may no longer want
+EVALUATION_S = 30.0  # seconds for a meeting about an evaluation that others may no longer need
 
 
 class Crew:
@@ -55,12 +55,12 @@ class Crew:
 
     @property
     def phase(self) -> str:
-        """What it is doing."""
+        """Return the current phase."""
         return self._moment.phase
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due."""
+        """Return the time at which `tick` is due."""
         return math.inf if self._busy else self._moment.deadline
 
     def train(self, round: int, left: int, now: float) -> list[Command]:
@@ -72,18 +72,18 @@ class Crew:
         return self._want(self._evaluation(round, left, now + EVALUATION_S), now)
 
     def give_up(self) -> None:
-        """Want nothing any more: the engine is lost."""
+        """Drop all current work: the engine is lost."""
         if self._flow is not None:
             self._flow.close()
         self._flow, self._busy, self._moment.phase = None, False, "idle"
 
     def done(self, result: Result, now: float) -> list[Command]:
-        """The engine has answered. Raises EngineError: it cannot go on."""
+        """Process the engine's answer. Raises EngineError: it cannot continue."""
         self._moment.now, self._busy = now, False
         return self._go_on(result)
 
     def tick(self, now: float) -> list[Command]:
-        """Time has passed."""
+        """Advance time."""
         self._moment.now = now
         return self._go_on()
 
@@ -123,7 +123,7 @@ class Crew:
         stage = company.stage_of(peer)
         if stage is not None:
             self.owed.heard(stage)
-        if stage is None or frame.crew != company.name:  # of another crew, or of ours as it was or will be
+        if stage is None or frame.crew != company.name:  # a frame of another crew, or of an earlier or later composition of ours
             company.strange(peer, frame)
             return []
         try:

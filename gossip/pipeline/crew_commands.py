@@ -1,4 +1,4 @@
-"""What the machine of a crew wants done, and what the engine answers (`starling.gossip.pipeline.crew`).
+"""Requests of a crew's machine, and the engine's answers (`starling.gossip.pipeline.crew`).
 
 `Work` is for the stage's engine, one at a time, and is answered with a `Result`. All other commands are carried out without an answer;
 only `PushState` reports its end, with `Crew.pushed`.
@@ -47,7 +47,7 @@ class DoTask:
 
 @dataclass(frozen=True, slots=True)
 class Summarize:
-    """All tasks of a step are done. -> Part"""
+    """Compute this stage's part after all tasks of a step. -> Part"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ApplyStep:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Forget what a step or an evaluation has computed. -> None"""
+    """Discard the results of a step or an evaluation. -> None"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A task's result for the neighbour; empty where there is none.
+    """A task's result for the neighboring stage; empty if there is none.
 
     over: what it was given was so many times as long as usual; 0: it was not too long.
     """
@@ -101,7 +101,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """What a neighbour sent cannot be computed with."""
+    """The neighboring stage's message cannot be used."""
 
     reason: str
 
@@ -126,7 +126,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class PushState:
-    """Send the state of this stage after `step` local steps to the peer that keeps it, beside all else; then call `Crew.pushed`."""
+    """Send the state of this stage after `step` local steps to the peer that stores it, in the background; then call `Crew.pushed`."""
 
     peer: str
     stage: int
@@ -135,7 +135,7 @@ class PushState:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Tell the owner."""
+    """Report to the owner."""
 
     name: str
     text: str
@@ -153,21 +153,21 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class FreeStage:
-    """A peer has owed for too long: sit where it does not."""
+    """A peer has been silent for too long: join a crew without it."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What was wanted is done: the local steps of `round`, which is a later one than wanted if the others were further."""
+    """The requested work is done: the local steps of `round`, a later one than requested if the others were further."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What was wanted is done: an evaluation, of which `last` is the last stage's part; None: the crew is about something else."""
+    """The requested work is done: an evaluation, of which `last` is the last stage's part; None: the crew is busy."""
 
     last: Part | None
 

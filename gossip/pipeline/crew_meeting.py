@@ -1,4 +1,4 @@
-"""Meetings of a crew, as one of its stages takes part: until all have said what they have, and know from where to go on."""
+"""Meetings of a crew, as one of its stages takes part: until all have reported their states, and know from which to continue."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from starling.gossip.wire.schema import Ready
 
 VOICES = 2  # stages that free a seat, before it costs its holder standing: one may be deaf, or lie
 REPEAT_S = 1.0  # a Ready that is not answered by all is sent again
-TURN_S = 30.0  # of a meeting that somebody is missing at
-FETCH_S = 5.0  # for a state to begin to come; the next meeting says what is missing
+TURN_S = 30.0  # seconds of a turn in a meeting with a missing stage
+FETCH_S = 5.0  # seconds for a state to start arriving; the next meeting reports missing ones
 
 
 @dataclass(slots=True)
 class CrewMeeting:
-    """What a stage does at meetings; between them, what it needs for the next."""
+    """A stage's part in meetings, and the state that it needs for the next one."""
 
     company: Company
     roll: Roll
@@ -31,17 +31,17 @@ class CrewMeeting:
     owed: Owed
     moment: Moment
     keep_after: int  # local steps between states that are kept
-    batches: int  # of held-out data at stage 0
+    batches: int  # held-out batches at stage 0
     open: bool = False
-    _calling: bool = False  # our Ready is sent again and again, and need not be sent in answer
+    _calling: bool = False  # our Ready is repeated anyway, so it is not sent in answer
     _freed: set[str] = field(default_factory=set)  # of this crew
     _named: dict[int, set[int]] = field(default_factory=dict)  # stage -> others that free its seat
     _charged: set[int] = field(default_factory=set)
     _followed: set[str] = field(default_factory=set)  # peers on whose word alone a seat was freed
-    carried: bool = False  # our states go along into the crew that we are in now
+    carried: bool = False  # our states are valid in the current crew
 
     def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[Start | None]:
-        """Meet until all know from where to go on; None: others mean to evaluate, and we do not, or the reverse, or it is `until`."""
+        """Meet until all know from where to continue; None: others plan to evaluate and we do not, or the reverse, or it is `until`."""
         self.open = True
         try:
             while True:
@@ -66,7 +66,7 @@ class CrewMeeting:
             self.open = self._calling = False
 
     def begin(self, start: Start) -> Flow[None]:
-        """Go where all go on from."""
+        """Go to the agreed state."""
         states, company, commands = self.states, self.company, self.moment.commands
         self.moment.phase = "beginning"
         commands += notes(start)
@@ -89,7 +89,7 @@ class CrewMeeting:
             return False
         again = roll.came(stage, ready)
         if again and not self._calling and roll.own is not None and roll.own.turn == ready.turn:
-            self.moment.commands.append(Send(peer, roll.own))  # it has not heard us
+            self.moment.commands.append(Send(peer, roll.own))  # it has not received our Ready
         if ready.turn == roll.number:
             return False
         if busy or not self.open:
@@ -111,7 +111,7 @@ class CrewMeeting:
         self._charge()
 
     def follow(self, left: Collection[str]) -> None:
-        """Go on with those who have `left`: free the seats that they free, if we have counted a turn too, or on the word of one, once."""
+        """Continue with those who have `left`: free the stages that they free, if we have counted a turn too, or once on one report."""
         peers, owed = self.company.peers, self.owed.arrears
         for stage, voices in sorted(self._named.items()):
             new = {peers[voice] for voice in voices if peers[voice] in left} - self._followed
@@ -157,7 +157,7 @@ class CrewMeeting:
             yield None
 
     def _poll(self) -> Flow[None]:
-        """Learn which states there are."""
+        """List the existing states."""
         self.moment.phase, crew = "looking", self.company.crew
         self.states.used((yield UseState("carry" if self.carried else "look", crew)))
         self.moment.trouble = False
@@ -189,7 +189,7 @@ class CrewMeeting:
             yield None
 
     def _restored(self) -> Flow[None]:
-        """Take over a state that came back."""
+        """Adopt a state that was sent back."""
         answer = yield from self.states.take(self.company.crew, self.company.peers[self.states.before])
         self.moment.commands += [] if answer is None else [answer]
 

@@ -1,4 +1,4 @@
-"""States of one stage, as its crew's machine knows them: which it can go back to, which are safe elsewhere, and copies of the stage behind.
+"""States of one stage, as its crew's machine knows them: stored ones, those copied elsewhere, and copies of the next stage.
 
     a state is kept             it goes to the stage before in the ring (PushState), beside the steps that follow; Kept says that it is safe
     a stage on a new machine    is given the copy that the stage before keeps (GiveState), and takes it over
@@ -20,7 +20,7 @@ from starling.gossip.wire.schema import Piece, PieceStored
 
 @dataclass(slots=True)
 class StageStates:
-    """What there is of stage `stage` of N."""
+    """The states of stage `stage` of N."""
 
     stage: int
     stages: int
@@ -81,7 +81,7 @@ class StageStates:
         return Note("crew_restored", f"this stage's state after {step} local steps came from another machine", fields={"step": step})
 
     def to_give(self, fetch: Fetch, peers: tuple[str, ...]) -> GiveState | None:
-        """Return what gives the stage behind its copy, if that is what it needs and the copy is here."""
+        """Return the command that sends the next stage its copy, if it needs it and the copy is here."""
         state = self.copies.kept.get(fetch.step)
         if self.behind not in fetch.stages or state is None:
             return None
@@ -96,7 +96,7 @@ class StageStates:
 
 
 def notes(start: Start) -> Iterator[Command]:
-    """Yield what the owner is told of where the crew goes on from."""
+    """Yield reports for the owner about the state from which the crew continues."""
     if start.back:
         text = f"the crew goes back to its state after {start.step} local steps, and does those since then again"
         yield Note("crew_back", text, fields={"step": start.step})

@@ -1,4 +1,4 @@
-"""A local step of a crew, or an evaluation, at one of its stages: `pipeline.stage` with frames, patience and a bill of what is owed.
+"""A local step or an evaluation of a crew at one of its stages: `pipeline.stage` with frames, timeouts and expected messages.
 
 Shapes: N stages.
 """
@@ -22,7 +22,7 @@ from starling.gossip.pipeline.stage import Apply, Compute, Gap, Part, Pass, Step
 from starling.gossip.pipeline.stage import Command as Task
 from starling.gossip.wire.schema import Backward, Forward, StepReport
 
-ASK_AGAIN_S = 1.0  # for parts that have not come
+ASK_AGAIN_S = 1.0  # seconds until missing parts are requested again
 FIRST_PATIENCE_S, LEAST_PATIENCE_S, TIMES = 30.0, 5.0, 8.0
 """For silence in a step: at first, and then so many times what a step takes."""
 MOST_LONGER = 1.5  # times that a step may be longer than the one before, and be no exception
@@ -30,7 +30,7 @@ MOST_BATCHES = 1 << 20  # of an evaluation
 
 
 class Again(Exception):
-    """What is under way is given up; the crew meets."""
+    """The current work is abandoned, and the crew meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Plan:
 
 @dataclass(slots=True)
 class CrewStep:
-    """What a stage does in a step; between steps, what it needs for the next."""
+    """A stage's part in a step, and the state that it needs for the next one."""
 
     company: Company
     roll: Roll
@@ -57,10 +57,10 @@ class CrewStep:
     evaluating: bool = False
     _early: Early = field(default_factory=Early)
     _tasks: deque[Task] = field(default_factory=deque)
-    _last_part: StepReport | None = None  # our part of the step that was last done
-    _usual_s: float = 0.0  # that a step takes; 0: not known
+    _last_part: StepReport | None = None  # our part of the last finished step
+    _usual_s: float = 0.0  # usual seconds of a step; 0: unknown
     _stretch: float = 1.0  # of patience
-    _long: dict[int, int] = field(default_factory=dict)  # by stage, how often what it sent was shortened
+    _long: dict[int, int] = field(default_factory=dict)  # by stage, how often its message was scaled down
     _over: int = 0  # the last meeting of which a step was given up: what still comes of its steps is of no use
 
     def renamed(self) -> None:
@@ -150,7 +150,7 @@ class CrewStep:
         owing = ", ".join(map(str, self.owed.debtors))
         text = f"nothing came from other stages for {timeout_s:.0f} s, of which {owing} owe something; the crew meets"
         self.moment.commands.append(Note("crew_silent", text, "warning"))
-        self._stretch *= 2.0  # or it was our impatience
+        self._stretch *= 2.0  # the timeout may have been too short
 
     def _refuse(self, sender: int, reason: str) -> None:
         """Charge what cannot be computed with to who sent it; labels to the first stage as well, since others pass them on."""

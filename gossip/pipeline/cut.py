@@ -8,7 +8,7 @@ from functools import cache
 
 
 def cut(costs: Sequence[float], speeds: Sequence[float], fits: Callable[[int, int, int], bool]) -> tuple[int, ...] | None:
-    """Where each stage ends: the last is len(costs). None: no cut fits.
+    """Return where each stage ends: the last is len(costs). None: no cut fits.
 
     best(n, i) = min over j > i, where the blocks i to j fit into machine n, of max(their cost / its speed, best(n + 1, j)); every machine
     gets a block. O(blocks² · machines).

@@ -1,4 +1,4 @@
-"""From where a crew goes on: every stage tells what it has, and all come to the same conclusion; pure.
+"""The state from which a crew continues: every stage reports its states, and all reach the same conclusion; pure.
 
 A stage's state is named by the local steps that made it. What it has is the state it is in, and copies of earlier ones: two of its own,
 and two of the stage behind it in the ring (0 is behind N − 1), in case that one's machine is lost. A stage on a new machine begins with
@@ -17,7 +17,7 @@ KEPT = 2  # states that are kept of a stage
 
 @dataclass(frozen=True, slots=True)
 class Has:
-    """What a stage tells.
+    """A stage's report.
 
     Args:
         round: it is to do next, >= 0.
@@ -40,7 +40,7 @@ class Has:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What all do.
+    """The common conclusion.
 
     Args:
         round: the one to do.
@@ -70,7 +70,7 @@ class Fetch:
 
 
 def agree(told: Sequence[Has], keep_after: int) -> Start | Fetch:
-    """What follows from what all N >= 2 stages tell, in their order; `keep_after`: local steps between states that are kept, >= 1."""
+    """Return the conclusion from the reports of all N >= 2 stages, in order; `keep_after`: local steps between stored states, >= 1."""
     do = max(has.round for has in told)
     until = 0 if any(has.left == 0 for has in told) else max(has.step + has.left for has in told)
     batches = told[0].batches
@@ -90,5 +90,5 @@ def agree(told: Sequence[Has], keep_after: int) -> Start | Fetch:
 
 
 def behind(told: Sequence[Has], stage: int) -> Has:
-    """What the stage tells that keeps copies of `stage`: the one before it, in the ring."""
+    """Return the report of the stage that stores copies of `stage`: the previous one in the ring."""
     return told[stage - 1]

@@ -1,4 +1,4 @@
-"""What the stages of a crew owe one another, and for how long one that owes has sent nothing; pure.
+"""Expected messages between the stages of a crew, and for how long a stage with expected messages has been silent; pure.
 
 A debt is entered when it is agreed: at a meeting everybody's Ready, at the begin of a step each activation of the stage before, each
 gradient of the stage behind, and the part of everybody. It is struck off when it arrives. A *turn* ends when nothing has come forward for
@@ -22,7 +22,7 @@ both ends had a connection, and the stage was asked once a second in vain."""
 
 @dataclass(slots=True)
 class Owed:
-    """Debts by stage."""
+    """Expected messages by stage."""
 
     due: dict[int, set[str]] = field(default_factory=dict)
     turns: dict[int, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Owed:
     _heard: set[int] = field(default_factory=set)  # in this turn
 
     def agree(self, debts: Iterable[tuple[int, str]]) -> None:
-        """Enter what is owed from now on, by stage; what was owed before is void. A turn begins."""
+        """Set the expected messages by stage, replacing earlier ones. A turn begins."""
         self.due = {}
         for stage, what in debts:
             self.due.setdefault(stage, set()).add(what)
@@ -42,24 +42,24 @@ class Owed:
         self._heard.clear()
 
     def done(self) -> None:
-        """A step is done, so all that was owed was paid."""
+        """A step is finished, so all expected messages have arrived."""
         self.unfit.clear()
 
     def refused(self, stage: int) -> None:
-        """What a stage sent cannot be computed with."""
+        """Count an unusable message of a stage."""
         self.unfit[stage] = self.unfit.get(stage, 0) + 1
 
     def arrived(self, stage: int, what: str) -> None:
-        """Strike a debt off."""
+        """Remove an expected message."""
         self.due.get(stage, set()).discard(what)
 
     def heard(self, stage: int) -> None:
-        """A frame of a stage is here, whatever it says."""
+        """Record any frame of a stage."""
         self._heard.add(stage)
         self.turns.pop(stage, None)
 
     def end_turn(self) -> None:
-        """Count a turn, and begin the next."""
+        """Count a turn of silent stages, and begin the next."""
         for stage in self.debtors:
             if stage not in self._heard:
                 self.turns[stage] = self.turns.get(stage, 0) + 1
@@ -67,12 +67,12 @@ class Owed:
 
     @property
     def debtors(self) -> tuple[int, ...]:
-        """Stages that owe something."""
+        """Return the stages with expected messages."""
         return tuple(sorted(stage for stage, due in self.due.items() if due))
 
     @property
     def arrears(self) -> tuple[int, ...]:
-        """Stages of which a turn or more was counted."""
+        """Return the stages with at least one counted turn."""
         return tuple(sorted({*self.turns, *self.unfit}))
 
     @property

@@ -19,15 +19,15 @@ StepFrame = Forward | Backward | StepReport
 
 @dataclass(slots=True)
 class Roll:
-    """Who has said what at which meeting."""
+    """The reports of each stage at each meeting."""
 
-    number: int = 0  # of our last meeting
-    called: int = 0  # of the last that any stage called
+    number: int = 0  # number of our last meeting
+    called: int = 0  # number of the last meeting that any stage called
     own: Ready | None = None
     _newest: dict[int, Ready] = field(default_factory=dict)  # by stage
 
     def reset(self) -> None:
-        """The crew is another one: its meetings are counted anew."""
+        """Reset after the crew has changed: meetings are counted anew."""
         self.number, self.called, self.own, self._newest = 0, 0, None, {}
 
     def open(self) -> int:
@@ -36,7 +36,7 @@ class Roll:
         return self.number
 
     def came(self, stage: int, ready: Ready) -> bool:
-        """Note what a stage says -> whether it has said the same before. Raises ValueError: turn_too_far."""
+        """Record a stage's report; return whether it repeated itself. Raises ValueError: turn_too_far."""
         if ready.turn > self.number + MOST_SKIPPED:
             raise ValueError("turn_too_far")
         before = self._newest.get(stage)
@@ -53,7 +53,7 @@ class Roll:
 
 
 def has(ready: Ready) -> Has:
-    """Return what a stage has."""
+    """Return a stage's states from its message."""
     return Has(ready.round, ready.step, ready.left, ready.points, ready.copies, ready.safe, ready.batches)
 
 

@@ -1,4 +1,4 @@
-"""How long a step of a pipeline takes: formulas, and the event by event run that they are held against.
+"""The time of a pipeline's step: formulas, and the event-by-event simulation with which they are compared.
 
     gpipe   every stage: all forwards, then all backwards                    keeps m micro-batches
     1f1b    stage s: w_s forwards, then one backward, one forward, ...       keeps w_s = min(m, (N − s) + w (N − 1 − s))
@@ -83,8 +83,8 @@ def simulated(pipe: Pipeline, kind: Kind, w: int = 0) -> float:
     n, m = len(pipe.forward), pipe.micro_batches
     orders = [order(kept, m) for kept in held(pipe, kind, w)]
     done, free = [0] * n, [0.0] * n
-    ready: dict[tuple[Way, int, int], float] = {("F", 0, i): 0.0 for i in range(m)}  # when a task's input is at its stage
-    line = {(way, s): 0.0 for way in "FB" for s in range(n)}  # when the line of a stage's output is free
+    ready: dict[tuple[Way, int, int], float] = {("F", 0, i): 0.0 for i in range(m)}  # time at which a task's input is at its stage
+    line = {(way, s): 0.0 for way in "FB" for s in range(n)}  # time at which the link for a stage's output is free
     moved = True
     while moved:
         moved = False

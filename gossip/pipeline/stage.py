@@ -27,7 +27,7 @@ class Gap(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one stage tells all others at the end of a step.
+    """A stage's report to all others at the end of a step.
 
     Args:
         squares: sum of the squares of its gradient, finite and >= 0.
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Do a task of this stage; `payload` is what the neighbour sent, b"" where there is none."""
+    """Do a task of this stage; `payload` is the neighboring stage's message, b"" without one."""
 
     way: Way
     micro: int
@@ -67,12 +67,12 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """All tasks are done: have this stage's part of the step made, and tell it to all others."""
+    """All tasks are done: compute this stage's part of the step, and send it to all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """All parts are here, in the order of stages."""
+    """All parts have arrived, in the order of stages."""
 
     parts: tuple[Part, ...]
 
@@ -95,7 +95,7 @@ class Step:
     warm_up: int = 0
     _tasks: deque[tuple[Way, int]] = field(init=False)
     _inputs: dict[Way, deque[tuple[bytes, bytes]]] = field(init=False)
-    _arrived: dict[Way, int] = field(init=False)  # how many of each way
+    _arrived: dict[Way, int] = field(init=False)  # number of arrived frames in each direction
     _passed: dict[Way, int] = field(init=False)  # likewise, sent
     _busy: tuple[Way, int] | None = None  # the task under way
     _parts: dict[int, Part] = field(default_factory=dict)
@@ -168,11 +168,11 @@ class Step:
 
     @property
     def waits(self) -> bool:
-        """All is done here but for others' parts."""
+        """Return whether only others' parts are missing."""
         return self._told and not self.applied
 
     def heard(self, stage: int) -> bool:
-        """Whether a stage's part is here."""
+        """Return whether a stage's part has arrived."""
         return stage in self._parts
 
     def _next(self) -> list[Command]:
@@ -193,7 +193,7 @@ class Step:
 
 
 def fine(parts: Sequence[Part]) -> bool:
-    """Whether a step may be applied: the numbers of all stages are finite."""
+    """Return whether a step may be applied: the numbers of all stages are finite."""
     return all(part.fine for part in parts)
 
 

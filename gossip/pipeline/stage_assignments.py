@@ -1,4 +1,4 @@
-"""Who holds which stage of which crew, from what members say of themselves in their signed records; pure.
+"""The stage of each member and crew, from the claims in members' signed records; pure.
 
 A seat is a number: 0 for none, else 1 + crew · N + stage. Of several who claim one the smallest peer id has it, and the others look for the
 next. Who waits in a crew that is not whole moves to the one that lacks its stage and else the fewest, so broken crews become whole.
@@ -25,12 +25,12 @@ def seat(crew: int, stage: int, stages: int) -> int:
 
 
 def place(number: int, stages: int) -> tuple[int, int]:
-    """(crew, stage) of a seat, > 0."""
+    """Return (crew, stage) of a seat, > 0."""
     return divmod(number - 1, stages)
 
 
 def holders(claims: Mapping[str, int]) -> dict[int, str]:
-    """Seat -> who has it, of peer -> seat claimed."""
+    """Return seat -> member, from member -> claimed seat."""
     return {number: peer for peer, number in sorted(claims.items(), reverse=True) if 0 < number <= MAX_ASSIGNMENT}
 
 
@@ -45,7 +45,7 @@ def whole(claims: Mapping[str, int], stages: int) -> dict[int, tuple[str, ...]]:
 def chosen(
     claims: Mapping[str, int], stages: int, me: str, stage: int, avoided: Collection[str] = (), together: Collection[str] = ()
 ) -> int:
-    """Return the seat that a node is to claim, given all claims, its own too.
+    """Return the seat that a node is to claim, given all claims including its own.
 
     That is the one it has in a whole crew, else the first free one (`_ranked`), but none in a crew in which one that is `avoided` sits.
     Who avoids somebody stays with those with whom it goes on, `together`: it sits where most of them do, else in a crew of its own, whose
@@ -75,7 +75,7 @@ def lacking(claims: Mapping[str, int], stages: int, promised: Iterable[int] = ()
 
 
 def _crews(held: Mapping[int, str], stages: int) -> dict[int, dict[int, str]]:
-    """Crew -> stage -> who has it."""
+    """Return crew -> stage -> member."""
     crews: dict[int, dict[int, str]] = {}
     for number, peer in held.items():
         crew, stage = place(number, stages)
@@ -95,7 +95,7 @@ def _friendly(free: Iterable[int], crews: Mapping[int, Mapping[int, str]], frien
 
 
 def digest(peers: Iterable[tuple[str, int]]) -> bytes:
-    """8 bytes that name a crew as it is now: (peer, incarnation) in the order of stages."""
+    """Return 8 bytes that identify a crew's current composition: (peer, incarnation) in the order of stages."""
     made = hashlib.blake2b(digest_size=8)
     for peer, incarnation in peers:
         made.update(f"{peer} {incarnation}\n".encode())

@@ -1,4 +1,4 @@
-"""A swarm of real node processes on loopback: started, watched, hurt on purpose, measured, and taken down again.
+"""A swarm of real node processes on loopback: started, observed, killed on purpose, measured, and shut down.
 
 Each node is what a volunteer runs (`starling run --dir …`), with its own identity, sockets and engine process, forked where that is
 possible. The orchestrator only starts and kills processes and reads their status; it takes no part in training. Nodes end when their
@@ -37,13 +37,13 @@ from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
 
 POLL_S = 0.25
-RECORD_S = 0.5  # between two lines of a record: a demo is short
-START_S = 60.0  # for the slowest machine to bring one node up
-EACH_S = 5.0  # … and for each of those that start beside it
-STALL_S = 90.0  # no node makes a step for so long: the run has failed
-GRACE_S = 2.5  # from asking a process to end to killing it
+RECORD_S = 0.5  # seconds between two lines of a record, since a demo is short
+START_S = 60.0  # seconds for the slowest machine to start one node
+EACH_S = 5.0  # seconds more for each node that starts at the same time
+STALL_S = 90.0  # seconds without any step after which the run has failed
+GRACE_S = 2.5  # seconds from asking a process to end to killing it
 REBIRTH_S = 1.0  # a killed node is restarted this long after the others noticed
-ALONE_S = 5.0  # that the swarm's summary waits for the node alone
+ALONE_S = 5.0  # seconds for which the swarm's summary waits for the lone node
 NOTICE_S = 15.0  # … or after this long if they did not
 
 WHY_BANNED = "a demo bans its Byzantine nodes"
@@ -57,12 +57,12 @@ class Plan:
     nodes: int = 8  # >= 2
     seconds: float | None = None  # stop after so long instead of after the manifest's rounds
     kill: tuple[tuple[int, float], ...] = ()  # (node, fraction of the run): SIGKILL, then a restart from the checkpoint
-    join_late: float | None = None  # when one more node joins
+    join_late: float | None = None  # time at which one more node joins
     byzantine: tuple[tuple[int, str], ...] = ()  # (node, attack)
-    ban_at: float | None = None  # when the owner of every other node bans those
-    folder: Path | None = None  # of run directories; None: a temporary one that is deleted
-    record: bool = False  # every node keeps a record of its run
-    alone: Manifest | None = None  # what one more node trains by itself beside the swarm, on the data of node 0
+    ban_at: float | None = None  # time at which the owner of every other node bans those
+    folder: Path | None = None  # folder of run directories; None: a temporary one that is deleted
+    record: bool = False  # whether every node records its run
+    alone: Manifest | None = None  # manifest of the lone node, which trains beside the swarm on node 0's data
 
 
 class Member(Node):
@@ -73,17 +73,17 @@ class Member(Node):
         self.index, self.peer, self.attack = index, peer, attack
         self.snapshot: StatusSnapshot | None = None  # its last status
         self.killed_at: float | None = None  # time.monotonic() when it was killed, None while it should run
-        self.reborn = False  # it was killed and started again
+        self.reborn = False  # whether it was killed and restarted
         self.banned: set[str] = set()  # peers that its owner has banned
 
     @property
     def finished(self) -> bool:
-        """Tell if the node has done all of its rounds."""
+        """Return whether the node has done all of its rounds."""
         return self.snapshot is not None and self.snapshot.state == "finished"
 
     @property
     def down(self) -> bool:
-        """Tell if the process has ended."""
+        """Return whether the process has ended."""
         return self.process is None or self.process.poll() is not None
 
     def poll(self) -> None:
@@ -172,7 +172,7 @@ class Demo:
         for fraction in self.watch():
             progress(min(fraction, 1.0), self.line())
         for member in self.members:
-            if not member.finished:  # one that ends just now: its row has its last status
+            if not member.finished:  # a node that is just ending: its row has its last status
                 member.does("evaluate")
                 member.does("export", path=str(RunDir(member.run_dir).model))
             member.poll()
@@ -197,7 +197,7 @@ class Demo:
         member.start()
 
     def _start_alone(self) -> None:
-        """A whole node like the others, in a swarm of its own and in no window of the terminal UI."""
+        """Start an ordinary node in a swarm of its own, which the terminal UI does not show."""
         if self.plan.alone is not None:
             folder = self.folder / demo_folder.ALONE
             self.alone = Member(0, folder, Identity.load_or_create(RunDir.create(folder).key).peer_id)
@@ -294,7 +294,7 @@ class Demo:
             time.sleep(POLL_S)
 
     def _poll(self) -> int:
-        """Look at all nodes -> the local steps of the members together."""
+        """Poll all nodes; return the members' total local steps."""
         for each in (*self.members, *(() if self.alone is None else (self.alone,))):
             each.poll()
         return sum(snapshot.local_steps for snapshot in (it.snapshot for it in self.members) if snapshot is not None)
@@ -355,7 +355,7 @@ class Demo:
                     member.ban(other.peer)
 
     def _is_banned(self, member: Member) -> bool:
-        """Every honest node that answers has banned it."""
+        """Return whether every honest node that answers has banned it."""
         statuses = _statuses(self._honest)
         return bool(statuses) and all(
             any(row.peer == member.peer and row.standing == "ban" for row in snapshot.peers) for snapshot in statuses
@@ -440,7 +440,7 @@ class Demo:
         from safetensors.numpy import load_file  # noqa: PLC0415
 
         files = [RunDir(member.run_dir).model for member in self._honest if not member.down]
-        alike: dict[tuple[str, ...], list[np.ndarray]] = {}  # by names of tensors: of whole models, or of one stage
+        alike: dict[tuple[str, ...], list[np.ndarray]] = {}  # models by names of tensors: whole ones, or those of one stage
         for x in (load_file(file) for file in files if file.exists()):
             vector = np.concatenate([x[name].ravel().astype(np.float64) for name in sorted(x)])
             alike.setdefault(tuple(sorted(x)), []).append(vector)

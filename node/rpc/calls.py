@@ -97,19 +97,19 @@ class Open(Call, Generic[M], frozen=True, tag="open"):
     data: str  # the volunteer's own or ""
     shard: int  # part of built-in data
     device: str  # auto, cpu, cuda, mps
-    threads: int  # of torch in local steps, 0 = as many as are fastest, up to torch's choice
+    threads: int  # torch's threads in local steps, 0 = the fastest number, up to torch's choice
     checkpoint: str  # path of the file
     node: str  # stable label of this node (peer id): seeds its generators
     privacy: PrivacySection = PrivacySection()  # limits on what this node's data may reveal
-    attack: str = ""  # how it misbehaves; "" for not at all
+    attack: str = ""  # attack; "" for none
     attack_params: dict[str, Scalar] = msgspec.field(default_factory=dict)
     # folder in which a `module:Class` of the manifest, or of `attack`, is looked for after installed packages; "" without consent
     code: str = ""
-    start: str = ""  # where the file is that `task.start` of the manifest is the digest of; "" for none
+    start: str = ""  # path of the file whose digest is `task.start` of the manifest; "" for none
     numerics: NumericsSection = NumericsSection()  # memory and precision of local steps
-    nice: int = 0  # by which a process of its own lowers its priority, 0 … 19
+    nice: int = 0  # amount by which a separate process lowers its priority, 0 … 19
     ranks: int = 1  # processes that share the computing of each batch
-    stage: int = -1  # of a crew, whose blocks alone are made; -1: the whole model
+    stage: int = -1  # stage of a crew, of which only the blocks are made; -1: the whole model
     script: bool = False  # local steps are done by a script, which connects in the checkpoint's folder
 
 
@@ -127,8 +127,8 @@ class Opened(Call, frozen=True, tag="opened"):
     figures: EngineFigures = EngineFigures()
     best: float | None = None  # value of the best model so far, and the rounds it had done; None before the first evaluation
     best_round: int | None = None
-    batches: int = 0  # of held-out data that the first stage of a crew evaluates
-    most_state_bytes: int = 0  # of any stage's state, in a crew
+    batches: int = 0  # held-out batches that the first stage of a crew evaluates
+    most_state_bytes: int = 0  # bytes of the largest stage's state, in a crew
 
 
 class Train(Call, frozen=True, tag="train"):
@@ -150,11 +150,11 @@ class Trained(Call, frozen=True, tag="trained"):
     """The local steps are done."""
 
     round: int  # theirs
-    figures: EngineFigures  # after them; the distance in clock pace only, in steps pace it is in Done
+    figures: EngineFigures  # figures after the steps; the distance in clock pace only, in steps pace it is in Done
     seconds: float  # they took
     undone: int = 0  # steps that produced non-finite numbers and were reverted
     halted: str = ""  # why this node's data are no longer used; "" while they are
-    notes: tuple[str, ...] = ()  # what the engine changed by itself since the last figures, and why; each a line for the owner
+    notes: tuple[str, ...] = ()  # changes by the engine since the last figures, with reasons; one line each for the owner
 
 
 class Free(Call, frozen=True, tag="free"):
@@ -170,7 +170,7 @@ class Mix(Call, frozen=True, tag="mix"):
     round: int
     # peers that were sent requests, with or without a response: an absent vector keeps its place
     requested: tuple[str, ...] = ()
-    own: bool = True  # where models are pulled: whether our own counts; else this node takes over what others have
+    own: bool = True  # for pulled models: whether our own counts; otherwise this node adopts the others'
 
 
 class Limit(Call, frozen=True, tag="limit"):
@@ -183,7 +183,7 @@ class Evaluate(Call, frozen=True, tag="evaluate"):
     """Measure on held-out data, a slice between local steps at a time. -> Evaluated"""
 
     round: int = 0  # rounds done, which are noted if the model is the best so far
-    keep: bool = True  # it may become the best one
+    keep: bool = True  # whether it may become the best model
 
 
 class Evaluated(Call, frozen=True, tag="evaluated"):
@@ -192,7 +192,7 @@ class Evaluated(Call, frozen=True, tag="evaluated"):
     value: float
     loss: float | None  # None: there is none
     samples: int
-    best: float | None = None  # as in Opened, this evaluation included; None also without a checkpoint next to which it is stored
+    best: float | None = None  # as in Opened, including this evaluation; None also without a checkpoint beside which it is stored
     best_round: int | None = None
     others: dict[str, float] = msgspec.field(default_factory=dict)  # further metrics by name
 
@@ -252,8 +252,8 @@ class Agree(Call, frozen=True, tag="agree"):
 class Agreed(Call, frozen=True, tag="agreed"):
     """The result; the stored models are deleted."""
 
-    round: int  # of the installed model
-    peers: tuple[str, ...]  # those whose models were combined; none: nothing was installed
+    round: int  # round of the installed model
+    peers: tuple[str, ...]  # peers whose models were combined; none: nothing was installed
     outside: tuple[str, ...]  # peers that offered a model no honest member can have
 
 
@@ -289,7 +289,7 @@ class Retreat(Call, frozen=True, tag="retreat"):
 
 
 class Summary(Call, frozen=True, tag="summary"):
-    """All micro-batches of a step are done: this stage's part of it. -> Summed"""
+    """Compute this stage's part after all micro-batches of a step. -> Summed"""
 
 
 class Summed(Call, frozen=True, tag="summed"):
@@ -306,18 +306,18 @@ class Finish(Call, frozen=True, tag="finish"):
     """Apply a crew's step, whose loss is known now; not `fine`: it counts as undone. -> Done"""
 
     round: int
-    scale: float  # of the gradient, in (0, 1]
+    scale: float  # scale of the gradient, in (0, 1]
     loss: float
     fine: bool
     steps: int  # local steps done with this one
 
 
 class Abandon(Call, frozen=True, tag="abandon"):
-    """Forget what a step has computed so far. -> Done"""
+    """Discard the results of a step so far. -> Done"""
 
 
 class Point(Call, frozen=True, tag="point"):
-    """A crew's states: keep the one that is, go back to a kept one, take over one from elsewhere, or only look. -> Pointed
+    """A crew's states: store the current one, return to a stored one, adopt another machine's, or only list them. -> Pointed
 
     carry: the kept ones are of `crew` from now on, with which this stage goes on where it was.
     """

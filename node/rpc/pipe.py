@@ -91,7 +91,7 @@ class Pipe:
         return platform.readable(self._socket)
 
     def wait(self, sources: Iterable[int] = (), timeout_s: float | None = None) -> None:
-        """Until `ready`, which another thread may ask meanwhile, or one of further descriptors is, or so long; None: for ever."""
+        """Wait until `ready` (another thread may check it too), a further descriptor is readable, or the timeout; None: no timeout."""
         platform.readable(self._socket, *sources, timeout_s=timeout_s)
 
     def send(self, call_id: int, message: Call) -> None:

@@ -29,7 +29,7 @@ from starling.node.rpc.pipe import HEADER
 
 SOCKET_NAME = "script.sock"
 VERSION = 1
-MAX_BYTES = 64 << 20  # of a message: names and shapes of a model
+MAX_BYTES = 64 << 20  # bytes of a message: names and shapes of a model
 Figure = Annotated[float, Meta(ge=-1e300, le=1e300)]
 
 
@@ -51,11 +51,11 @@ class Hello(Message, frozen=True, tag="hello"):
 
     version: int
     pid: int
-    names: tuple[str, ...]  # of its trainable parameters, in order
+    names: tuple[str, ...]  # names of its trainable parameters, in order
     shapes: tuple[tuple[int, ...], ...]
     frozen: str = ""  # number and digest of the values that are not trained, as of `starling.node.engine.fingerprint`
-    measures: bool = False  # it evaluates on request
-    samples: int = 0  # of training data; 0: it does not say
+    measures: bool = False  # whether it evaluates on request
+    samples: int = 0  # samples of training data; 0: unknown
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
@@ -63,10 +63,10 @@ class Welcome(Message, frozen=True, tag="welcome"):
 
     round: int
     steps: int  # local steps that this node has done
-    memories: bool  # what the optimiser remembers is exchanged
+    memories: bool  # whether the optimiser's memory is exchanged
     corrects: bool  # gradients are corrected
     kept: int  # the round after which the script is to have saved its state; -1: never
-    rounds: int = 0  # of the run; 0: without end
+    rounds: int = 0  # rounds of the run; 0: without end
     metric: str = "loss"  # name of what evaluations give
     ahead: int = 0
     """How many times the steps of a grant a script may do while exchanges run; 0: it waits for each Grant, and begins from that."""
@@ -83,8 +83,8 @@ class Grant(Message, frozen=True, tag="grant"):
 
     round: int
     steps: int
-    rate: float  # of the manifest's schedule
-    age: int = 0  # of the memory in it, in local steps; 0: there is none
+    rate: float  # rate of the manifest's schedule
+    age: int = 0  # age of the memory in it, in local steps; 0: none
     flows: bool = False  # the engine's half holds a correction, which `known` belongs to
     known: tuple[float, ...] = ()
     keep: int = -1  # save the state of the script with the checkpoint of this round; -1: do not
@@ -102,21 +102,21 @@ class Stepped(Message, frozen=True, tag="stepped"):
 
     steps: int
     loss: float | None  # mean; None: unknown
-    effective_lr: float  # of a step along a unit direction, in the long run, at the rates that the optimisers used
+    effective_lr: float  # length of a step along a unit direction, in the long run, at the optimisers' rates
     seconds: float  # that they took
-    age: int = 0  # of the memory in the script's half, in local steps; 0: there is none
-    decays: tuple[Decay, ...] | None = None  # of that memory; None: the optimiser is not known
-    known: tuple[float, ...] = ()  # that belong to the correction
+    age: int = 0  # age of the memory in the script's half, in local steps; 0: none
+    decays: tuple[Decay, ...] | None = None  # decay rates of that memory; None: unknown optimiser
+    known: tuple[float, ...] = ()  # numbers of the correction
 
 
 class Measured(Message, frozen=True, tag="measured"):
-    """The figures of an evaluation, of the last one if the script does none by itself."""
+    """The figures of an evaluation; those of the last one if the script evaluates only by itself."""
 
-    value: float | None  # None: there is none
+    value: float | None  # the value; None: there is none
     loss: float = float("nan")
     samples: int = 0
     others: dict[str, float] = msgspec.field(default_factory=dict)
-    reason: str = ""  # why there is none
+    reason: str = ""  # reason for a missing value
 
 
 class Bye(Message, frozen=True, tag="bye"):

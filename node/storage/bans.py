@@ -1,4 +1,4 @@
-"""Bans and trust on disk: what a node and its owner decided about peers, for the next run. One JSON list, times in unix seconds."""
+"""Bans and trust on disk: decisions about peers for the next run. One JSON list, times in unix seconds."""
 
 import math
 from collections.abc import Iterable

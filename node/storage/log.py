@@ -39,7 +39,7 @@ class NodeLog:
         record = {"time": now, "level": level, "event": name, **self._bound, **fields}
         self._lines.write(msgspec.json.encode(record, enc_hook=repr).decode() + "\n")
         if self._terminal is not None and level != "debug":
-            with suppress(OSError):  # the terminal was closed: the file goes on
+            with suppress(OSError):  # the terminal was closed; logging to the file continues
                 when = time.strftime("%H:%M:%S", time.localtime(now))
                 self._terminal.write(log_line(record, when) + "\n")
                 self._terminal.flush()
@@ -49,7 +49,7 @@ class NodeLog:
 def open_log(
     run_dir: Path, *, peer_id: str, run_id: str, stderr: TextIO | None = None, max_bytes: int = MAX_LOG_BYTES
 ) -> Iterator[NodeLog]:
-    """The log of this run, rotated at `max_bytes` and closed at the end of the block; `peer_id` and `run_id` are in every line.
+    """Open the log of this run, rotated at `max_bytes` and closed at the end of the block; every line has `peer_id` and `run_id`.
 
     If the file cannot be written, that is reported once on stderr; the run goes on and every line tries again. `stderr`, None for this
     process's, gets lines only while it is a terminal.
@@ -99,7 +99,7 @@ class _Lines:
 
     def close(self) -> None:
         if self._file is not None:
-            with suppress(OSError):  # closing flushes what a full disk refused
+            with suppress(OSError):  # closing flushes lines that a full disk refused
                 self._file.close()
             self._file = None
 

@@ -45,7 +45,7 @@ from starling.robust.reputation import Decision
 
 
 def check_holds_node(path: Path, key: str = "--dir", *, or_demo: bool = False) -> None:
-    """Check that a path is the run directory of a node, whatever its version; with `or_demo` the folder of a demo will do.
+    """Check that a path is the run directory of a node, whatever its version; with `or_demo` a demo's folder is accepted too.
 
     Raises:
         ConfigError: it is not; one line that names `key`, what is there instead and the next command.
@@ -84,7 +84,7 @@ class RunDir:
         self.checkpoint = path / "checkpoint.safetensors"
         self.model = path / "model.safetensors"  # the model alone, exported when the run is finished
         self.partial = path / "state.part"
-        self.start = path / "start.safetensors"  # in a swarm of scripts, the model that all nodes begin with
+        self.start = path / "start.safetensors"  # initial model of a swarm of scripts
         self.best = path / "best.safetensors"  # the model with the best evaluation so far; `starling.node.engine.best`
         self.output = path / "output.log"  # printed by a demo's node
         self._decisions_file = path / "decisions.json"

@@ -27,10 +27,10 @@ class Tracker(Protocol):
     """Made with `target`, what the owner typed, and `run`. Raises ConfigError: the target cannot be used, or a package is missing."""
 
     def add(self, point: Scalar) -> None:
-        """One point; of each tag in order of time."""
+        """Add one point; points of one tag come in order of time."""
 
     def close(self) -> None:
-        """Close: there are no more points."""
+        """Close the tracker: there are no more points."""
 
 
 def run_of(status: StatusSnapshot) -> Run:

@@ -1,4 +1,4 @@
-"""Trackers that need a package of their own, which is imported when one is made."""
+"""Trackers that need a package, which is imported when one is made."""
 
 import importlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from starling.node.tracking.catalogue import Run
 
 
 class TensorBoard:
-    """Event files in a folder, which is made; `tensorboard --logdir FOLDER` shows them. A folder of its own for each node."""
+    """Event files in a folder, which is made; `tensorboard --logdir FOLDER` shows them. Each node needs its own folder."""
 
     def __init__(self, target: str, run: Run) -> None:
         event, summary = (_package(f"tensorboard.compat.proto.{name}_pb2", "tensorboard") for name in ("event", "summary"))
@@ -34,7 +34,7 @@ class TensorBoard:
 
 
 class MlFlow:
-    """A run of its own in the experiment named after the swarm; the target is a tracking URI, as http://127.0.0.1:5000."""
+    """A run in the experiment named after the swarm; the target is a tracking URI, such as http://127.0.0.1:5000."""
 
     def __init__(self, target: str, run: Run) -> None:
         client = _package("mlflow", "mlflow").MlflowClient(tracking_uri=target)
@@ -47,7 +47,7 @@ class MlFlow:
         self._client, self._run = client, made.info.run_id
 
     def add(self, point: Scalar) -> None:
-        """One metric at its round."""
+        """Log one metric at its round."""
         self._client.log_metric(self._run, point.tag, float(point.value), timestamp=int(point.time_s * 1000), step=point.round)
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class Wandb:
         self._run.define_metric("*", step_metric="round")
 
     def add(self, point: Scalar) -> None:
-        """One figure; its round is the axis, as points of different charts are not in one order."""
+        """Log one figure; its round is the axis, since points of different charts are not in one order."""
         self._run.log({point.tag: float(point.value), "round": point.round})
 
     def close(self) -> None:

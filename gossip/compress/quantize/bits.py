@@ -33,7 +33,7 @@ def pack(codes: Tensor, width: int, spare: Tensor, out: Tensor) -> None:
         words |= spare
         lane, field = 2 * lane, 2 * field
     if width in _WHOLE:
-        out.copy_(words.view(_WHOLE[width]))  # what is above the lowest byte is dropped, and is 0
+        out.copy_(words.view(_WHOLE[width]))  # bits above the lowest byte are 0 and dropped
     else:
         out.view(-1, width).copy_(words.view(torch.uint8).view(-1, 8)[:, :width])
 

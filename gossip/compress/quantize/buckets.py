@@ -47,7 +47,7 @@ class _Buffers:
 
     @staticmethod
     def within(memory: Tensor, buckets: int, bucket: int) -> "_Buffers":
-        """Cut out of (>= 12·r·B,) uint8."""
+        """Cut the buffers out of (>= 12·r·B,) uint8."""
         size = buckets * bucket
         words, spare_words = (memory[start : start + 2 * size].view(torch.int64) for start in (8 * size, 10 * size))
         return _Buffers(
@@ -63,7 +63,7 @@ class _Buffers:
 class Bucketed:
     """Codes of a grid, and a step for each bucket."""
 
-    grid: Grid  # which numbers a value can become
+    grid: Grid  # the numbers to which a value is rounded
     bucket: int = BUCKET  # B, values that share a step, a multiple of 8 in [8, 4096]. It is not on the wire: both ends must agree on it
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Bucketed:
 
     @property
     def code(self) -> int:
-        """Its number on the wire."""
+        """Return its number on the wire."""
         return self.grid.code
 
     @property
@@ -81,7 +81,7 @@ class Bucketed:
         return self.grid.omega(self.bucket)
 
     def size(self, count: int) -> int:
-        """Bytes that `count` values take."""
+        """Return the bytes of `count` values."""
         return 2 * self._buckets(count) + self._code_bytes(count)
 
     def draws(self, count: int) -> int:
@@ -179,7 +179,7 @@ class Bucketed:
         return step
 
     def _chunks(self, buckets: int, device: torch.device) -> Iterator[tuple[int, int, _Buffers]]:
-        """First and last bucket of each chunk, and buffers for it, which are the same memory each time."""
+        """Yield first and last bucket of each chunk, with buffers that are reused."""
         many = max(1, (_CHUNK if device.type == "cpu" else _CHUNK_ELSEWHERE) // self.bucket)
         memory = empty(min(many, buckets) * self.bucket * _Buffers.BYTES, device, torch.uint8)
         for start in range(0, buckets, many):

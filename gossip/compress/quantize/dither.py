@@ -46,11 +46,11 @@ def dither(words: Tensor, bucket: Tensor, z: Tensor, t: Tensor) -> Tensor:
 
 
 def _shift(z: Tensor, shift: int, out: Tensor) -> None:
-    """Writes z >> shift, with zeros coming in."""
+    """Write z >> shift with zeros shifted in."""
     torch.bitwise_right_shift(z, shift, out=out)
     out &= (1 << (64 - shift)) - 1
 
 
 def _int64(number: int) -> int:
-    """Modulo 2**64, as torch's integers count."""
+    """Return the number modulo 2**64, as torch's int64."""
     return (number + 2**63) % 2**64 - 2**63

@@ -1,4 +1,4 @@
-"""Values as floats, one by one: as they are, or rounded to the nearest of 16 bits.
+"""Values as floats: unchanged, or rounded to the nearest 16-bit float.
 
 Shapes: k values.
 """
@@ -38,16 +38,16 @@ class Float:
 
     @property
     def code(self) -> int:
-        """Its number on the wire."""
+        """Return its number on the wire."""
         return _FORMATS[self.layout][0]
 
     @property
     def omega(self) -> float:
-        """Bound of the relative squared error."""
+        """Return the bound of the relative squared error."""
         return _FORMATS[self.layout][1]
 
     def size(self, count: int) -> int:
-        """Bytes that `count` values take."""
+        """Return the bytes of `count` values."""
         return self.layout.itemsize * count
 
     def draws(self, count: int) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from starling.gossip.compress.quantize.steps import ROUNDING, bounds
 
-_SLACK = 1e-3  # by which the norm of a bucket may differ for the order in which it was summed
+_SLACK = 1e-3  # relative difference of a bucket's norm by the order of summation
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Grid:
 
     @property
     def largest(self) -> float:
-        """L, the largest number."""
+        """Return L, the largest number."""
         return float(self.numbers[-1])
 
     @property
@@ -114,7 +114,7 @@ class NormGrid(Grid):
 
 @dataclass(frozen=True, slots=True)
 class SignGrid(Grid):
-    """1 and −1, times the bucket's mean magnitude."""
+    """The numbers 1 and −1, times the bucket's mean magnitude."""
 
     def omega(self, bucket: int) -> float:
         """1 − δ: with mean μ and step μ(1 + e) the error is ‖x‖² − Bμ²(1 − e²)."""

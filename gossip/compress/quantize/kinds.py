@@ -56,7 +56,7 @@ def qsgd(levels: int, bucket: Bucket = BUCKET) -> Bucketed:
 
 
 def sign(bucket: Bucket = BUCKET) -> Bucketed:
-    """One bit a value: its sign, times the mean magnitude ‖x‖₁/B of its bucket. Zeros count as positive unless all of the bucket is 0.
+    """Encode one bit per value: its sign, times the mean magnitude ‖x‖₁/B of its bucket. Zeros count as positive unless all are 0.
 
     Contraction: δ = ‖x‖₁²/(B·‖x‖₂²) >= 1/B for every vector, less a 2**−14th for the step's rounding; 2/π of Gaussian values.
     Biased: use it with error feedback.
@@ -70,7 +70,7 @@ def sign(bucket: Bucket = BUCKET) -> Bucketed:
 
 
 def spread1(bucket: Bucket = BUCKET_OF_KEPT) -> Bucketed:
-    """One bit a value: its sign, times the mean magnitude of its bucket; `sign` for values that a selector has kept.
+    """Encode one bit per value: its sign, times the mean magnitude of its bucket; `sign` for selected values.
 
     Those are many in a bucket, of much the same magnitude: half of what `spread2` takes, so twice as many can be sent in as many bytes but
     for their places.

@@ -69,7 +69,7 @@ class Logarithm:
         if count % 2 and packed[-1] >> 4:
             raise ValueError("bad_padding")
         shares = torch.tensor([*(BASE**-level for level in range(ZERO)), 0.0])
-        pairs = torch.stack((shares.repeat(16), shares.repeat_interleave(16)), 1)  # of the 256 bytes, the lowest bits first
+        pairs = torch.stack((shares.repeat(16), shares.repeat_interleave(16)), 1)  # values of the 256 bytes, the lowest bits first
         values = torch.index_select(pairs, 0, torch.from_numpy(packed.astype(np.int32))).view(-1)
         whole = count // self.bucket
         values[: whole * self.bucket].view(-1, self.bucket).mul_(top[:whole, None])

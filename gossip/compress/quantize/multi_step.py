@@ -33,20 +33,20 @@ class MultiStep:
 
     @property
     def code(self) -> int:
-        """Its number on the wire."""
+        """Return its number on the wire."""
         return self.quantizer.code + _CODES_PER_STEP * (self.steps - 1)
 
     @property
     def omega(self) -> float:
-        """Bound of the relative squared error."""
+        """Return the bound of the relative squared error."""
         return self.quantizer.omega**self.steps
 
     def size(self, count: int) -> int:
-        """Bytes that `count` values take."""
+        """Return the bytes of `count` values."""
         return self.steps * self.quantizer.size(count)
 
     def draws(self, count: int) -> int:
-        """Words of chance that one row takes."""
+        """Return the random words that one row takes."""
         return self.steps * self.quantizer.draws(count)
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:

@@ -26,14 +26,14 @@ from starling.gossip.compress.quantize.steps import to_wire
 BUCKET_OF_KEPT = 256
 """B: four bytes of magnitudes are then an eighth of a bit a value. About what a chunk of 4,096 keeps at 5 %."""
 _WIDTH = 2
-_ROUNDING = 2.0**-8  # by which share of itself a bfloat16 may differ from the magnitude it stands for
+_ROUNDING = 2.0**-8  # relative rounding error of a magnitude stored as bfloat16
 _SMALLEST, _LARGEST = 0x0080, 0x7F7F  # bits of the least normal and the largest finite bfloat16
 _AT_ONCE = 1 << 19  # values
 
 
 @parameters
 class Spread2:
-    """Sign and one of two magnitudes, the nearer: l or h, the least and the largest of the bucket.
+    """The sign and the nearer of two magnitudes l and h, the smallest and the largest of the bucket.
 
     A value errs by at most (h − l)/(h + l) of itself, l and h as they are sent, or by 2⁻⁸ where it lies outside of them for their rounding.
     To the nearest and an odd function: draws nothing, so all who receive a message receive the same, and antisymmetry survives it.
@@ -60,11 +60,11 @@ class Spread2:
         return (_ROUNDING**2 + middle) / (1 + middle)
 
     def size(self, count: int) -> int:
-        """Bytes that `count` values take."""
+        """Return the bytes of `count` values."""
         return 4 * self._buckets(count) + -(-count * _WIDTH // 8)
 
     def draws(self, count: int) -> int:
-        """No chance."""
+        """Return 0: it draws nothing."""
         return 0
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
@@ -122,7 +122,7 @@ class Spread2:
             raise ValueError("bad_padding")
         at_high, apart = (codes & 1).bool(), low < high
         at_low = ~at_high if absent is None else ~(at_high | absent)
-        used = at_high.any(1) == apart  # one magnitude has one code, and the largest value is there
+        used = at_high.any(1) == apart  # a single magnitude has one code, that of the largest value
         used &= at_low.any(1)
         used &= ~((low == 0) & (codes == 2).any(1))
         if not bool(used.all()):
@@ -143,7 +143,7 @@ class Spread2:
         return rows, _absent(rows.shape, count, n, rows.device)
 
     def _parts(self, buckets: int) -> Iterator[tuple[int, int]]:
-        """First and last bucket of each part of a long vector."""
+        """Yield first and last bucket of each part of a long vector."""
         many = max(1, _AT_ONCE // self.bucket)
         return ((start, min(start + many, buckets)) for start in range(0, buckets, many))
 
@@ -160,13 +160,13 @@ def _absent(shape: torch.Size, count: int, rows: int, device: torch.device) -> T
 
 
 def _coded(rows: Tensor, absent: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Buckets (m, B) -> l and h (m,) as they are sent, and codes (m, B) int8."""
+    """Map buckets (m, B) to l and h (m,) as they are sent, and codes (m, B) int8."""
     magnitude = rows.abs()
     least = (magnitude if absent is None else magnitude.masked_fill(absent, torch.inf)).amin(1, keepdim=True)
     largest = magnitude.amax(1, keepdim=True)
     low, high = _bfloat16(least.view(-1)), _bfloat16(largest.view(-1))
     near_high = (magnitude - low[:, None]) > (high[:, None] - magnitude)
-    near_high &= magnitude > least  # of ties and of what is no normal number, too: values have one encoding
+    near_high &= magnitude > least  # ties and subnormal numbers too: values have one encoding
     near_high |= magnitude == largest
     near_high &= (low < high)[:, None]
     negative = (rows < 0) & (near_high | (low > 0)[:, None])
@@ -175,7 +175,7 @@ def _coded(rows: Tensor, absent: Tensor | None) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _decoded(codes: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Codes (m, B) -> (m, B) float32."""
+    """Map codes (m, B) to (m, B) float32."""
     magnitude = torch.where((codes & 1).bool(), high[:, None], low[:, None])
     return torch.where((codes & 2).bool(), -magnitude, magnitude)
 

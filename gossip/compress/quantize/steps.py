@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-ROUNDING = 2.0**-7  # by which share a step may be wider than wanted
+ROUNDING = 2.0**-7  # relative excess of a rounded step
 _SMALLEST = 2.0**-126  # bfloat16's least normal: no decoded value depends on how a device treats subnormals
 _LARGEST = 2.0**120
 

@@ -31,7 +31,7 @@ _AT_ONCE_ELSEWHERE = 1 << 24  # an accelerator would wait for each piece
 
 @dataclass(frozen=True, slots=True)
 class SampledTopK(TopK):
-    """All coordinates above a threshold that a sample puts near the k-th largest: between .8 k and 1.3 k of them, k = ⌈ratio·d⌉.
+    """All coordinates above a threshold estimated from a sample to be near the k-th largest: between .8 k and 1.3 k, k = ⌈ratio·d⌉.
 
     If more survive, the k largest survivors are taken; if fewer, the threshold falls by a fifth, ten times at most, and then the choice
     is exact. So what is taken is always the largest there is, and no shorter than promised. The sample is every s-th coordinate, s odd,
@@ -88,7 +88,7 @@ class ChunkTopK(TopK):
     chunk: Annotated[int, Meta(ge=64, le=4096)] = 4096
 
     def contraction(self, dim: int) -> float:
-        """δ: the least share that a chunk keeps."""
+        """Return δ: the smallest share that a chunk keeps."""
         return least_share(self.ratio, self.chunk, dim)
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:

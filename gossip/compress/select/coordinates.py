@@ -1,4 +1,4 @@
-"""Selectors: which coordinates an exchange is about.
+"""Selectors: which coordinates an exchange contains.
 
 Those that look for what is large get the vector itself where a message is sent, which shrinks by what was sent. Where both ends move by
 their difference they get a reference as well, what was last known of the peer's vector, and look at the difference from that: the vector
@@ -81,7 +81,7 @@ class Mask(TopK):
 
 @parameters
 class Fragments:
-    """One stretch of the vector after the other, each in an exchange of its own.
+    """One fragment of the vector after another, each in its own exchange.
 
     Every edge begins at a part of its own, so that a node's exchanges of one round are about different parts. On an edge each part is
     exchanged once before any is twice; an exchange that is given up costs its part a cycle.
@@ -116,7 +116,7 @@ class RandomK(TopK):
     """
 
     def contraction(self, dim: int) -> float:
-        """δ = k/d, in expectation over the seed."""
+        """Return δ = k/d, in expectation over the seed."""
         return TopK.contraction(self, blocks_in(dim, finest_block(dim)))
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:

@@ -33,7 +33,7 @@ _SKEW = 2.0**-16  # bound of how far the rounded tables are from orthonormal
 
 
 def dct(x: Tensor, chunk: int) -> Tensor:
-    """Coefficients (d,) of x (d,), chunk by chunk."""
+    """Return the coefficients (d,) of x (d,), chunk by chunk."""
     end = x.numel() - x.numel() % chunk
     parts = (part for part in (x[:end].view(-1, chunk), x[end:].view(1, -1)) if part.numel())
     return torch.cat([(rows @ _table(rows.shape[1]).to(x).mT).reshape(-1) for rows in parts])
@@ -41,7 +41,7 @@ def dct(x: Tensor, chunk: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Atoms(Support):
-    """Some of the cosines that the chunks of a vector are made of."""
+    """Some of the cosines into which the chunks of a vector are decomposed."""
 
     chunk: int  # N, in [2, 1024]
     chosen: Indices  # which coefficients
@@ -52,7 +52,7 @@ class Atoms(Support):
             raise ValueError(f"chunk must be in [2, {MAX_CHUNK}], got {self.chunk}")
 
     def take(self, x: Tensor) -> Tensor:
-        """Map (d,) -> (k,): the chosen coefficients."""
+        """Map (d,) to (k,): the chosen coefficients."""
         return self.chosen.take(dct(x, self.chunk))
 
     def spread(self, values: Tensor, dim: int) -> Tensor:

@@ -19,7 +19,7 @@ from starling.gossip.vector import Layout
 
 _FACTORS = (0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0)
 _WELL_SPENT = 0.95  # of the budget
-_TRIES = 8  # to spend it that well; the cost of indices is known only once they are
+_TRIES = 8  # tries to use the budget well; the cost of indices is known only once they are chosen
 
 
 def layers_of(layout: Layout) -> tuple[tuple[int, int], ...]:

@@ -30,7 +30,7 @@ from starling.gossip.vector import Layout
 
 Data = TypeVar("Data", bytes, memoryview)
 _FP16 = 2
-_SKEW = 0.25  # how far from orthonormal a peer's basis may be: rounding to fp16 takes one of rank r to 2⁻¹⁰·r at most
+_SKEW = 0.25  # largest deviation of a peer's basis from orthonormal: rounding to fp16 changes one of rank r by at most 2⁻¹⁰·r
 _SKEW_PER_RANK = 2.0**-9
 
 
@@ -38,7 +38,7 @@ _SKEW_PER_RANK = 2.0**-9
 class Matrix:
     """A matrix in a flat vector, row by row."""
 
-    offset: int  # of its first number, >= 0
+    offset: int  # index of its first number, >= 0
     rows: int  # m >= 1
     cols: int  # n >= 1
 
@@ -75,7 +75,7 @@ class Factors(Support):
     matrices: tuple[Matrix, ...]  # ascending, not overlapping
     # of each matrix, (m, r) if `left` else (n, r), float32 numbers that fp16 has, orthonormal but for that rounding
     bases: tuple[Tensor, ...]
-    left: bool  # which side the bases are of
+    left: bool  # whether the bases are of the left side
     kind: ClassVar[Kind] = Kind.FACTORS
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Factors(Support):
             block = matrix.of(spread)
             for order, (direction, along) in enumerate(zip(basis.to(values).mT, coefficients, strict=True)):
                 rows, cols = (direction, along) if self.left else (along, direction)
-                term = rows[:, None] * cols  # not fused with the addition: that would round once less on some machines
+                term = rows[:, None] * cols  # not fused with the addition, which would round once less on some machines
                 block.copy_(term if order == 0 else block + term)
         for start, end in _outside(self.matrices, dim):
             spread[start:end] = rest[: end - start]
@@ -121,7 +121,7 @@ class Factors(Support):
         return spread
 
     def size(self, dim: int) -> int:
-        """How many coefficients, k, in a vector of `dim`."""
+        """Return the number of coefficients, k, in a vector of `dim`."""
         inside = sum(
             basis.shape[1] * (matrix.cols if self.left else matrix.rows) for matrix, basis in zip(self.matrices, self.bases, strict=True)
         )

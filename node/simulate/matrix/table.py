@@ -107,12 +107,12 @@ class Through(Protocol):
         ...
 
     def through(self, values: Tensor, chance: Tensor) -> Tensor:
-        """Map values (g, k) to decode(encode(row)), each with its own of the generators (g). Raises ValueError: "not_finite"."""
+        """Map (…, k) and words (…, draws(k)) to decode(encode(row)) of each row. Raises ValueError("not_finite")."""
         ...
 
 
 def through(quantizer: Quantizer, values: Tensor, generators: Sequence[Generator]) -> Tensor:
-    """Values (g, k) -> decode(encode(row)) of each, which draws from its own of the generators (g). Raises ValueError: "not_finite"."""
+    """Map values (g, k) to decode(encode(row)), each with its own generator. Raises ValueError: "not_finite"."""
     if isinstance(quantizer, Through):
         drawn = torch.empty((len(values), quantizer.draws(values.shape[1])), dtype=torch.int64)
         for row, generator in zip(drawn if drawn.numel() else (), generators, strict=False):
