@@ -64,7 +64,7 @@ EVALUATION_BATCH = 64
 LOOKS = 10
 Look = list[Tensor]
 """Models (d,) of nodes at one moment."""
-_SAY_S = 60.0  # between two lines of progress
+_SAY_S = 60.0  # seconds between two lines of progress
 
 
 def measure(recipe: AuthorsRecipe, kept: Path) -> list[Run]:
@@ -243,10 +243,10 @@ COLUMNS = ("lone", "lone_end", "swarm", "central", "gain")
 class _Measured(NamedTuple):
     """One look at the models of a case."""
 
-    bits: dict[str, float]  # of the worst node
+    bits: dict[str, float]  # value of the worst node
     mean: float  # over them
     apart: float  # means of the nodes
-    step: int  # how many local steps had been done
+    step: int  # number of local steps done
 
 
 def _curve(run: Run) -> list[_Measured]:

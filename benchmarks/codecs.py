@@ -54,7 +54,7 @@ def _parts(codec: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _figures(run: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
-    if run.get("beside"):  # results of before know no such runs
+    if run.get("beside"):  # older results have no such runs
         yield f"of_quiet_beside_{run['beside']}", run["beside_over_quiet"]
         return
     for key in ("encode_gb_s", "decode_gb_s", "round_trip_gb_s", "bytes_per_parameter"):

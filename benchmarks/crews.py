@@ -124,7 +124,7 @@ def main() -> None:
             for activation in codecs:
                 crew = crew_of(path, activation)
                 losses = [crew.step() for _ in range(count)]
-                numbers = count * 2 * BATCH * CONTEXT * 64  # of activations over two lines
+                numbers = count * 2 * BATCH * CONTEXT * 64  # numbers of all activations over two links
                 last = sum(losses[-10:]) / 10
                 row = (title, activation, f"{crew.forward / count:,.0f}", f"{8 * crew.forward / numbers:.2f}", f"{crew.bytes / count:,.0f}")
                 sys.stdout.write(f"| {' | '.join((*row, f'{last:.3f}'))} |\n")

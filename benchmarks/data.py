@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 VARIABLE = "STARLING_DATA"
-_DIGITS = 16  # of a SHA-256: enough to tell data apart
+_DIGITS = 16  # digits of a SHA-256: enough to distinguish data sets
 
 
 def find(name: str) -> Path:

@@ -44,7 +44,7 @@ from starling.node.status.control import ControlError
 from starling.node.status.snapshot import StatusSnapshot
 
 POLL_S = 0.5
-GRACE_S = 60.0  # for a last checkpoint
+GRACE_S = 60.0  # seconds for a last checkpoint
 TEXTS = ("docs/protocol.md", "docs/algorithms.md", "docs/observing.md")
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 
@@ -55,8 +55,8 @@ class Watched:
 
     node: Node
     status: StatusSnapshot | None = None
-    peaks: dict[str, int] = field(default_factory=dict)  # bytes, of "engine" and "daemon"
-    rounds: dict[int, float] = field(default_factory=dict)  # when each was first seen done
+    peaks: dict[str, int] = field(default_factory=dict)  # bytes of "engine" and "daemon"
+    rounds: dict[int, float] = field(default_factory=dict)  # time at which each was first seen done
     steps_per_s: list[float] = field(default_factory=list)
 
     def look(self) -> StatusSnapshot | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LABELS = {"round": "rounds", "bytes_per_node": "bytes sent by a node", "seconds": "virtual seconds"}
 _PANEL_INCHES = (4.2, 3.4)
 _LEGEND_INCHES = 0.7
-_COLOURS = 48  # of a picture, a third of the bytes that all would take
+_COLOURS = 48  # colors of a picture: a third of the bytes of full color
 _DPI = 75
 _LEAST = 1e-16  # relative rounding of double precision: what lies below is drawn there
 _STYLES = ("-", "--", "-.", ":")
@@ -123,7 +123,7 @@ def _curves(result: Result, plot: Plot, title: str, axis: str) -> Callable[[Axes
             curves = [run["curve"] for run in result.runs if run["case"] == case]
             across = [fmean(values) for values in _points(curve[axis] for curve in curves)]
             values = list(_points(curve["mean"] for curve in curves))
-            if log:  # which has no place for the beginning
+            if log:  # a logarithmic axis has no place for 0
                 across, values = across[1:], values[1:]
             place = places[case]
             color = f"C{place % 10}"

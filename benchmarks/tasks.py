@@ -135,8 +135,8 @@ class Speech(_Files):
     read = staticmethod(speech)
 
 
-FRAMES, BANDS = 48, 32  # of a spoken digit
-LATER, HIGHER = 6, 2  # most frames and bands by which one is moved while it is learned from
+FRAMES, BANDS = 48, 32  # frames and bands of a spoken digit
+LATER, HIGHER = 6, 2  # largest shift in frames and bands of a training sample
 
 
 @dataclass(frozen=True, slots=True)

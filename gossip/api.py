@@ -58,7 +58,7 @@ class Phase:
     turn: int = 0  # number of that averaging, counted from 0
     highest_lr: float = 0.0  # highest rate of the run, equal at all nodes; 0: unknown
     climb: float = 1.0  # times its value at the highest lr that the gain of flows may climb to, with exchanges of whole vectors, >= 1
-    members: int = 1  # members that exchange with each other, including this node, >= 1; 1 if they are not counted
+    members: int = 1  # members that exchange, including this node, >= 1; 1 if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Effect:
     """Effect of one committed exchange of a difference on one end."""
 
     peer: str  # the other end
-    support: Support  # coordinates of the shared vector it is about
+    support: Support  # coordinates of the shared vector that the exchange contains
     value: Tensor  # (k,) signed difference v for this end: +v at the initiator, −v at the responder, the same bits
     theta: float  # mixing weight
     gain: float  # flow per unit of difference
@@ -87,8 +87,8 @@ class Swapped:
     sent: Tensor | None  # (D,) our message as the peer decoded it; None if we sent none
     received: Tensor | None  # (D,) the peer's
     local: Tensor  # (D,) our shared vector when the message was made
-    give: float  # weight the peer gives to what we send
-    take: float  # weight we give to what the peer sends
+    give: float  # weight that the peer gives to our message
+    take: float  # weight that we give to the peer's message
     node: str  # this end
 
 

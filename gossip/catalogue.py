@@ -321,7 +321,7 @@ def _package(entry: EntryPoint) -> str:
 def _imported(get: Callable[[], Any], failed: str, remedy: str = "") -> Any:
     try:
         return get()
-    except Exception as error:  # importing a module may raise anything
+    except Exception as error:  # importing a package's module may raise any exception
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"{failed}: {reason}{remedy}") from error
 

@@ -29,7 +29,7 @@ class Layout:
     """The place of each parameter in the flat vector, followed by each buffer that is averaged."""
 
     names: tuple[str, ...]  # dotted, unique, as in `named_parameters`; shared parameters appear once
-    shapes: tuple[tuple[int, ...], ...]  # shape of each; for complex ones with a 2 at the end
+    shapes: tuple[tuple[int, ...], ...]  # shape of each; complex ones have a last dimension of 2
     dtype: torch.dtype  # of the vector
     carried: int = 0  # buffers among the names, the last ones
 
@@ -72,7 +72,7 @@ def layout(model: nn.Module, carried: Sequence[str] = ()) -> Layout:
     """
     named = _trainable(model)
     if not named:
-        raise ValueError("the model has no trainable parameters; set requires_grad on what is to be learned")
+        raise ValueError("the model has no trainable parameters; set requires_grad on the parameters to train")
     dtypes = {name: str(parameter.dtype).removeprefix("torch.") for name, parameter in named.items()}
     for name, dtype in dtypes.items():
         if dtype not in _WIDE:
@@ -98,7 +98,7 @@ def flatten(model: nn.Module, layout: Layout) -> Tensor:
     named, buffers = _trainable(model), layout.buffers
     tensors = [real(each) for each in (*named.values(), *map(model.get_buffer, buffers))]
     if (*named, *buffers) != layout.names or tuple(tuple(each.shape) for each in tensors) != layout.shapes:
-        raise ValueError("the layout is of another model")
+        raise ValueError("the layout belongs to another model")
     with torch.no_grad():
         return torch.cat([each.reshape(-1).to(layout.dtype) for each in tensors])
 

@@ -39,7 +39,7 @@ class Node(Attached):
     """
 
     process: subprocess.Popen[bytes] | Forked | None = None  # the child process; None before `start`
-    forks: Servers | None = None  # they make the process; None: it is one like any other
+    forks: Servers | None = None  # servers that fork the process; None: it is started like any other
 
     def __enter__(self) -> Self:
         return self.start()

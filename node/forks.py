@@ -138,7 +138,7 @@ class Servers:
     def __exit__(self, *raised: object) -> None:
         assert self._process is not None
         with self._process as process, suppress(ProcessLookupError):
-            # Both at once: one that still imports torch would notice the end of its standard input seconds later.
+            # Both end at once: a process that still imports torch would notice the end of its standard input seconds later.
             platform.kill_session(process.pid)
 
     def node(self, arguments: Sequence[str], output: int) -> Forked:

@@ -43,7 +43,7 @@ def readable(*sources: socket.socket | int, timeout_s: float | None = 0.0) -> bo
     """Wait until one of these sockets, or descriptors, can be read or its other end is closed; None: for ever. Returns whether one is."""
     if sys.platform == "win32":
         return bool(select.select(sources, [], [], timeout_s)[0])
-    poll = select.poll()  # a poll object is of one thread at a time
+    poll = select.poll()  # a poll object must be used by one thread at a time
     for each in sources:
         poll.register(each, select.POLLIN)
     return bool(poll.poll(None if timeout_s is None else 1000.0 * timeout_s))
@@ -143,7 +143,7 @@ def begin_session() -> None:
 def kill_session(pid: int) -> None:
     """Kill a process that was started as leader of a session, with its children. Raises OSError: it has ended."""
     if sys.platform == "win32":
-        os.kill(pid, signal.SIGTERM)  # ends the process at once there
+        os.kill(pid, signal.SIGTERM)  # on Windows this ends the process at once
     else:
         os.killpg(pid, signal.SIGKILL)
 

@@ -22,7 +22,7 @@ def check(
             f"robust.f: nnm needs k >= {2 * f} for f = {f} (m >= 2f + 1, Allouah et al. 2023, arXiv:2302.01772), got {available}"
         )
     if facts.memory == "peers" and before:
-        raise ValueError(f"robust.before: {rule} distinguishes peers, which {before} mixes; must be left out")
+        raise ValueError(f"robust.before: {rule} needs separate peers, which {before} mixes; must be left out")
     if byzantine_fraction > facts.share:
         raise ValueError(f"byzantine_fraction: {rule} tolerates at most {facts.share:g} ({facts.source}), got {byzantine_fraction:g}")
     if (takes_f or before == "nnm") and byzantine_fraction * k > f:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class RuleFacts:
     """Facts of a combining rule, known without building it. A test compares them with the rules."""
 
-    per_bad: int = 0  # peers needed for each Byzantine one ...
-    more: int = 0  # ... and beyond that, for f > 0
+    per_bad: int = 0  # number of peers needed for each Byzantine one ...
+    more: int = 0  # ... and additional peers if f > 0
     share: float = 0.5  # largest share of Byzantine members that it tolerates
     source: str = ""  # of these
     losses: bool = False  # evaluates the losses of models

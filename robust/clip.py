@@ -10,7 +10,7 @@ from starling.gossip.vector import finite, stretches
 
 _SUMMED = 1 << 18  # numbers whose squares are added up in float32: at worst 1 % too few, were they added one by one
 _SURELY = 0.99
-_SUMS_HOLD = 1e-9  # lengths far above those whose squares float32 does not hold: √d · 1e-19
+_SUMS_HOLD = 1e-9  # lengths far above those whose squares underflow in float32: √d · 1e-19
 
 
 def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:
@@ -31,7 +31,7 @@ def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:
         raise ValueError("not_finite")
     if tau == 0.0 or norm <= tau:
         return v, False
-    peak = torch.linalg.vector_norm(v, math.inf)  # squares of float64 may overflow; those of shares of this do not
+    peak = torch.linalg.vector_norm(v, math.inf)  # squares in float64 may overflow; squares of values divided by this do not
     shrink = tau / _norm(v, peak)
     shortened = torch.empty_like(v)
     for part, _ in stretches(slice(None), v.numel()):

@@ -116,7 +116,7 @@ class _Entry:
     clipped: float | None = None
     trusted: bool = False
     why: str = ""
-    guests: dict[str, tuple[float, float]] = field(default_factory=dict)  # charged for each, and when last
+    guests: dict[str, tuple[float, float]] = field(default_factory=dict)  # points charged for each guest, and time of the last charge
 
 
 @dataclass(slots=True)

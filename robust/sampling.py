@@ -64,7 +64,7 @@ def least_s(n: int, f: int, nodes: int, rounds: int, epsilon: float) -> int:
     for s in range(1, n, 2):
         if 2 * b_hat(n, f, s, nodes, rounds, epsilon) < s:
             return s
-    raise ValueError(f"f must be fewer, no number of peers keeps {f} bad of {n} members in the minority")
+    raise ValueError(f"f must be smaller: no number of peers keeps {f} bad of {n} members in the minority")
 
 
 def draw(

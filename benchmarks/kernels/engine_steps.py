@@ -23,7 +23,7 @@ from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Pipe
 
-ROUNDS, STEPS = 4, 4  # before the steps that are measured
+ROUNDS, STEPS = 4, 4  # rounds and local steps before the measured ones
 EVER = 10**6  # local steps of the round that is measured
 
 

@@ -39,7 +39,7 @@ from starling.node.config.schema import LimitsSection
 from starling.node.net.libp2p import open_network
 
 GIB = 1 << 30
-LANE: Lane = "exchange"  # of the longest frames
+LANE: Lane = "exchange"  # lane with the longest frames
 MAX_MESSAGE_BYTES = 256 << 20
 PATIENCE_S = 60.0  # without a byte
 ECHOES = 5
@@ -155,7 +155,7 @@ async def _serve(lines: Lines, stream: trio.SocketStream) -> None:
 async def _nodes(host: str, peer: str, count: Count) -> AsyncIterator[str]:
     listen = f"/ip{6 if ':' in host else 4}/{host}/tcp/0"
     async with open_network(os.urandom(32), [listen], [], _LIMITS, _Silence()) as network, trio.open_nursery() as nursery:
-        network.learn(peer, [])  # a member, as in a swarm
+        network.learn(peer, [])  # the peer is a member, as in a swarm
 
         async def read() -> None:
             async for inbound in network.inbound(LANE):

@@ -24,7 +24,7 @@ from starling.kernels.schema import LoopCase
 from starling.kernels.slices import Child, children
 
 WARM = 3  # first steps of a process, which are not counted
-LEAST = 2  # steps of a slice
+LEAST = 2  # number of steps of a slice
 STEPS, EVER = 4, 10**6  # local steps of a round, and rounds
 SAMPLES, SIDE, HIDDEN, TEXT = 2000, 28, 32, 100_000
 DRIVERS: Mapping[str, str] = MappingProxyType({"task": "engine_steps", "script": "script_steps"})

@@ -34,9 +34,9 @@ from starling.node.config.schema import (
 )
 from starling.node.rpc import calls, pipe
 
-ROUNDS = 2  # of whole vectors; of masks as many as visit every coordinate, so that all flows are there
+ROUNDS = 2  # rounds with whole vectors; with masks, enough rounds to visit every coordinate, so that all flows exist
 STEPS = 4  # local steps of a round
-LEAST = 50_000  # d of the engine that everything is compared with
+LEAST = 50_000  # d of the engine with which all others are compared
 Layout = Literal["default", "whole", "mask", "lean+mask", "leanest+mask", "flows", "flows+whole", "flows+mask"]
 """A setting whose memory is measured."""
 SETTINGS: Mapping[Layout, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = MappingProxyType(
@@ -124,7 +124,7 @@ def manifest(name: Layout, d: int, folder: Path) -> Manifest:
     """Return the manifest of a byte GPT with about d parameters, 12·layers·width², and negligible activations."""
     texts = folder / "texts"
     texts.mkdir(exist_ok=True)
-    for number, letter in enumerate(b"ab"):  # gradients differ, so that flows and memories do
+    for number, letter in enumerate(b"ab"):  # gradients differ, so that flows and optimiser states do
         (texts / f"{number}.txt").write_bytes(bytes((letter,)) * 4000)
     layers = 2 if d < 1_000_000 else 6
     width = max(16, round((d / (12 * layers)) ** 0.5 / 16) * 16)
@@ -225,7 +225,7 @@ def measure(name: str, d: int, degree: int) -> MemoryCase:
         raise ConfigError(f"NAME: {name!r} is unknown, choose one of {', '.join(get_args(Layout))}")
     layout = cast("Layout", name)
     if not Path("/proc/self/clear_refs").exists():
-        raise ConfigError("kernels.memory: needs the peaks that Linux keeps in /proc; run it there")
+        raise ConfigError("kernels.memory: needs Linux's peak memory in /proc; run it on Linux")
     _, least, held_least = phases(layout, LEAST, degree)
     true, peaks, resident = phases(layout, d, degree)
     each = {phase: round((peaks[phase] - least[phase]) / true, 2) for phase in peaks}

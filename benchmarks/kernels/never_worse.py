@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from starling.node.simulate.runs import Show
 
 LOOKS = 20  # evaluations of a run, at least; up to twice as many where the rounds are no multiple
-LOSS, TRIES = 0.3, 1  # of a message, which is not sent again
+LOSS, TRIES = 0.3, 1  # probability that a message is lost, and how often it is sent
 CRASHES = 2  # nodes that crash at half time, one a round
-STEP_S = 1.0  # of a local step where there are faults: a node that waits in vain, up to half a minute, misses rounds, not the run
-FASTER = 20.0  # times the rate, in half of the cells
+STEP_S = 1.0  # seconds of a local step with faults: a node that waits in vain, up to half a minute, misses rounds, not the run
+FASTER = 20.0  # factor of the rate in half of the cells
 LOCAL_STEPS = 10
 _CLASSIFIED = {"sgd": 0.02, "adamw": 0.002, "muon": 0.03}  # rates that suit plain averages, of short sweeps
 _WRITTEN = {"sgd": 0.1, "adamw": 0.005, "muon": 0.01}
@@ -68,7 +68,7 @@ class _Split(NamedTuple):
     nodes: int
     keys: Mapping[str, Any]
     rates: Mapping[str, float]
-    text: str = ""  # the folder of texts in data/text that it reads
+    text: str = ""  # folder in data/text with its texts
 
 
 _TEXT = {

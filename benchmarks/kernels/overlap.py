@@ -46,7 +46,7 @@ from starling.node.status.snapshot import StatusSnapshot
 
 POLL_S = 0.02
 PATIENCE_S = 180.0  # until both train
-MOST_S = 20.0  # times the time measured, for that many changes of both counts
+MOST_S = 20.0  # timeout in multiples of the measured time
 WARM = 3  # first steps of a plain loop, which are not counted
 CHANGES = 3  # of a count of local steps, the fewest that a speed is made of
 LISTEN = "/ip4/127.0.0.1/tcp/0"
@@ -63,7 +63,7 @@ class Watched:
     node: Node
     script: int = 0  # the process that does its local steps; 0: its engine
     status: StatusSnapshot | None = None
-    counts: list[tuple[float, int, float]] = field(default_factory=list)  # when, how many, seconds lost to others until then
+    counts: list[tuple[float, int, float]] = field(default_factory=list)  # time, number of steps, seconds lost to other processes
     peak: int = 0
 
     def look(self) -> None:
@@ -168,7 +168,7 @@ class _Repetition:
     plain: _Speed
     alone: _Speed
     swarm: _Speed
-    peak: int  # bytes resident of an engine
+    peak: int  # resident bytes of an engine
     exchanges: int
     payload: float  # bytes of one
     parameters: int

@@ -26,7 +26,7 @@ from starling.node import platform
 Step = Callable[[], object]
 Made = Callable[[Mapping[str, Any]], tuple[Step, int]]
 """From keys of a manifest to what does a step, and d."""
-USAGE = 2  # exit code of what cannot be measured
+USAGE = 2  # exit code if the measurement is impossible
 
 
 class Spent(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Child:
     def tell(self, command: str) -> None:
         """Send a line. Raises GossipError: the process ended."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # then there is no answer
+        with suppress(BrokenPipeError):  # no answer is possible then
             self.process.stdin.write(f"{command}\n")
             self.process.stdin.flush()
 
@@ -95,13 +95,13 @@ def children(*kernels: str, keys: Mapping[str, Any], threads: int = 1, cores: Se
             )
             started.append(Child(process))
             if own:
-                platform.keep_to(process.pid, own)  # before it has threads, which inherit it
+                platform.keep_to(process.pid, own)  # before threads exist, since they inherit it
         for each in started:
             each.start()
         yield started
     finally:
         for each in started:
-            each.process.kill()  # has nothing to leave behind
+            each.process.kill()  # the process has nothing to clean up
         for each in started:
             each.process.communicate()
 

@@ -17,7 +17,7 @@ import numpy as np
 from starling.gossip.errors import ConfigError
 
 SIZE, WORDS, LETTERS = 100_000, 500, 13  # bytes of a made-up text, about; words of its language; letters of these
-_DIGITS = 16  # of a SHA-256: enough to tell data apart
+_DIGITS = 16  # digits of a SHA-256: enough to distinguish data sets
 
 
 class Text(NamedTuple):

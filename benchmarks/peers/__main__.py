@@ -63,7 +63,7 @@ PEERS = {
     "nvflare": Peer(package="nvflare==2.9.0", script="nvflare_.py"),
     # alone: torchvision, which only its own data sets need, would bring a second torch of gigabytes
     "byzfl": Peer(package="byzfl==0.0.11", script="byzfl_.py", others=("--no-deps", "scipy==1.17.1")),
-    # its `datasets` is of 2023, and does not say that it needs libraries of that time; without opendp nothing of it can be imported
+    # its `datasets` is of 2023 and does not declare that it needs libraries of that time; without opendp the package cannot be imported
     "p2pfl": Peer(package="p2pfl[dp]==0.4.4", script="p2pfl_.py", others=("pyarrow==17.0.0", "huggingface_hub==0.25.2")),
 }
 RULES = ("median", "trimmed_mean", "geometric_median", "multi_krum", "nnm")
@@ -235,7 +235,7 @@ def counted(command: Sequence[str], scratch: Path) -> tuple[str, int | None]:
         )
         try:
             output, _ = process.communicate(timeout=LONGEST_S)
-        finally:  # some leave a daemon or a worker behind, which the next run would have beside it
+        finally:  # some leave a daemon or a worker running, which would disturb the next run
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

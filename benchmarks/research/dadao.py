@@ -18,7 +18,7 @@ _GRID_S, _GRID = 0.02, 3000  # units of time between two tabulated matrix expone
 class Point:
     """State after an event."""
 
-    gradients: float  # of a node, so far
+    gradients: float  # gradients that a node has computed
     messages: float  # vectors that a node sent, so far
     models: Numbers  # (n, d), each as it was after its node's last event
 

@@ -46,7 +46,7 @@ class Record:
     subject: str  # peer id
     round: int  # last round that it covers
     sketch: bytes  # as `encode` makes it
-    signature: bytes  # the subject's, over `statement`
+    signature: bytes  # the subject's signature over `statement`
 
 
 @dataclass(frozen=True, slots=True)

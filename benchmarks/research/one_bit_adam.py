@@ -18,7 +18,7 @@ from starling.gossip.rng import generator
 class Step:
     """State after a step."""
 
-    sent: float  # bytes that a node sent, so far
+    sent: float  # bytes that a node has sent
     model: Tensor  # (d,) of all nodes
 
 

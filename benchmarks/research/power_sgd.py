@@ -30,9 +30,9 @@ class PowerSgd:
     what the quantizer makes of it, and the message is exactly what a receiver of those gets.
     """
 
-    low_rank: LowRank  # which matrices, what rank
+    low_rank: LowRank  # matrices to compress, and their rank
     quantizer: Quantizer  # of the coefficients
-    seed: int = 0  # of the first directions
+    seed: int = 0  # seed of the first directions
 
     def start(self, x: Tensor) -> Warm:
         """Return the state without residual and with random directions. x: (d,)."""

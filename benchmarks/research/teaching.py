@@ -13,7 +13,7 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 
 from starling.gossip.rng import generator
 
-LEVELS = 255  # of a probability, as it is sent: one byte
+LEVELS = 255  # levels of a transmitted probability: one byte
 SHARPNESS, LEAST = 4, 1e-6
 
 

@@ -8,7 +8,7 @@ from starling.gossip.bounds import Bytes, PositiveShare
 from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER
 
 WHOLE = 1 << 20  # numbers of the longest vector that is exchanged as a whole, where its bytes fit
-SHARE = 1 / 8  # share of a much longer vector
+SHARE = 1 / 8  # share of a much longer vector that is exchanged at most
 WORK = 1 / 64  # share of a node's local step time that coding exchanges of such a vector may take
 LEAST_EFFORT, JUDGED = 1 / 16, 4  # smallest part of that share; calls of an exchange between two changes
 FILL = 0.6  # share of a slot on the wire: the rest is for retransmission, and for the beginning of each vector (decision 112)
@@ -62,7 +62,7 @@ def plan(budget_bytes: int, dim: int, request: Quantizer, response: Quantizer, e
     if budget_bytes == 0 or cost(dim) <= budget_bytes:
         return 1.0
     blocks = -(-dim // BLOCK)
-    fits, too_many = 1, max(blocks, 2)  # the whole vector is known not to fit
+    fits, too_many = 1, max(blocks, 2)  # the whole vector has been found too long
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
         if cost(middle * BLOCK) + BLOCKS.size <= budget_bytes:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class SelectorFacts:
     """Facts of a selector, known without importing it."""
 
-    random: bool = False  # its choice differs from peer to peer
-    # it looks at what is in the vector, and where both ends move by their difference at what was last known of the peer's
+    random: bool = False  # it selects other coordinates for each peer
+    # it depends on the vector's values, and if both ends move by their difference, on the peer's last known values
     compares: bool = True
     wishes: bool = False  # half of an exchange's coordinates are those for which the responder asked in the last one
 
@@ -112,7 +112,7 @@ QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
     QuantizerFacts(),
     members=("code", "encode", "decode", "size"),
 )
-PLUGIN_CODES = range(128, 256)  # codes of packages; built-in codes are below, so that neither can take the other's
+PLUGIN_CODES = range(128, 256)  # codes of installed packages; built-in codes are smaller, so that neither collides
 
 
 def by_code(named: Mapping[str, Quantizer]) -> Mapping[int, Quantizer]:

@@ -103,7 +103,7 @@ def _head(planned: _Clusters) -> bytes:
 
 def _decode_clusters(data: Bytes, count: int, dim: int) -> IndexArray:
     if not 1 <= count <= dim or not _CLUSTERS.size < len(data) <= rice.longest(count, dim):
-        raise ValueError("bad_indices")  # longer, and the flat list would be smaller
+        raise ValueError("bad_indices")  # beyond this length the flat list would be smaller
     _, shift, occupied, length = _CLUSTERS.unpack_from(data)
     end = _CLUSTERS.size + length
     if shift not in _WIDTHS or not occupied <= count <= occupied << shift or end >= len(data):
@@ -112,7 +112,7 @@ def _decode_clusters(data: Bytes, count: int, dim: int) -> IndexArray:
     indices = rice.decode(data[end:], count, occupied << shift)
     rank = indices >> shift
     if rank[0] != 0 or rank[-1] != occupied - 1 or (rank[1:] - rank[:-1] > 1).any():
-        raise ValueError("bad_indices")  # an occupied block has nothing in it
+        raise ValueError("bad_indices")  # a block listed as occupied is empty
     indices &= (1 << shift) - 1
     indices |= outer[rank] << shift
     if indices[-1] >= dim:

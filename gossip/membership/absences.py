@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from starling.gossip.limits import tolerable
 
-PROBATION = 4.0  # times as long as it was gone must a member have been back
+PROBATION = 4.0  # a member must have been back this many times as long as it was absent
 
 
 @dataclass(slots=True)

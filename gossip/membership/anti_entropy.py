@@ -16,7 +16,7 @@ from starling.gossip.membership.member_list import MemberList, order_of
 from starling.gossip.membership.sampler import Sampler
 from starling.gossip.wire import schema as wire
 
-AT_ONCE, PER_S = 1024.0, 16.0  # records that one peer can have us send
+AT_ONCE, PER_S = 1024.0, 16.0  # number of records that one peer can make us send
 MAX_PEERS = 1024  # allowances remembered
 _STRANGERS = ""
 _PARTS = 16.0  # entries or branches that are as large as a record

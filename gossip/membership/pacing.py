@@ -19,7 +19,7 @@ AT_ONCE = 8  # records of one peer
 class Pacing:
     """Records of all peers; `now` is local time in seconds."""
 
-    every_s: float  # seconds between two of one peer in the long run
+    every_s: float  # average seconds between two records of one peer
     _paid: dict[str, float] = field(default_factory=dict)  # time until which a peer has used up its turns, by one turn at a time
     _waiting: dict[str, Record] = field(default_factory=dict)  # the newest of each peer
 

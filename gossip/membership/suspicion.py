@@ -18,7 +18,7 @@ from math import log
 
 from starling.gossip.membership.member_list import Member
 
-LONE = 3.0  # an isolated node, whose factor is 9, takes 54 s by default to conclude that it is alone
+LONE = 3.0  # with the factor 9 of an isolated node it takes 54 s by default to conclude that it is alone
 ENOUGH = 3
 
 

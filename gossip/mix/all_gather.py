@@ -16,7 +16,7 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase, Origin
 
 _ESTIMATES = ("ef21", "ef21_sgdm")  # schemes whose estimates follow the updates without bias
-_PARAMETERS = {"ef21_sgdm": "beta", "econtrol": "control", "dgc": "momentum"}  # scheme -> key feedback_…
+_PARAMETERS = {"ef21_sgdm": "beta", "econtrol": "control", "dgc": "momentum"}  # scheme -> its parameter, key feedback_…
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Controlled(Uncontrolled):
     """State of a node with control variates, in units of updates but for `variate`."""
 
     difference: Tensor  # (…, d) h̄ − h_i, of the mean of all estimates and the own one
-    variate: Tensor  # (…, d) the same a unit of rate and local step: what local steps add to the gradient
+    variate: Tensor  # (…, d) the same per unit of rate and local step: the correction that local steps add to the gradient
     added: Tensor  # (…, d) the control variate's part of this round's update
 
     @classmethod
@@ -203,12 +203,12 @@ class Psgd(MixerBase):
             )
         if mix.control_variate and agreed.optimizer.kind != "sgd":
             raise ConfigError(
-                f"mix.control_variate: is a sum of steps lr·gradient, optimizer.kind must be sgd, got {agreed.optimizer.kind}; "
+                f"mix.control_variate: assumes steps lr·gradient, so optimizer.kind must be sgd, got {agreed.optimizer.kind}; "
                 "try `--set optimizer.kind=sgd`"
             )
         if mix.control_variate and agreed.pace.overlap:
             raise ConfigError(
-                "pace.overlap: a control variate is that of the round before, must be false with mix.control_variate; leave it out"
+                "pace.overlap: a control variate is from the previous round, must be false with mix.control_variate; leave it out"
             )
         return []
 

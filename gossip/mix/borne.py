@@ -49,16 +49,16 @@ class Total:
 class Borne(NamedTuple):
     """Numbers that describe how far gradients confirm a correction c."""
 
-    some: Number = 0.0  # 0: there never was a flow, c is zero; else 1
+    some: Number = 0.0  # 0: there was never a flow, so that c is zero; else 1
     squared: Number = 0.0  # ‖c‖²
     dot: Number = 0.0  # D
     norm: Number = 0.0  # Q
-    power: Number = 0.0  # P, of steps with flows
+    power: Number = 0.0  # P, over local steps with flows
     sum: Number = 0.0  # sum of τ over the local steps since the last exchange
     steps: Number = 0.0  # how many
     sum_published: Number = 0.0  # the part of it from steps before the shared vector was published
     steps_published: Number = 0.0
-    mean: Number = 1.0  # τ̄, of the steps before the last vector that was published after some
+    mean: Number = 1.0  # τ̄ of the local steps before the last published vector
 
 
 _SQUARED, _MEAN = 1, len(Borne()) - 1

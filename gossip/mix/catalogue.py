@@ -17,8 +17,8 @@ class MixerFacts:
     exact: bool = False  # messages must be exact: no lossy codec, no mask
     gathers: bool = False  # nodes ask peers for their vectors and combine them by a rule
     broadcasts: bool = False  # every node sends all others one message, and all add the same sum
-    symmetric: bool = False  # both ends must give a link the same weight
-    rated: bool = False  # divides by the local optimiser's rate, which adamw does not have
+    symmetric: bool = False  # needs equal weights at both ends of a link
+    rated: bool = False  # divides by the optimiser's rate, which adamw does not have in this sense
     trackers: bool = False  # local steps go along an estimate of the mean gradient, into which a node's own enters
     carries: bool = False  # exchanges are about the model alone, so that buffers can be averaged with it
 

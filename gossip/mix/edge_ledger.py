@@ -23,7 +23,7 @@ class Ledger:
     """The flows of one node. Every part is (D,)."""
 
     total: Tensor  # the sum of all below, added in one fixed order so that it never drifts from them
-    rest: Tensor  # flows of settled edges too old to be revoked
+    rest: Tensor  # flows of settled edges that are too old to be revoked
     flows: Mapping[str, Tensor]  # c_ij per open edge
     settled: Mapping[str, Tensor]  # flows of edges closed in order, the oldest first
 
@@ -61,7 +61,7 @@ def average(edge: Averaging, ledger: Ledger, shared: Tensor, effects: Iterable[E
                 place.write(flow, edge.flow(kept, moved, effect.keeps).to(flow.dtype))
         return effect.support if moving else None
 
-    for where in map(book, effects):  # an effect is gone before the next is asked for
+    for where in map(book, effects):  # each effect is freed before the next one is decoded
         if where is not None and not any(_covers(where, other, dim) for other in touched):
             touched.append(where)
     for support in touched:

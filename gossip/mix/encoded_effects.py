@@ -13,7 +13,7 @@ from starling.gossip.api import Effect
 from starling.gossip.compress.support import Support
 from starling.gossip.lazy_torch import Tensor
 
-FEWEST = 1 << 16  # values of an effect that is worth encoding
+FEWEST = 1 << 16  # smallest number of values of an effect that is stored encoded
 
 
 @dataclass(frozen=True, slots=True)

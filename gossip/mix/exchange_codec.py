@@ -28,7 +28,7 @@ Clip = Callable[[Tensor, float], tuple[Tensor, bool]]
 
 ROUNDING = 1e-6  # relative difference of a norm between two machines
 _SHRINK = 0.9
-_LARGEST = 1e30  # number in a message that is swapped, which nothing clips: sums of millions of them are finite
+_LARGEST = 1e30  # largest number in a swapped message, which is not clipped: sums of millions of them are finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ExchangeCodec:
             if not self.clip(v, self.clip_norm)[1]:
                 return payload, v
             difference.mul_(shrink)
-            shrink *= shrink  # ends at 0 after a dozen turns at the latest
+            shrink *= shrink  # the loop ends at 0 after a dozen iterations at most
 
     def decode_response(
         self, payload: bytes, support: Support, dim: int, dtype: torch.dtype, wish_limit: int = 0

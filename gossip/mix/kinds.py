@@ -16,7 +16,7 @@ class EdgeKind(Enum):
     DIFFERENCES = "differences"  # both ends apply one difference of their models, with opposite signs
     SWAPS = "swaps"  # each end sends its own message
     COMMON = "common"  # each node sends all its peers the same message, and all reach one mean
-    CONTROLS = "controls"  # the same, and what is remembered of the messages corrects local steps
+    CONTROLS = "controls"  # the same, and stored messages correct local steps
     GATHERS = "gathers"  # each pulls the other's vector and combines what it has by a rule
     BROADCASTS = "broadcasts"  # each pulls the other's message, and all apply the same sum
 
@@ -51,8 +51,8 @@ class Abilities:
     """Abilities of a mixing algorithm, determined once."""
 
     kind: EdgeKind
-    corrects: bool  # local steps may go along something else than the gradient
-    replaces: bool  # a model may be mixed in its own memory
+    corrects: bool  # local steps may follow a direction other than the gradient
+    replaces: bool  # a model may be mixed in place
     in_place: CorrectsInPlace | None  # corrects one node's gradient in place
 
 

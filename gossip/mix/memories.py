@@ -37,9 +37,9 @@ from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.gossip.mix.rows import blocks
 from starling.gossip.vector import stretches
 
-OLDEST = 1 << 24  # age that is told at the most: float32 counts no further, and no weight differs from 1 by then
+OLDEST = 1 << 24  # largest age in a message: float32 counts no further, and all weights are 1 by then
 LONGEST_SHARE = 0.25  # largest change of m, as a share of the root of Σ v
-LARGEST = 4.0  # times Σ of our v/w2, that another's may be
+LARGEST = 4.0  # largest Σ v/w2 of a peer, in units of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,8 @@ class Learned:
     support: Support
     theta: float
     difference: bytes  # of m
-    sign: float  # 1 or −1, of the difference at this end
-    square: bytes  # the other's v; b"": none
+    sign: float  # sign of the difference at this end: 1 or −1
+    square: bytes  # the other end's v; b"": none
     age: int  # age of the other end's memory
     own_age: int
     clock: int

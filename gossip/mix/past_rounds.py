@@ -22,7 +22,7 @@ class _Round:
     number: int
     outer: Tensor  # (d,) parameters before it
     digest: bytes
-    order: Sequence[str]  # whose messages there should be
+    order: Sequence[str]  # members whose messages are expected
     payloads: dict[str, bytes]  # received messages, as sent
     changed: bool = False
 

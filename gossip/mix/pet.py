@@ -79,8 +79,8 @@ class Pet(MixerBase):
             given = [key for key, default in _OF_FLOWS.items() if getattr(mix, key) != default]
             if given:
                 raise ConfigError(
-                    f"mix.{given[0]}: is of flows, of which optimizer={kind} has none: memories of optimisers are averaged; leave it out, "
-                    "or try `--set optimizer.kind=sgd`"
+                    f"mix.{given[0]}: applies to flows, which optimizer={kind} does not use (its moments are averaged instead); leave it "
+                    "out, or try `--set optimizer.kind=sgd`"
                 )
             return []
         kept = KNOWN_KAPPA if mix.kappa is None else mix.kappa

@@ -19,7 +19,7 @@ class Weighted:
     """State of a node with numerator m = w·z + rest and model z."""
 
     w: Tensor  # (…, 1) push-sum weight; 1 in the beginning
-    rest: Tensor  # (…, d) what the model does not show of the numerator: zeros unless w is below the floor
+    rest: Tensor  # (…, d) part of the numerator that is not in the model: zeros unless w is below the floor
 
 
 @dataclass(frozen=True, slots=True)

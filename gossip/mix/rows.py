@@ -17,7 +17,7 @@ from starling.gossip.lazy_torch import Tensor, torch
 Number: TypeAlias = Any
 """A float, or (…, 1) of them."""
 BLOCK = 1 << 15  # coordinates that are worked on at once: six such blocks are in a core's cache, and a call costs less than its work
-_DEVICE_BLOCK = 1 << 22  # elsewhere than on a CPU, where a call takes longer than a block of the above
+_DEVICE_BLOCK = 1 << 22  # on an accelerator, where a call takes longer than a block of that size
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def rows_of(x: Tensor) -> Rows:
 
 def numbers(x: Tensor, count: int) -> Tensor:
     """Return zeros (…, n) for `count` numbers beside each vector of x (…, d)."""
-    host = x.device.type == "mps"  # which has no float64
+    host = x.device.type == "mps"  # a device without float64
     return torch.zeros((*x.shape[:-1], count), dtype=torch.float64, device="cpu" if host else x.device)
 
 

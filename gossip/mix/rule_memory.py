@@ -16,10 +16,10 @@ Peer = TypeVar("Peer", int, str)
 def assign_slots(
     taken: Mapping[Peer, int], requested: Sequence[Peer], present: Sequence[bool], kept: Tensor, slots: int
 ) -> tuple[dict[Peer, int], Tensor, Tensor]:
-    """Return slots of peers, the longest absent first; the memory (s,) with cleared slots for new peers; slots of `asked`.
+    """Return slots of peers, the longest absent first; the memory (s,) with cleared slots for new peers; slots of `requested`.
 
-    `taken` are the slots before, in that order, `asked` k peers in order of peer id, of whom those `present` sent something. If they are
-    more than slots >= 1, the last new ones get none. No argument is changed.
+    `taken` are the slots before, in that order. `requested` are k peers in order of peer id; those `present` have sent something. If they
+    are more than slots >= 1, the last new ones get none. No argument is changed.
     """
     here = [peer for peer, sent in zip(requested, present, strict=True) if sent]
     absent = {peer: slot for peer, slot in taken.items() if peer not in here}

@@ -28,8 +28,8 @@ class SeedsState:
     """State of a node between rounds."""
 
     anchor: Tensor  # φ (…, d), equal at all nodes; local steps begin there
-    scalars: Tensor  # (…, K) of the local steps of this round, 0 for those not done
-    done: Tensor  # (…, 1) how many there are
+    scalars: Tensor  # (…, K) scalars of this round's local steps, 0 for those not done
+    done: Tensor  # (…, 1) number of local steps done
 
 
 @parameters

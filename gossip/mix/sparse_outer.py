@@ -79,7 +79,7 @@ class SparseOuter(MixerBase):
             )
         if overlay.average_every:
             raise ConfigError(
-                f"overlay.average_every: anchors are equal already, must be 0 with mix=sparse_outer, got {overlay.average_every}; "
+                f"overlay.average_every: outer parameters are equal already, must be 0 with mix=sparse_outer, got {overlay.average_every}; "
                 "try `--set overlay.average_every=0`"
             )
         if compress.select not in LISTING_SELECTORS:
@@ -94,7 +94,7 @@ class SparseOuter(MixerBase):
             )
         if QUANTIZERS.facts(compress.response, trusted=True).random:
             raise ConfigError(
-                f"compress.response: all members must add the same, but {compress.response} rounds by chance; "
+                f"compress.response: all members must add the same numbers, but {compress.response} rounds randomly; "
                 "try `--set compress.response=spread1`"
             )
         return []
@@ -128,7 +128,7 @@ class SparseOuter(MixerBase):
         """Restore the residual; zero if none was stored, as in older checkpoints. Raises ValueError: it is another model's."""
         owed = kept.get("owed", state.owed).to(state.owed)
         if owed.shape != state.owed.shape or not finite(owed):
-            raise ValueError("holds another model's memory of what was not sent")
+            raise ValueError("holds the unsent residual of another model")
         state = Anchored(state.anchor, owed)
         return self.begun(state), state
 
@@ -151,7 +151,7 @@ class SparseOuter(MixerBase):
         """
         factors = shortening(messages, present, self.norm_bound / self.outer_lr)
         total = torch.zeros_like(shared)
-        for place in range(messages.shape[-2]):  # the same order of additions everywhere
+        for place in range(messages.shape[-2]):  # all nodes add in the same order
             total = total + torch.where(present[..., place, None], factors[..., place, None] * messages[..., place, :], 0.0)
         anchor = state.anchor + self.outer_lr * total / messages.shape[-2]
         return Anchored(anchor, shared - sent), present & (factors < 1.0)
@@ -168,7 +168,7 @@ def shortening(messages: Tensor, present: Tensor, bound: float) -> Tensor:
         return factors
     each = messages.unbind(dim=-2)  # one at a time, since all in float64 would take twice the memory of all messages
     norms = torch.stack([message.double().norm(dim=-1) for message in each], dim=-1)
-    counted = present & (norms > 0.0)  # a node that rests sends zeros, and says nothing about the others' lengths
+    counted = present & (norms > 0.0)  # a resting node sends zeros, which must not lower the others' median length
     median = norms.masked_fill(~counted, torch.nan).nanmedian(dim=-1, keepdim=True).values.nan_to_num(0.0)
     longest = bound * median
     shortened = ((longest / norms.clamp(min=1e-300)) * _FINENESS).floor() / _FINENESS

@@ -71,7 +71,7 @@ def overlay(
     given |= {key: value for key, value in params.items() if value is not None}
     if weights not in {None, "lazy"}:
         if "weights" not in taken:
-            raise ConfigError(f"overlay.weights: {kind} has a rule of its own, it may only be made lazy; got {weights!r}")
+            raise ConfigError(f"overlay.weights: {kind} has its own weights, which may only be made lazy; got {weights!r}")
         given["weights"] = weights
     part = construct("overlay", kind, constructor, given)
     if weights == "lazy":

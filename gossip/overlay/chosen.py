@@ -12,7 +12,7 @@ from starling.gossip.overlay.ranks import ranked
 from starling.gossip.overlay.sticky import LEAST_CHOOSING, StickyEdges
 
 EVERY = 30
-HYSTERESIS = 1.5  # times as fast as the slowest edge must one be that takes its place
+HYSTERESIS = 1.5  # least ratio of the speed of a new edge to that of the slowest one, which it replaces
 TRIED_A_DEGREE = 4  # members that are tried for each edge, so that trying ends in a large swarm
 SMOOTHING = 0.3
 MOST_RATES = 256
@@ -51,7 +51,7 @@ class ChosenEdges:
 
     def __post_init__(self) -> None:
         if self.degree < LEAST_CHOOSING:
-            raise ValueError(f"degree must be >= {LEAST_CHOOSING}, got {self.degree}: one edge must remain that is drawn")
+            raise ValueError(f"degree must be >= {LEAST_CHOOSING}, got {self.degree}: one edge must remain random")
         if self.every < 1:
             raise ValueError(f"every must be >= 1, got {self.every}")
         self._drawn = StickyEdges(math.ceil(self.degree / 3), self.salt)

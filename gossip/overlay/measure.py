@@ -226,7 +226,7 @@ def chi(rates: NDArray[np.float64]) -> tuple[float, float]:
     laplacian = np.diag(between.sum(axis=1)) - between
     slowest = float(np.linalg.eigvalsh(laplacian)[1])
     if slowest <= EXACT * float(between.max()):
-        raise ValueError("the pairs that meet do not connect all members")
+        raise ValueError("the pairs do not connect all members")
     inverse = np.linalg.pinv(laplacian, hermitian=True)
     diagonal = np.diag(inverse)
     resistance = np.add.outer(diagonal, diagonal) - 2.0 * inverse

@@ -93,7 +93,7 @@ def connected_graph(seed: int, n: int, share: int) -> _Graph:
 
 def _draw(seed: int, n: int, share: int, attempt: int) -> _Graph:
     """Draw a graph in which every pair is an edge with probability `share` / 2³²."""
-    first = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])  # pair (i, i + 1), (i, j) going row by row
+    first = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])  # index of the pair (i, i + 1), counted row by row
     pairs = successes(derive(seed, "graph", n, share, attempt), int(first[-1]), share)
     lower = np.searchsorted(first, pairs, side="right") - 1
     upper = pairs - first[lower] + lower + 1

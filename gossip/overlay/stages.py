@@ -12,7 +12,7 @@ from starling.gossip.overlay.api import Overlay
 class Stage:
     """The purpose of a round."""
 
-    local: bool  # local steps are done in it
+    local: bool  # whether local steps are done in it
     first: bool  # its exchanges begin an averaging: of the nodes' current vectors
     last: bool  # its exchanges complete an averaging: afterwards nodes have the average
 

@@ -59,7 +59,7 @@ class Sticky:
             return []
         if agreed.pace.kind != "clock":
             raise ConfigError(
-                f"overlay.choose: fast edges are each node's own choice, and with pace={agreed.pace.kind} all must name the same; "
+                f"overlay.choose: each node chooses its fast edges, but with pace={agreed.pace.kind} all nodes must agree on edges; "
                 "try `--set pace.kind=clock`"
             )
         if overlay.degree < LEAST_CHOOSING:

@@ -95,7 +95,7 @@ class Crew:
             company.whole = True
             return self._go_on()
         if company.peers[states.before :][:1] != peers[states.before :][:1]:
-            states.safe = 0  # they were kept by another
+            states.safe = 0  # another peer kept them
         if crew != company.crew:
             self.meeting.carried = carried
             if not carried:

@@ -15,7 +15,7 @@ from starling.gossip.pipeline.owed import Owed
 from starling.gossip.pipeline.roll import Roll, has
 from starling.gossip.wire.schema import Ready
 
-VOICES = 2  # stages that free a seat, before it costs its holder standing: one may be deaf, or lie
+VOICES = 2  # number of stages that must free a seat before its holder's score is charged: one of them may be deaf, or lie
 REPEAT_S = 1.0  # a Ready that is not answered by all is sent again
 TURN_S = 30.0  # seconds of a turn in a meeting with a missing stage
 FETCH_S = 5.0  # seconds for a state to start arriving; the next meeting reports missing ones

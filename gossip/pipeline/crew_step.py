@@ -25,7 +25,7 @@ from starling.gossip.wire.schema import Backward, Forward, StepReport
 ASK_AGAIN_S = 1.0  # seconds until missing parts are requested again
 FIRST_PATIENCE_S, LEAST_PATIENCE_S, TIMES = 30.0, 5.0, 8.0
 """For silence in a step: at first, and then so many times what a step takes."""
-MOST_LONGER = 1.5  # times that a step may be longer than the one before, and be no exception
+MOST_LONGER = 1.5  # how many times longer a step may be than the previous one without counting as an exception
 MOST_BATCHES = 1 << 20  # of an evaluation
 
 
@@ -61,7 +61,7 @@ class CrewStep:
     _usual_s: float = 0.0  # usual seconds of a step; 0: unknown
     _stretch: float = 1.0  # of patience
     _long: dict[int, int] = field(default_factory=dict)  # by stage, how often its message was scaled down
-    _over: int = 0  # the last meeting of which a step was given up: what still comes of its steps is of no use
+    _over: int = 0  # the last meeting with an abandoned step: later frames of its steps are ignored
 
     def renamed(self) -> None:
         """The crew is another one."""
@@ -179,7 +179,7 @@ class CrewStep:
                 self._refuse(sender, result.reason)
                 raise Again
             if not isinstance(result, Computed):
-                raise EngineError(f"the stage did not compute: {result}")
+                raise EngineError(f"the stage's computation failed: {result}")
             if result.over:
                 self._too_long(sender, result.over)
             self._tasks.extend(core.computed(result.payload, result.labels))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-KEPT = 2  # states that are kept of a stage
+KEPT = 2  # number of states that are kept per stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class Step:
     def part(self, stage: int, part: Part) -> list[Command]:
         """A stage's part, ours too. Raises ValueError: another than it told before, or not of numbers."""
         if self._parts.get(stage) == part:
-            return []  # told again, to be sure
+            return []  # sent again, in case it was lost
         if not 0 <= stage < self.stages or stage in self._parts:
             raise ValueError("part_twice")
         if not (part.squares >= 0.0 and all(map(math.isfinite, (part.squares, part.loss, part.value)))):

@@ -33,7 +33,7 @@ MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES["exchange"] - 1024
 MAX_CHUNK_BYTES = 1 << 20
 MAX_RECORDS = 56  # records in one frame: the largest is under 4.6 KB, so the frame stays below the control lane's 256 KiB
 MAX_RUMORS = 64
-MAX_BRANCHES, MAX_LEAVES, MAX_KEYS = 64, 64, 64  # entries in one message of a comparison of tables
+MAX_BRANCHES, MAX_LEAVES, MAX_KEYS = 64, 64, 64  # entries in one message that compares tables
 LEAF_ENTRIES, KEY_BYTES, MARK_BYTES = 16, 8, 8
 PREFIX_DIGITS = 8  # digits of a prefix, of a key's 16 hexadecimal ones
 MAX_ADDRESSES = 8
@@ -208,7 +208,7 @@ class Revocation(msgspec.Struct, frozen=True, array_like=True):
     """An invitation is void, and all that were derived from it."""
 
     chain: Annotated[bytes, Meta(max_length=MAX_CREDENTIAL_BYTES)]  # the invitations from the creator to the void one
-    by: PeerId  # peer id of the revoker: the creator, or an inviter earlier in the chain
+    by: PeerId  # peer id of the revoker: the creator, or an inviter earlier in the chain of invitations
     signature: Annotated[bytes, Meta(max_length=64)]  # Ed25519 of `by` over swarm, inviter and number of the void one
 
 

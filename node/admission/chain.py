@@ -45,11 +45,11 @@ class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     number: Annotated[int, Meta(ge=0, lt=MAX_NUMBER)]  # its number among its inviter's invitations, from 0
     signature: Annotated[bytes, Meta(min_length=_SIGNATURE, max_length=_SIGNATURE)]  # the inviter's
     bound: bytes = b""  # public key of the node that uses a bearer key; b"" without one
-    bound_signature: bytes = b""  # the bearer key's, over `bound`
+    bound_signature: bytes = b""  # signature of the bearer key over `bound`
 
     def __post_init__(self) -> None:
         if (len(self.bound), len(self.bound_signature)) not in {(0, 0), (_KEY, _SIGNATURE)}:
-            raise ValueError("half a binding")
+            raise ValueError("only one half of a binding")
 
     @property
     def holder(self) -> str:
@@ -166,7 +166,7 @@ def decode(raw: bytes, kind: type[T]) -> T:
     try:
         value = msgspec.msgpack.decode(raw, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError("not the encoding of such a thing") from error
+        raise ValueError("not the canonical encoding") from error
     if encode(value) != raw:
         raise ValueError("another encoding")
     return value

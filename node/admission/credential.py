@@ -56,7 +56,7 @@ def decode(raw: bytes) -> Credential:
     try:
         credential = chains.decode(raw, Credential)
         if credential == NOTHING or not credential.operator.isprintable():
-            raise ValueError("another encoding, or an operator that cannot be shown")  # noqa: TRY301
+            raise ValueError("not the canonical encoding, or an operator with unprintable characters")  # noqa: TRY301
     except ValueError as error:
         raise ValueError("credential_malformed") from error
     return credential

@@ -75,7 +75,7 @@ class Gatekeeper:
     overused: dict[Slot, Overuse] = field(default_factory=dict)
     _puzzle: Puzzle | None = field(init=False)
     _parsed: dict[tuple[str, bytes], Credential] = field(default_factory=dict)
-    _false: dict[tuple[str, bytes], str] = field(default_factory=dict)  # apart, so that they displace no good ones
+    _false: dict[tuple[str, bytes], str] = field(default_factory=dict)  # stored separately, so that they displace no valid ones
     _proven: dict[tuple[str, Ticket], bool] = field(default_factory=dict)
     _users: dict[Slot, tuple[Record, ...]] = field(default_factory=dict)  # one record, or two of different peers
     _changed: bool = False

@@ -44,7 +44,7 @@ STALL_S = 90.0  # seconds without any step after which the run has failed
 GRACE_S = 2.5  # seconds from asking a process to end to killing it
 REBIRTH_S = 1.0  # a killed node is restarted this long after the others noticed
 ALONE_S = 5.0  # seconds for which the swarm's summary waits for the lone node
-NOTICE_S = 15.0  # … or after this long if they did not
+NOTICE_S = 15.0  # … or after this time if they did not notice
 
 WHY_BANNED = "a demo bans its Byzantine nodes"
 
@@ -412,7 +412,7 @@ class Demo:
         state: NodeState = "failed"
         back = status is not None and status.state in {"training", "finished"}
         if member.killed_at is not None or (member.reborn and not back and not member.down):
-            state = "killed"  # and not back in time
+            state = "killed"  # and it is not back in time
         elif member.attack and self._is_banned(member):
             state = "banned"
         elif status is not None and (member.finished or (self.plan.seconds is not None and not member.down)):
@@ -440,7 +440,7 @@ class Demo:
         from safetensors.numpy import load_file  # noqa: PLC0415
 
         files = [RunDir(member.run_dir).model for member in self._honest if not member.down]
-        alike: dict[tuple[str, ...], list[np.ndarray]] = {}  # models by names of tensors: whole ones, or those of one stage
+        alike: dict[tuple[str, ...], list[np.ndarray]] = {}  # models as dicts of tensors: whole ones, or those of one stage
         for x in (load_file(file) for file in files if file.exists()):
             vector = np.concatenate([x[name].ravel().astype(np.float64) for name in sorted(x)])
             alike.setdefault(tuple(sorted(x)), []).append(vector)

@@ -13,7 +13,7 @@ from starling.node.plan.schema import ModelSection, TrainSection
 MOMENTS = {"sgd": 0, "momentum": 4, "adamw": 8}
 KEPT = 15.0  # float32 numbers that a block retains per s · h, with fused attention
 KEPT_RECOMPUTED = 2.0  # the block's input, and one recomputed block spread over all
-KEPT_SCORES = {  # numbers for each score; with dropout its mask and what that leaves besides
+KEPT_SCORES = {  # numbers for each attention score; with dropout also its mask and result
     "fused": 0.0,
     "stored": 1.0,
     "dropout": 3.0,

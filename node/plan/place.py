@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
 
-EXACT = 6  # machines in all up to which all orders of a crew are tried
+EXACT = 6  # largest number of machines for which all orders of a crew are tried
 STARTS = 3  # random partitions
 
 Rate = Callable[[tuple[int, ...]], float]

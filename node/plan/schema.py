@@ -170,7 +170,7 @@ def _checked(world: World) -> World:
         raise ConfigError(f"machine: must be at most {MOST_MACHINES}, got {len(names)}; plan a part of them")
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise ConfigError(f"machine[{number}].name: must be another than those before, got {name!r}; rename one")
+            raise ConfigError(f"machine[{number}].name: must differ from those before, got {name!r}; rename one")
     for number, link in enumerate(world.link):
         for name in link.between:
             if name not in names:

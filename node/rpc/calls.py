@@ -94,8 +94,8 @@ class Open(Call, Generic[M], frozen=True, tag="open"):
     """First call: build task, data, model, mixer; resume from `checkpoint` if the file exists. -> Opened"""
 
     manifest: M  # the swarm's agreement; on its way plain data, as the types of its sections depend on the parts that they name
-    data: str  # the volunteer's own or ""
-    shard: int  # part of built-in data
+    data: str  # the owner's own data path, or ""
+    shard: int  # number of the shard of built-in data
     device: str  # auto, cpu, cuda, mps
     threads: int  # torch's threads in local steps, 0 = the fastest number, up to torch's choice
     checkpoint: str  # path of the file
@@ -154,7 +154,7 @@ class Trained(Call, frozen=True, tag="trained"):
     seconds: float  # they took
     undone: int = 0  # steps that produced non-finite numbers and were reverted
     halted: str = ""  # why this node's data are no longer used; "" while they are
-    notes: tuple[str, ...] = ()  # changes by the engine since the last figures, with reasons; one line each for the owner
+    notes: tuple[str, ...] = ()  # changes that the engine made since the last figures, with reasons; one line each for the owner
 
 
 class Free(Call, frozen=True, tag="free"):
@@ -170,7 +170,7 @@ class Mix(Call, frozen=True, tag="mix"):
     round: int
     # peers that were sent requests, with or without a response: an absent vector keeps its place
     requested: tuple[str, ...] = ()
-    own: bool = True  # for pulled models: whether our own counts; otherwise this node adopts the others'
+    own: bool = True  # for pulled models: whether our own model is combined with them; otherwise this node adopts the others'
 
 
 class Limit(Call, frozen=True, tag="limit"):
@@ -190,7 +190,7 @@ class Evaluated(Call, frozen=True, tag="evaluated"):
     """The task's metric and mean loss over `samples`."""
 
     value: float
-    loss: float | None  # None: there is none
+    loss: float | None  # None: there is no figure
     samples: int
     best: float | None = None  # as in Opened, including this evaluation; None also without a checkpoint beside which it is stored
     best_round: int | None = None
@@ -241,7 +241,7 @@ class Consider(Call, frozen=True, tag="consider"):
     peer: str
     round: int
     state: bytes  # b"" where it is in a file
-    turn: int = 0  # models of another attempt are deleted
+    turn: int = 0  # models of other attempts are deleted
     file: str = ""  # may be deleted once this is answered
 
 
@@ -309,7 +309,7 @@ class Finish(Call, frozen=True, tag="finish"):
     scale: float  # scale of the gradient, in (0, 1]
     loss: float
     fine: bool
-    steps: int  # local steps done with this one
+    steps: int  # local steps done including this one
 
 
 class Abandon(Call, frozen=True, tag="abandon"):
@@ -323,7 +323,7 @@ class Point(Call, frozen=True, tag="point"):
     """
 
     action: Literal["look", "keep", "back", "take", "carry"]
-    crew: int  # whose states they are; those of another are dropped
+    crew: int  # crew of these states; those of another crew are deleted
     step: int
     state: bytes = b""
 

@@ -29,7 +29,7 @@ from starling.node.rpc.pipe import HEADER
 
 SOCKET_NAME = "script.sock"
 VERSION = 1
-MAX_BYTES = 64 << 20  # bytes of a message: names and shapes of a model
+MAX_BYTES = 64 << 20  # largest size of a message in bytes: names and shapes of a model
 Figure = Annotated[float, Meta(ge=-1e300, le=1e300)]
 
 
@@ -88,7 +88,7 @@ class Grant(Message, frozen=True, tag="grant"):
     flows: bool = False  # the engine's half holds a correction, which `known` belongs to
     known: tuple[float, ...] = ()
     keep: int = -1  # save the state of the script with the checkpoint of this round; -1: do not
-    finished: bool = False  # the last: no steps are to be done
+    finished: bool = False  # the last message: no further steps are to be done
 
 
 class Measure(Message, frozen=True, tag="measure"):

@@ -25,7 +25,7 @@ NOT_FINITE = "not_finite"  # text of a ValueError about non-finite numbers, as i
 class Measure:
     """Measurements of one run."""
 
-    problem: Problem | None  # knows the metric; None without a model: then the metric is Ξ² over what it was at first
+    problem: Problem | None  # computes the metric; None without a model: then the metric is Ξ² relative to its first value
     sample: int  # nodes measured where measuring is not cheap, evenly spread; 0: all
     seen: Seen | None = None
     rows: list[Row] = field(default_factory=list)

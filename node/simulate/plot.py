@@ -20,7 +20,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 _COLOURS = 10
 _STYLES = ("solid", "dashed", "dotted", "dashdot")
 _PANEL_INCHES, _LEGEND_INCHES, _LINE_INCHES = 4.4, 2.6, 0.19
-_LEGEND_LINES = 30  # lines of a legend beside a panel; more take another column
+_LEGEND_LINES = 30  # lines of a legend beside a panel; further ones are in another column
 
 
 def check(path: Path | None) -> None:
@@ -87,7 +87,7 @@ def _line(axes: Axes, runs: Sequence[Sequence[Row]], field: str, label: str, col
     axes.plot(across, means, label=label or None, color=colour, linestyle=style, linewidth=1.4)
     if len(runs) > 1:
         spread = [stdev(each) for each in values]
-        # a logarithmic axis needs > 0
+        # a logarithmic axis needs values > 0
         low = [max(mean - sd, min(each)) for mean, sd, each in zip(means, spread, values, strict=True)]
         high = [mean + sd for mean, sd in zip(means, spread, strict=True)]
         axes.fill_between(across, low, high, alpha=0.15, color=colour, linewidth=0.0)

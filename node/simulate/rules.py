@@ -16,7 +16,7 @@ from starling.node.simulate.schema import PATH_TASKS, Scenario, joiners, manifes
 from starling.node.simulate.sweep import Cell, title
 from starling.robust.attacks.catalogue import ATTACKS
 
-TRACKING = ("gradient_tracking", "beer", "defended_tracking")  # a model and a tracker side by side are what they share
+TRACKING = ("gradient_tracking", "beer", "defended_tracking")  # they share a model and a tracker
 WHOLE_NODES = 64  # largest number of whole nodes (engine = virtual): each takes some milliseconds of computing per round
 
 
@@ -68,13 +68,13 @@ def check_one(scenario: Scenario) -> list[str]:
         _check_rows(scenario)
     if pace.kind == "sampled" and simulate.engine != "virtual":
         raise ConfigError(
-            "pace.kind: sampled rounds are of nodes that sleep and wake; rows of an array all step; try `--set simulate.engine=virtual`"
+            "pace.kind: in sampled rounds nodes sleep and wake, but all rows of an array do steps; try `--set simulate.engine=virtual`"
         )
     if pace.stop_after and simulate.engine != "virtual":
         raise ConfigError("pace.stop_after: rows of an array are measured together and do not vote; try `--set simulate.engine=virtual`")
     if simulate.running_mean and scenario.optimizer.kind != "sgd":
         raise ConfigError(
-            f"simulate.running_mean: is about sgd's momentum, got optimizer={scenario.optimizer.kind}; "
+            f"simulate.running_mean: applies to sgd's momentum only, got optimizer={scenario.optimizer.kind}; "
             "try `--set simulate.running_mean=false`"
         )
     warnings += _check_attack(scenario) + _check_kappa(scenario)
@@ -89,7 +89,7 @@ def _check_rows(scenario: Scenario) -> None:
         raise ConfigError("task.buffers: rows of an array have no buffers of their own, must be local; try `--set simulate.engine=virtual`")
     if scenario.overlay.params().get("choose") == "fast":
         raise ConfigError(
-            "overlay.choose: rows of an array measure no lines, by which edges are chosen; try `--set simulate.engine=virtual`"
+            "overlay.choose: rows of an array do not measure the bandwidth by which edges are chosen; try `--set simulate.engine=virtual`"
         )
     if scenario.pace.overlap:
         raise ConfigError("pace.overlap: rows of an array take their steps and exchanges alternately; try `--set simulate.engine=virtual`")
@@ -110,7 +110,7 @@ def _check_members(scenario: Scenario) -> None:
     changes = bool(faults.crash or faults.leave or faults.join)
     if changes and MIXERS.facts(scenario.mix.kind, trusted=True).static:
         raise ConfigError(
-            f"mix.kind: {scenario.mix.kind} needs one mixing matrix that never changes, but faults bring and take nodes; "
+            f"mix.kind: {scenario.mix.kind} needs a constant mixing matrix, but with faults nodes come and go; "
             "try `--set mix=pet`, or `--set faults.crash=0`"
         )
     check_members(agreed, nodes)
@@ -131,7 +131,7 @@ def _check_whole(scenario: Scenario) -> None:
         raise ConfigError("simulate.running_mean: whole nodes begin with no momentum; try `--set simulate.engine=matrix`")
     if scenario.attack.params:
         raise ConfigError(
-            "attack.params: whole nodes lie as an attack does by itself, must be empty with engine = virtual; "
+            "attack.params: whole nodes use an attack's default parameters, must be empty with engine = virtual; "
             "try `--set attack.params={}`, or simulate.engine=matrix"
         )
     if not scenario.simulate.model:
@@ -185,12 +185,11 @@ def _check_attack(scenario: Scenario) -> list[str]:
     target = ATTACKS.facts(attack.kind, trusted=True).targets if attack.kind else ""
     if target == "memory" and not averages_memories(scenario):
         raise ConfigError(
-            f"attack.kind: {attack.kind} lies about what optimisers remember, which these nodes do not exchange; try "
-            "`--set optimizer.kind=adamw`"
+            f"attack.kind: {attack.kind} lies about optimiser state, which these nodes do not exchange; try `--set optimizer.kind=adamw`"
         )
     if target == "tracker" and scenario.mix.kind not in TRACKING:
         raise ConfigError(
-            f"attack.kind: {attack.kind} lies about the tracker, which mix={scenario.mix.kind} does not tell; "
+            f"attack.kind: {attack.kind} lies about the tracker, which mix={scenario.mix.kind} does not exchange; "
             "try `--set mix.kind=gradient_tracking`"
         )
     if scenario.byzantine_fraction and bad > scenario.byzantine_fraction * nodes:

@@ -105,7 +105,7 @@ class Sweep:
     show: Show | None = None
     finished: dict[int, Finished] = field(default_factory=dict)
     failed: dict[int, Failed] = field(default_factory=dict)
-    _rounds: dict[int, int] = field(default_factory=dict)  # done, by number of the run
+    _rounds: dict[int, int] = field(default_factory=dict)  # finished rounds, by number of the run
 
     def check(self) -> None:
         """Check all runs before the first one, where torch is needed.

@@ -27,7 +27,7 @@ from starling.node.config.schema import (
 )
 
 _SIGMAS = 5.0
-PATH_TASKS = ("images", "text")  # they learn from files
+PATH_TASKS = ("images", "text")  # tasks that read files
 PER_NODE_TASKS = ("quadratic", "diagonal", "logistic")
 """Tasks with a problem for each node, drawn for `task.nodes` of them."""
 

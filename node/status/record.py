@@ -113,7 +113,7 @@ def load(path: Path) -> list[StatusSnapshot]:
         except OSError as error:
             raise ValueError(f"{part}: cannot be read: {error.strerror}; try `ls -l {part}`") from error
     if not snapshots:
-        raise ValueError(f"{path}: holds no whole snapshot, so it is no record, or one that has only just begun")
+        raise ValueError(f"{path}: has no complete snapshot, so it is not a record, or has just been started")
     return snapshots
 
 
@@ -127,7 +127,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[StatusSnapshot]:
             snapshot = decode(text)
         except ValueError as error:
             if not text.endswith(b"\n"):
-                return  # torn: the node was killed, or writes it just now
+                return  # an incomplete line: the node was killed, or is writing it now
             raise ValueError(f"{path}: line {number} is no record's: {error}") from error
         yield snapshot
 

@@ -270,7 +270,7 @@ class EngineFigures(msgspec.Struct, frozen=True):
     epsilon: float | None = None  # privacy loss so far, at privacy.delta; None where steps are not noised
     distance: float | None = None  # distance in the exchanges since the last report; None if none showed it
     gpu: float | None = None  # utilisation by all processes, 0 to 1; None where there is no GPU, or it is not known
-    gpu_memory_bytes: int | None = None  # taken by the engine; None likewise
+    gpu_memory_bytes: int | None = None  # GPU memory used by the engine; None likewise
     threads: int | None = None  # torch's threads in local steps on the CPU; None elsewhere, or before the first
     noise_scale: float | None = None  # tr Σ / |G|² in samples; None where it is not measured, or not known yet
 

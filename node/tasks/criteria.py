@@ -13,9 +13,9 @@ from starling.node.tasks.meters import Function, accuracy, binary_accuracy
 from starling.node.tasks.samples import Samples, Unreadable, seeded
 from starling.node.tasks.trees import children
 
-_TRIED = 16  # samples that a loss is tried with
+_TRIED = 16  # number of samples with which a loss is tried
 _CLASSES = (-0.5, 0.25, 0.75)  # margins of right answers: a loss of classes falls from each to the next, also where labels are smoothed
-_LOGIT = (-0.5, 0.5, 2.0, 6.0)  # a loss of 0 and 1 as numbers would rise again
+_LOGIT = (-0.5, 0.5, 2.0, 6.0)  # a regression loss on labels 0 and 1 would rise again
 
 
 def refuse_weights(key: str, criterion: Any) -> None:

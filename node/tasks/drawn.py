@@ -18,8 +18,8 @@ from starling.node.tasks.lengths import like_length
 from starling.node.tasks.samples import Samples, Tensors, Unlike, Unreadable, seeded
 from starling.node.tasks.trees import moved
 
-LEAST_FAILED = 8  # reads, before most of them having failed is an error
-UNLIKE = 8  # batches in a row whose samples do not fit together, likewise
+LEAST_FAILED = 8  # number of reads after which a majority of failures is an error
+UNLIKE = 8  # number of consecutive batches whose samples do not fit together, after which it is an error
 
 
 @dataclass(slots=True, eq=False)

@@ -72,7 +72,7 @@ class LabelledData:
         """Yield the first test samples of each label in numbers that give the labels this node's shares; all of them if none fits."""
         labels, counts = torch.unique(self.y, return_counts=True)
         there = torch.stack([(self.test_y == label).sum() for label in labels])
-        most = (there / counts).min()  # times the samples here
+        most = (there / counts).min()  # test samples per training sample of the scarcest label
         places = [
             (self.test_y == label).nonzero().view(-1)[: max(1, int(most * count))] for label, count in zip(labels, counts, strict=True)
         ]

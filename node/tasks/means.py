@@ -18,7 +18,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.tasks.trees import children
 
 SAMPLES = "samples"
-SUM = "the sum"  # a loss that is no mean, but adds up
+SUM = "the sum"  # a loss that is a sum instead of a mean
 DECLARED = "weight"
 IGNORED = -100  # label that torch's cross-entropy and transformers ignore
 CLEAR = 3.0  # times the tolerance: beyond it no rounding explains an error
@@ -50,7 +50,7 @@ class Means:
         self._weight = weight
         self._tolerance = tolerance
         self._paddings = {0, IGNORED}
-        self._errors: dict[str, float] | None = None  # errors so far of the remaining candidates; None: of all
+        self._errors: dict[str, float] | None = None  # errors so far of the remaining candidates; None: all candidates remain
         self._calls = 0
 
     def table(self, parts: Sequence[Any], sizes: Sequence[int]) -> Table:
@@ -70,7 +70,7 @@ class Means:
         table = {name: _shares(row) for name, row in self.table(parts, sizes).items() if sum(row) > 0.0}
         if self._weight is None and (self._errors is None or SUM in self._errors):
             table[SUM] = [1.0] * len(parts)
-        if not table:  # a batch without one target
+        if not table:  # a batch without any target
             return _shares(sizes)
         self._calls += 1
         rows = list(table.values())

@@ -64,7 +64,7 @@ class Made:
         test = train if test is None else test
         if source.path is None:
             index = index[_shard(source, train.labels, keys, index)]
-        known = None if source.path is not None else self.lengths  # lengths are not known of the node's own data
+        known = None if source.path is not None else self.lengths  # the lengths of the node's own data are unknown
         if known is not None and len(known) != len(train):
             raise ConfigError(f"lengths: must be {len(train)}, one a sample, got {len(known)}")
         lengths = None if known is None else torch.from_numpy(known[index])
@@ -82,7 +82,7 @@ class Made:
             test = test(path) if _lazy(test) else test
         elif path is not None:
             raise ConfigError(
-                f"data: this task brings its own data and reads no files, got {path}; "
+                f"data: this task has its own data and reads no files, got {path}; "
                 "a task whose `train` is a function of a path reads what a node gives"
             )
         return samples_of("train", train), None if test is None else samples_of("test", test)

@@ -94,7 +94,7 @@ def cut(
     """
     shards = section.shards
     if shards == 1 <= samples:
-        return [np.arange(samples)]  # however it is cut
+        return [np.arange(samples)]  # each kind of cut gives one shard with all samples
     cuts: dict[str, Callable[[], list[Indices]]] = {"iid": lambda: iid(samples, shards, seed)}
     if labels is not None:
         cuts["dirichlet"] = lambda: dirichlet(labels, shards, section.alpha, seed)

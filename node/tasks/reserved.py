@@ -20,7 +20,7 @@ class Reserved:
 
     data: Data
     training: torch.Tensor  # (u,) int64 of the units that are trained on
-    aside: Any  # a batch of the others
+    aside: Any  # a batch of the remaining units
 
     @property
     def samples(self) -> int:
@@ -63,7 +63,7 @@ def data_of(task: Task, source: Source, device: str, share: float = 0.0) -> Data
         return data
     if not isinstance(data, Sampled) or data.units < 2:
         raise ConfigError(
-            "mix.own: sets some of a node's samples aside, and of this task's data single samples cannot be taken, or there is only one; "
+            "mix.own: reserves some of a node's samples, but this task's data cannot be divided, or have only one sample; "
             "try `--set mix.own=0`"
         )
     order = torch.randperm(data.units, generator=derived(source.seed, "aside", source.shard))

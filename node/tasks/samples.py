@@ -131,7 +131,7 @@ class Mapped:
 
     def _fetched(self, numbers: list[int]) -> list[Any]:
         if callable(several := getattr(self.dataset, "__getitems__", None)):
-            with suppress(Exception):  # then one by one, which identifies the bad ones
+            with suppress(Exception):  # then one sample at a time, to identify the bad ones
                 samples = list(several(numbers))
                 if not any(sample is None for sample in samples):
                     return samples
@@ -143,7 +143,7 @@ class Mapped:
                 sample = self.dataset[number]
             except MemoryError:
                 raise
-            except Exception as error:  # noqa: BLE001 — anybody's code
+            except Exception as error:  # noqa: BLE001 — the owner's code
                 failed[number] = _line(error)
             else:
                 samples.append(sample)

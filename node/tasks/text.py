@@ -97,7 +97,7 @@ class Text(keys.Text):
         """Yield the blocks of an untied transformer. Raises ConfigError: it is tied."""
         if self.tied:
             raise ConfigError(
-                "task.tied: must be false in a crew, as a tied table would be on the first machine and the last; "
+                "task.tied: must be false in a crew, since a tied table would be on the first and on the last machine; "
                 "try `--set task.tied=false`"
             )
         return blocks(self.context, self.width, self.layers, self.heads, generator)

@@ -118,4 +118,4 @@ def _renamed(labels: Tensor, source: int, target: int, classes: int) -> Tensor:
 
 def _check_class(label: int, classes: int) -> None:
     if label >= classes:
-        raise ValueError(f"class {label} must be < {classes}, which is how many this task has")
+        raise ValueError(f"class {label} must be < {classes}, the number of classes of this task")

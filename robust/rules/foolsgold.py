@@ -77,7 +77,7 @@ def similarity(histories: Tensor) -> Tensor:
     """Map (…, K, s) finite -> (…, K, K) float64 cosines, clamped at 0; 0 on the diagonal and for an empty history."""
     wide = histories.double()
     largest = wide.abs().amax(dim=-1, keepdim=True)
-    wide = wide / torch.where(largest > 0, largest, 1.0)  # squares of float64 may overflow; those of this do not
+    wide = wide / torch.where(largest > 0, largest, 1.0)  # squares in float64 may overflow; squares of the scaled values do not
     norms = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     unit = wide / torch.where(norms > 0, norms, 1.0)
     alike = (unit @ unit.transpose(-1, -2)).clamp(0.0, 1.0)

@@ -15,7 +15,7 @@ from starling.robust.rules.stack import Stack
 EPSILON = 1e-4
 """Keeps weights of `Flag` finite where the subspace explains a vector fully. The authors take 1e-7, the precision of the products here."""
 _TINY = 1e-150
-_COINCIDENT = 1e-140  # spread of vectors in one point, where any weights will do but a division by 0
+_COINCIDENT = 1e-140  # smallest spread: for equal vectors any weights are right, but not a division by 0
 
 
 @parameters

@@ -76,7 +76,7 @@ class Ubar:
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """Raise ValueError: losses are not available."""
         if context.losses is None:
-            raise ValueError("ubar needs the losses of models, which are not known here")
+            raise ValueError("ubar needs the losses of models, which are not available here")
         peers = stack.count - 1
         near = nearest(stack.squares(), math.ceil(self.share * peers))
         ours = context.losses(stack.own.unsqueeze(1)).double()

@@ -19,7 +19,7 @@ from starling.gossip.lazy_torch import Tensor, torch
 class Network:
     """A compiled network. Registers 0 … m − 1 are the inputs, which are only read; those from m on are scratch."""
 
-    steps: tuple[tuple[bool, int, int, int], ...]  # (whether the larger is taken, first source, second source, destination)
+    steps: tuple[tuple[bool, int, int, int], ...]  # (whether the larger value is taken, first source, second source, destination)
     wires: tuple[int, ...]  # register with the i-th smallest value, valid for the wanted ones
     scratch: int  # registers needed beyond the inputs
 

@@ -5,7 +5,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-NOISE_BYTES = 2 << 20  # by which the resident set grows for no reason of ours
+NOISE_BYTES = 2 << 20  # bytes by which the resident set grows for reasons outside this code
 _STATUS = Path("/proc/self/status")
 _FORGET_PEAK = Path("/proc/self/clear_refs")
 _PEAK, _NOW = (re.compile(rf"^{name}:\s+(\d+) kB", re.MULTILINE) for name in ("VmHWM", "VmRSS"))

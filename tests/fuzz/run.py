@@ -74,7 +74,7 @@ class Attacks:
     def __init__(self, names: Sequence[str], corpus: Path, *options: str, at_a_time: int = 2) -> None:
         self._began, self._corpus = time.monotonic(), corpus
         for name in names:
-            (corpus / name / "code").unlink(missing_ok=True)  # of an earlier attack
+            (corpus / name / "code").unlink(missing_ok=True)  # left by an earlier attack
         command = [sys.executable, "-m", "tests.fuzz.run", *names, f"--corpus={corpus}", f"--at-a-time={at_a_time}", *options]
         self._process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=_ENVIRONMENT)
 

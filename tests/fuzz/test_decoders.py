@@ -15,7 +15,7 @@ from tests.fuzz.memory import peak_bytes
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import CORPUS, Target, load, regressions
 
-MOST_SECONDS = 5.0  # of the processor, for one input, traced
+MOST_SECONDS = 5.0  # seconds of the processor for one input, while traced
 EXAMPLES = 40
 
 

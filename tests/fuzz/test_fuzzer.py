@@ -18,7 +18,7 @@ pytest.importorskip("atheris", reason="the fuzzer is for CPython on Linux x86_64
 pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
 
 SECONDS = int(os.environ.get("STARLING_FUZZ_SECONDS", "5"))
-INPUTS = 400  # of each, where findings are not kept
+INPUTS = 400  # number of inputs of each target if findings are not stored
 PLANTED_S = 60  # ends at once when the bug is found
 SOME = 20  # inputs beyond those it starts from, on the busiest machine
 

@@ -24,8 +24,8 @@ from starling.node.script.optimizers import unwrapped
 from tests.harness.engines import manifest, open_request
 
 POLL_S = 0.05
-LEAVES_S = 2.0  # within which a script that leaves is heard
-END_S = 30.0  # for a thread to end, once its script has
+LEAVES_S = 2.0  # seconds in which others hear that a script leaves
+END_S = 30.0  # seconds for a thread to end after its script
 
 
 def optimizer_of(model):

@@ -464,7 +464,7 @@ def interrupted(folder, rank):
         with pytest.raises(ends, match=("another rank of this training has ended", None)[rank]):
             _ = swarm.finished
         done("interrupted", time.monotonic() - began)
-        exit_at_once(0)  # no goodbye to rank 0
+        exit_at_once(0)  # rank 0 is not notified
 
 
 def done(case, took_s=0.0):

@@ -16,8 +16,8 @@ from starling.node.status.final import load
 from tests.harness.processes import ENVIRONMENT, ROOT, until
 from tests.integrations.scripts.common import BEGUN, INVITE, SLOW
 
-START_S = 150.0  # for all scripts to have imported their libraries, and the swarm to train
-RUN_S = 240.0  # for the rest, on a machine that does other things
+START_S = 150.0  # seconds for all scripts to import their libraries, and for the swarm to train
+RUN_S = 240.0  # seconds for the rest, on a busy machine
 GONE_S = 30.0
 SCRIPTS = "tests.integrations.scripts"
 

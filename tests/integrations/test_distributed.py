@@ -23,9 +23,9 @@ from tests.harness.processes import until
 from tests.harness.texts import words
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 240.0  # with all that they import, on a busy machine
-CTRL_C_S, DEAD_S = 4.0, 5.0  # within which a rank that waits hears Ctrl-C, and rank 0 that another is gone
-GONE_S = 20.0  # for processes to end on a busy machine; long before the group's timeout, a minute
+PATIENCE_S = 240.0  # seconds for starting processes and their imports on a busy machine
+CTRL_C_S, DEAD_S = 4.0, 5.0  # seconds in which a waiting rank receives Ctrl-C, and rank 0 notices that another rank is gone
+GONE_S = 20.0  # seconds for processes to end on a busy machine; far below the group's timeout of a minute
 NEEDS = {"accelerated": "accelerate", "trainer": "transformers", "lightning": "lightning"}
 CASES = [
     *words(

@@ -21,7 +21,7 @@ from tests.node.script.loops import batches, flat, net  # noqa: E402
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
-    pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning"),  # torch, of how lightning goes through batches
+    pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning"),  # a warning of torch about how lightning iterates over batches
 ]
 BATCHES = 4  # of an epoch
 

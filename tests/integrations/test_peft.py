@@ -49,7 +49,7 @@ def test_a_trainer_exchanges_adapters_only(tmp_path):
     assert all(torch.equal(each, base[name]) for name, each in model.named_parameters() if name in base)
 
 
-@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")  # trl sets what transformers gives up
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")  # trl sets an option that transformers deprecates
 def test_a_trainer_of_trl_is_a_member_of_the_same_swarm(tmp_path):
     """It makes the adapters itself, of other first values, which it leaves for the swarm's."""
     trl = pytest.importorskip("trl", reason="needs trl: pip install 'starling-swarm[trl]'")

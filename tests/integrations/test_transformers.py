@@ -93,7 +93,7 @@ def test_a_checkpoint_in_the_middle_of_a_round_is_resumed_with_the_same_bits(tmp
         keys = {"save_strategy": "steps", "save_steps": 3, "restore_callback_states_from_checkpoint": restores}
         keys["optim"] = {"adamw": "adamw_torch"}.get(optimizer, optimizer)
         model = gpt()
-        c = 8.0 * gradient(model) if optimizer == "sgd" else None  # of which steps bear out a part
+        c = 8.0 * gradient(model) if optimizer == "sgd" else None  # a correction that local steps confirm in part
         with Node(tmp_path / place, model, rounds=4, steps=2, optimizer=optimizer, mix=mix, c=c) as node:
             trainer(tmp_path / place, model, SwarmCallback(tmp_path / place), max_steps=stop, **keys).train()
             if stop == 3:

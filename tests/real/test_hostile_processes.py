@@ -29,7 +29,7 @@ from tests.harness.processes import ENDLESS, OWN, starling, status_of, terminals
 
 NODES = 4
 SPANS, SPAN_S = 4, 5.0  # alternating undisturbed and disturbed spans, this many of each
-PER_S = {"versions": 190.0, "fresh records": 20.0}  # frames of all together
+PER_S = {"versions": 190.0, "fresh records": 20.0}  # frames of all attackers together
 LEFT = 0.7  # of undisturbed exchanges
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
@@ -245,7 +245,7 @@ def test_the_gain_of_many_identities_on_real_sockets(tmp_path, warm_engines, adm
 
 
 VISITS, VISITS_PER_S = 1000, 20.0
-KEPT = 0.9  # of the rounds a second of undisturbed spans
+KEPT = 0.9  # share of the rounds per second of undisturbed spans
 
 
 async def visit(swarm: str, number: int, address: str) -> None:
@@ -287,7 +287,7 @@ def test_a_thousand_strangers_cost_few_rounds(tmp_path, warm_engines, admission)
     if len(cores) < 2:
         pytest.skip("needs two cores")
     with terminals() as terminal:
-        os.sched_setaffinity(0, cores[:1])  # which the nodes inherit
+        os.sched_setaffinity(0, cores[:1])  # one core, which the nodes inherit
         try:
             folders = begun(terminal, tmp_path, f"--set admission.kind={admission}")
             os.sched_setaffinity(0, cores[1:2])

@@ -16,7 +16,7 @@ from tests.harness.cables import Line
 from tests.harness.namespaces import lan
 from tests.harness.processes import ENVIRONMENT
 
-LINES = [Line(100, delay_ms=20), Line(1000, delay_ms=20, mtu=9000)]  # a round trip crosses four
+LINES = [Line(100, delay_ms=20), Line(1000, delay_ms=20, mtu=9000)]  # a round trip crosses four lines
 BUFFER_BYTES = 64 << 20  # several times what is in flight at 1 Gbit/s
 SIZES = (1 << 20, 16 << 20)
 SHARE = 0.85

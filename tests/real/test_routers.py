@@ -15,7 +15,7 @@ from tests.harness.namespaces import homes
 from tests.harness.processes import ROOT, status_of, terminals, until
 
 OPEN, RESTRICTED, SYMMETRIC = 2, 4, 2
-LINE = Line(20, delay_ms=20, loss=0.005)  # a packet crosses two
+LINE = Line(20, delay_ms=20, loss=0.005)  # a packet crosses two lines
 ROUNDS = 200
 ACCURACY, COMMITTED = 0.95, 0.95
 PATIENCE_S = 400.0

@@ -77,7 +77,7 @@ def test_sampled_rounds_of_sixty_nodes_need_less_than_a_tenth_of_plain_gossip_s_
     All bytes that a node sends count, membership too; values are fp16 in both. The share falls with the number of nodes: a third of the
     bytes with 20. Measured: docs/decisions/0064.
     """
-    nodes, round_bytes = 60, 2 * 101_770 + 107  # for plain gossip: a vector, a frame
+    nodes, round_bytes = 60, 2 * 101_770 + 107  # bytes of plain gossip: a vector and a frame
     common = {
         "task.path": str(REAL_DATA / "mnist"),
         "task.hidden": 128,

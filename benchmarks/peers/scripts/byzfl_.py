@@ -23,7 +23,7 @@ def package() -> types.ModuleType:
 def main() -> None:
     given: World = world()
     began, federated = time.monotonic(), package()
-    sys.modules["byzfl.fed_framework.models"].digits = given.model  # by whose name both ends make theirs
+    sys.modules["byzfl.fed_framework.models"].digits = given.model  # name from which both ends derive theirs
     common = {
         "model_name": "digits",
         "device": "cpu",

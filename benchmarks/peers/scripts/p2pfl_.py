@@ -77,12 +77,12 @@ def main() -> None:
     set_standalone_settings()
     logger.set_level("WARNING")
     began = time.monotonic()
-    samples = P2PFLDataset(Dataset.from_dict({"x": [0]}))  # the learner has its own
+    samples = P2PFLDataset(Dataset.from_dict({"x": [0]}))  # the learner has its own samples
     learners = [Steps(given, node) for node in range(given.nodes)]
     nodes = [Node(Model(given.model()), samples, learner=learner) for learner in learners]
     for node in nodes:
         node.start()
-    for node, before in zip(nodes[1:], nodes, strict=False):  # a line; gossip tells of the others
+    for node, before in zip(nodes[1:], nodes, strict=False):  # connected in a line; gossip spreads the other addresses
         node.connect(before.addr)
     wait_convergence(nodes, given.nodes - 1, wait=START_S)
     nodes[0].set_start_learning(rounds=given.rounds, epochs=1, trainset_size=given.nodes)

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_WHOLE = {1: torch.int64, 2: torch.int32, 4: torch.int16}  # width -> a word that folds into exactly one byte
+_WHOLE = {1: torch.int64, 2: torch.int32, 4: torch.int16}  # width -> word that holds the codes of one packed byte
 
 
 def pack(codes: Tensor, width: int, spare: Tensor, out: Tensor) -> None:

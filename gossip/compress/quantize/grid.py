@@ -143,7 +143,7 @@ class FloatGrid(Grid):
     """Floats: codes are the bits of exponent and mantissa below a sign; exponents from `lowest` on, below it subnormal numbers."""
 
     mantissa: int  # bits of it
-    lowest: int  # exponent of the least number with a leading one
+    lowest: int  # exponent of the smallest normal number
 
     def codes(self, ratio: Tensor, out: Tensor) -> None:
         """Write the code of the nearest number; of two equally near ones that with the even mantissa."""

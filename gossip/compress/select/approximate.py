@@ -20,7 +20,7 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.seeds import derive
 
 _SAMPLE = 0.01  # share of the coordinates looked at for the threshold …
-_ABOVE = 256  # … or as many as put so many above it: its place among all is then within ± 6 %, one standard deviation
+_ABOVE = 256  # … or enough that this many of them are above it: the rank is then known within ± 6 %, one standard deviation
 _FEWEST, _MOST = 0.8, 1.3  # of k
 _LOWER = 0.8
 _ATTEMPTS = 10

@@ -165,7 +165,7 @@ class Cocktail:
                 return inside
             case (Blocks(), Indices()):
                 return Indices(mask.index(x.numel())[inside.indices])
-        raise AssertionError("TopK lists coordinates or takes them all")
+        raise AssertionError("TopK selects listed coordinates or all")
 
     @property
     def _mask(self) -> Mask:

@@ -73,9 +73,9 @@ class Factors(Support):
     """
 
     matrices: tuple[Matrix, ...]  # ascending, not overlapping
-    # of each matrix, (m, r) if `left` else (n, r), float32 numbers that fp16 has, orthonormal but for that rounding
+    # basis of each matrix, (m, r) if `left` else (n, r), float32 numbers exact in fp16, orthonormal but for that rounding
     bases: tuple[Tensor, ...]
-    left: bool  # whether the bases are of the left side
+    left: bool  # whether the bases are those of the left side
     kind: ClassVar[Kind] = Kind.FACTORS
 
     def __post_init__(self) -> None:

@@ -99,7 +99,7 @@ def _started(open_request: calls.Open, socks: Sequence[socket.socket]) -> list[s
     """Let all ranks make their task and model at the same time; return each one's error, "" if it is ready."""
     pipes = [Pipe(sock) for sock in socks]
     for pipe in pipes:
-        with suppress(OSError):  # its end of the pipe reports the failure below
+        with suppress(OSError):  # the closed pipe of the rank reports the failure below
             pipe.send(1, open_request)
     return list(map(_answered, pipes))
 
@@ -115,9 +115,11 @@ def _answered(pipe: Pipe) -> str:
 def check(open_request: calls.Open) -> None:
     """Raises ConfigError: settings of the node that do not fit each other."""
     if open_request.privacy.noise:
-        raise ConfigError("ranks: not with privacy.noise, where gradients are of single samples; leave it out, `--set ranks=1`")
+        raise ConfigError(
+            "ranks: cannot be used with privacy.noise, which needs gradients of single samples; leave it out, `--set ranks=1`"
+        )
     if open_request.numerics.noise_every is not None:
-        raise ConfigError("ranks: not with numerics.noise_every; leave one of them out")
+        raise ConfigError("ranks: cannot be used with numerics.noise_every; leave one of them out")
 
 
 def _check_devices(device: str, ranks: int) -> None:

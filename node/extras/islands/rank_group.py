@@ -19,7 +19,7 @@ from starling.node import platform
 from starling.node.engine.numerics import Gradients
 from starling.node.tasks.batches import part, samples
 
-TIMEOUT = timedelta(days=365)  # a paused node computes nothing for hours; that a rank died is seen at once
+TIMEOUT = timedelta(days=365)  # a paused node may compute nothing for hours; the death of a rank is noticed at once
 
 
 class RankGroup:

@@ -74,8 +74,8 @@ def _check(agreed: Any) -> None:
         )
     if RULES.facts(agreed.robust.rule, trusted=False).memory != "nothing":
         raise ConfigError(
-            f"robust.rule: {agreed.robust.rule} remembers earlier rounds, in which this node slept; try `--set robust.rule=mean`, median, "
-            "trimmed_mean or another without memory"
+            f"robust.rule: {agreed.robust.rule} uses vectors of earlier rounds, in which this node slept; try `--set robust.rule=mean`, "
+            "median, trimmed_mean or another without memory"
         )
     if overlay.kind != "complete":
         raise ConfigError(

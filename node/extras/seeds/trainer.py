@@ -55,7 +55,7 @@ def trainer_of(open_request: Open, _csprng: Csprng, _window: GradientWindow) -> 
     """
     if open_request.privacy.noise or open_request.numerics != NumericsSection() or open_request.ranks > 1:
         raise ConfigError(
-            "mix.kind: seeds computes losses and no gradient, for which privacy.noise, numerics and ranks do nothing; leave them out"
+            "mix.kind: seeds computes losses but no gradients, so privacy.noise, numerics and ranks have no effect; leave them out"
         )
     model = model_of(open_request)
     if isinstance(model.task, Stepped):

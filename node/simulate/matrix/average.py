@@ -34,7 +34,7 @@ from starling.node.simulate.matrix.memories import RowMemories
 from starling.node.simulate.matrix.table import Coordinates, Group, Rows, add, check_finite, grouped, read, through, write
 
 _SHRINK = 0.9  # as `ExchangeCodec.encode_response` does
-_DOUBT = 1e-9  # norms of many rows may round differently from that of one by less
+_DOUBT = 1e-9  # relative difference between norms of many rows and of one row, by rounding
 
 
 Choose = Callable[[Sequence[int], Tensor], Tensor]
@@ -49,7 +49,7 @@ class Flows:
     totals: Tensor  # (N, D)
     most: int  # closed edges whose flows can still be revoked, per row
     open: EdgeVectors = field(init=False)
-    _settled: list[dict[int, Tensor]] = field(init=False)  # by row: the other end -> the flow, oldest first
+    _settled: list[dict[int, Tensor]] = field(init=False)  # per row: other end -> flow, oldest first
     _rest: set[int] = field(init=False, default_factory=set)  # rows with flows that can no longer be revoked
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Flows:
                 others.add(other)
         self._settled[row] = {}
         self._rest.discard(row)
-        for each in (row, *self._without(others)):  # the row may come back, without flows
+        for each in (row, *self._without(others)):  # the row may return, without flows
             self.totals[each] = 0.0
         return sorted(others)
 
@@ -116,7 +116,7 @@ class Update:
     """Changes that exchanges make to one endpoint each."""
 
     rows: NDArray[np.int64]  # (h,) rows of the vectors; a row may occur more than once
-    ends: Sequence[Pair]  # (h) as rows of the swarm
+    ends: Sequence[Pair]  # (h,) pairs of rows of the swarm
     group: Group  # the supports of the exchanges
     change: Tensor  # (h, w) of the vectors
     flow: Tensor | None  # (h, w) change of the total flow; None where there is none

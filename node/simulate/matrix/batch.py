@@ -22,16 +22,16 @@ class Batch:
     """Exchanges among rows of a swarm, or among some of these rows alone."""
 
     vectors: Tensor  # (r, D) the shared vectors, updated in place
-    # (r, D) twice: what initiators and what responders read as their own vector; `vectors`, but for attackers and pending answers
+    # (r, D) twice: vectors that initiators and responders read as their own; equal to `vectors`, except for attackers and pending answers
     read: tuple[Tensor, Tensor]
     rows: NDArray[np.int64]  # (r,) the swarm's row of each row of `vectors`, ascending
     ends: NDArray[np.int64]  # (2, m) rows of `vectors`: initiators and responders
     pairs: Sequence[Pair]  # (m) the same as rows of the swarm
-    weights: NDArray[np.float64]  # (2, m) that initiators and responders give to what they receive
+    weights: NDArray[np.float64]  # (2, m) weights that initiators and responders give to received vectors
     phase: Phase
     lost: NDArray[np.bool_]  # (m,) nothing happens
     unproven: NDArray[np.bool_]  # (m,) only the initiator commits for now
-    borne: NDArray[np.float64] | None = None  # (r,) in [0, 1], what each sends of its correction; None: nothing
+    borne: NDArray[np.float64] | None = None  # (r,) share in [0, 1] of its correction that each sends; None: nothing
 
     def of(self, places: NDArray[np.int64], vectors: Tensor, rows: NDArray[np.int64]) -> "Batch":
         """Return some of the exchanges, with the vectors of these rows (ascending) only."""
@@ -52,8 +52,8 @@ class Batch:
 class RoundStats:
     """Results of a round's exchanges, in their order."""
 
-    committed: NDArray[np.bool_]  # (m,) at the initiator, and at the responder unless `unproven`
-    unproven: NDArray[np.bool_]  # (m,) the responder does not know yet
+    committed: NDArray[np.bool_]  # (m,) whether the initiator commits, and the responder unless `unproven`
+    unproven: NDArray[np.bool_]  # (m,) whether the responder does not know yet
     ends: NDArray[np.int64]  # (2, m) rows of the initiators and responders
     sizes: Sizes  # payload bytes; requests count where lost as well
 

@@ -47,7 +47,7 @@ class Broadcasts(Pulled):
             peers, arrives = np.append(requested.peer[from_row], row), np.append(requested.arrives[from_row], True)
             order = np.argsort(self.edges.rank[peers], kind="stable")
             messages, present = sent[index(peers[order], sent)], torch.from_numpy(arrives[order]).to(vectors.device)
-            absent = int(unreachable[row])  # their position among the others does not matter: they add nothing
+            absent = int(unreachable[row])  # absent rows may have any position: they add nothing
             messages = torch.nn.functional.pad(messages, (0, 0, 0, absent))
             present = torch.nn.functional.pad(present, (0, absent))
             at = slice(row, row + 1)

@@ -36,8 +36,8 @@ from starling.robust.attacks.memory import Reversed
 from starling.robust.rules.api import Composed
 from starling.robust.rules.clipping import Sac
 
-_CLAIM = 1e9  # a norm that no gradient has: a threshold from peers' claims alone does not bind
-_LARGEST = 1e12  # number in a vector that nodes accept
+_CLAIM = 1e9  # a norm that no gradient has, so that a threshold from peers' claims alone does not bind
+_LARGEST = 1e12  # largest number in a vector that nodes accept
 
 
 def attack(section: AttackSection) -> Attack | None:

@@ -42,7 +42,7 @@ class Clocks:
     """Virtual time of each node in steps pace."""
 
     step_s: Seconds  # (N,) seconds of a local step, > 0
-    bytes_per_s: Seconds  # (N,) of each node's link, each way, > 0; inf: unlimited
+    bytes_per_s: Seconds  # (N,) bytes per second of each node's link, each way, > 0; inf: unlimited
     latency_s: float = 0.0  # seconds a message is under way, beyond its bytes, >= 0
     min_wait_s: float = 0.5  # least deadline of a round, > 0
     max_wait_s: float = 30.0  # longest

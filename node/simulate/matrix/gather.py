@@ -78,7 +78,7 @@ class Gathers(Pulled):
     edges: Edges
     states: States
     losses: LossesOf | None = None  # for rules that use losses of models; None: there are none
-    byzantine: Byzantine | None = None  # rows that send each receiver another message
+    byzantine: Byzantine | None = None  # rows that send a different message to each receiver
     _slots: dict[int, dict[int, int]] = field(default_factory=dict)  # by row: slots of a rule's memory by peer
 
     def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:

@@ -35,7 +35,7 @@ class LocalSteps:
     pace: PaceSection  # the run's length, and how fast a late joiner's rate climbs
     like: Tensor  # (N, d) models
     corrections: Corrections  # where corrections and `weights` meet the optimiser
-    weights: Sequence[float] = ()  # of all rows; none: 1 each
+    weights: Sequence[float] = ()  # weights of all rows; none: 1 each
     watched: bool = False  # gradients are stored for attackers to read
     running_mean: bool = False  # momentum begins with the first gradient, as if all before had been like it; sgd only
     seeds: Seeds | None = None  # steps are along drawn directions, without gradients
@@ -185,7 +185,7 @@ class LocalSteps:
             if name not in self._memory:
                 self._memory[name] = tensor.new_zeros(len(self.like), *(x.shape[1:] if tensor.dim() else (1,)))
                 self._scalars |= frozenset() if tensor.dim() else {name}
-            if not (count and tensor.dim() and isinstance(own, slice)):  # a slice is shared already
+            if not (count and tensor.dim() and isinstance(own, slice)):  # a slice shares memory already
                 self._memory[name][own] = tensor
         self._steps[own] += 1
 

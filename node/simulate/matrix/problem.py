@@ -71,7 +71,7 @@ class TorchTask:
     stack_from: int = STACK_FROM  # rows from which torch.func is used, if it can be
     # how often a model does what an attack wants, of how many held-out samples of a batch; None: there is no such aim
     hits: Callable[[nn.Module, Any], tuple[int, int]] | None = None
-    optimum: Optimum | None = None  # by whose distance models are measured; None: by the task's own metric
+    optimum: Optimum | None = None  # point from which models' distance is the metric; None: the task's own metric
     begin: nn.Module | None = None  # what every node begins with; None: a random model
     own: bool = False  # models are their nodes' own, each measured by held-out samples like its node's
     start: Tensor = field(init=False)  # (d,) where every node begins
@@ -220,7 +220,7 @@ class Bowls:
 
     task: Quadratic
     labels: Sequence[str]  # of each row
-    shards: Sequence[int]  # (N) which each row has
+    shards: Sequence[int]  # (N,) shard of each row
     seed: int
     model: nn.Module  # the point that every node begins with
     start: Tensor = field(init=False)  # (d,) that point

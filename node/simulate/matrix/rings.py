@@ -24,7 +24,7 @@ class Moved:
 
     opened: tuple[Pair, ...]
     closed: tuple[Pair, ...]  # edges that were closed in order
-    void: tuple[Pair, ...]  # edges whose other end is gone
+    void: tuple[Pair, ...]  # edges of which the other end has left
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Rings:
     alive: int = 0  # members
     _rings: list[NDArray[np.int64]] = field(init=False)  # (R) all rows in each ring's order
     _living: NDArray[np.bool_] = field(init=False)  # (N,)
-    _seats: NDArray[np.int64] = field(init=False)  # (R, N) how many of the living come before each row
+    _seats: NDArray[np.int64] = field(init=False)  # (R, N) number of living rows before each row
     # (2R, N) the next and the previous living row; -1 for rows that are not alive
     _beside: NDArray[np.int64] = field(init=False)
 

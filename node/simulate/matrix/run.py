@@ -57,8 +57,8 @@ from starling.node.simulate.rules import detection_s
 from starling.node.simulate.schema import Scenario, manifest, without_faults
 from starling.robust.clip import clip
 
-_MESSAGES = 3  # of an exchange: request, response, proof
-_FRAME_BYTES = 64  # what a message costs beyond its payload
+_MESSAGES = 3  # messages of an exchange: request, response, proof
+_FRAME_BYTES = 64  # bytes of a message beyond its payload
 
 
 def run(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Outcome:
@@ -222,7 +222,7 @@ class _Run:
         pace, swarm = self._agreed.pace, self.swarm
         alive, members = swarm.alive.numpy(), int(self._members.sum())
         now = stage(self._graph, members, round)
-        steps = pace.local_steps if now.local else 0  # without a model they take their time all the same
+        steps = pace.local_steps if now.local else 0  # without a model the local steps still take virtual time
         scheduled = self._schedule.at(round, self._members)
         exchanges = self._among_living(scheduled)
         does, late = self._clocks.begin(steps, alive, exchanges)

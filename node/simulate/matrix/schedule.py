@@ -16,7 +16,7 @@ from starling.gossip.overlay.ranks import epoch_of, ranked_at
 from starling.gossip.rng import generator
 from starling.node.simulate.matrix.rings import Moved, Rings
 
-_REMEMBERED = 1 << 22  # exchanges, some 130 MB
+_REMEMBERED = 1 << 22  # number of stored exchanges, some 130 MB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class Exchanges:
     """Pairs of a round, each at most once; in a slot, visits in their order."""
 
     ends: NDArray[np.int64]  # (2, m) rows or ranks of one end and of the other
-    weights: NDArray[np.float64]  # (2, m) that each of them gives to what it receives
+    weights: NDArray[np.float64]  # (2, m) weight that each of them gives to received vectors
 
     def __len__(self) -> int:
         return len(self.ends[0])
@@ -40,7 +40,7 @@ class Schedule:
 
     overlay: Overlay
     peers: Sequence[str]  # (N) peer id of each row
-    salt: bytes  # of the ranks, as in `starling.gossip.overlay.ranks.ranked_at`
+    salt: bytes  # salt of the ranks, as in `starling.gossip.overlay.ranks.ranked_at`
     rerank_every: int = 0  # rounds of one order; 0: it never changes
     _order: NDArray[np.int64] = field(init=False)
     _epoch: int = field(init=False, default=-1)

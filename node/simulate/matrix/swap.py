@@ -28,13 +28,13 @@ from starling.node.simulate.matrix.table import Rows, add, grouped, through
 class Update:
     """One endpoint's part of some swaps."""
 
-    rows: NDArray[np.int64]  # (h,) of the vectors
-    ends: Sequence[Pair]  # (h) as rows of the swarm
+    rows: NDArray[np.int64]  # (h,) rows of the vectors
+    ends: Sequence[Pair]  # (h,) pairs of rows of the swarm
     give: Tensor  # (h, 1) weight that the peer gives to what is sent; 0: nothing is
     take: Tensor  # (h, 1) weight given to what is received; 0: nothing is
     local: Tensor  # (h, D) own vectors when the messages were made
     sent: Tensor  # (h, D) messages as they arrive
-    received: Tensor  # (h, D) those of the peers
+    received: Tensor  # (h, D) the peers' messages
 
     def of(self, places: NDArray[np.int64]) -> "Update":
         """Return the updates at `places`."""
@@ -48,7 +48,7 @@ class Draw(NamedTuple):
     sender: int  # row
     seed: int  # of the selector
     turn: int
-    chance: Callable[[], Generator]  # makes what the quantizer rounds by
+    chance: Callable[[], Generator]  # creates the quantizer's random generators
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ Each call of `correct` knows what was known before the step, and the last one is
 for any rows in any order: what it keeps (momentum, say) is its own, by row.
 """
 
-NUMBERS_AT_ONCE = 1 << 18  # given to a step and to the mixing algorithm: what the processor's cache holds
+NUMBERS_AT_ONCE = 1 << 18  # numbers per call of a step and of the mixing algorithm: they fit into the processor's cache
 
 
 @dataclass(slots=True)
@@ -61,13 +61,13 @@ class Swarm:
     seed: int
     alive: Tensor  # (N,) bool on the CPU. Rows that are not alive wait for `change`
     compares: bool = False  # the selector uses the last estimate of the peer's vector
-    wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well; 0: they do not
+    wish_limit: int = 0  # largest number of coordinates of an exchange if responders request some as well; 0: they do not
     settled_edges: int = 8  # edges closed in order whose flows can still be revoked, per node
     losses: LossesOf | None = None  # for rules that use losses of models; None: there are none
     byzantine: Byzantine | None = None  # the attackers; None: all are honest
-    defence: Defence = field(default_factory=Undefended)  # what rows make of the differences they are shown
+    defence: Defence = field(default_factory=Undefended)  # limits that rows apply to peers' differences
     used: Tensor = field(init=False)  # (N,) bool: rows that were alive at any time
-    flows: Flows | None = field(init=False, default=None)  # of all edges, where there are any
+    flows: Flows | None = field(init=False, default=None)  # state of all edges, if there are any
     exchanges: RowExchanges = field(init=False)
     edges: Edges = field(init=False)
     _states: States = field(init=False)
@@ -281,7 +281,7 @@ class Swarm:
 
     def _resolve(self, pairs: Sequence[Pair]) -> None:
         """Before edges are closed in order, responders learn what initiators have committed."""
-        phase = Phase(0, 1.0, 1.0)  # nothing that is done here divides by it
+        phase = Phase(0, 1.0, 1.0)  # nothing here divides by it
         for pair in pairs:
             if not self.mixer.asynchronous or pair not in self.exchanges.pending:
                 continue

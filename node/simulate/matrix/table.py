@@ -21,7 +21,7 @@ from starling.node.simulate.matrix.edges import index
 _NUMBERS = 1 << 20
 _WORDS = 2**62
 
-Coordinates = Tensor | None  # (g, w) int64, ascending: which coordinates of each row. None: all
+Coordinates = Tensor | None  # (g, w) int64, ascending: selected coordinates of each row; None: all
 
 
 def read(rows: Tensor, at: Tensor, coordinates: Coordinates) -> Tensor:
@@ -167,7 +167,7 @@ class States:
         for name, kept in self._kept.items():
             if getattr(state, name) is not getattr(before[1], name):
                 writes.append((kept, getattr(state, name)))
-        if len(writes) > 1:  # one may be a view of what another write replaces
+        if len(writes) > 1:  # one may be a view of memory that another write replaces
             writes = [(kept, new.clone()) for kept, new in writes]
         for kept, new in writes:
             kept[rows] = new

@@ -167,7 +167,7 @@ class _Run:
             if models is None:
                 return
             self._due.pop(0)
-            if models or not averaged:  # otherwise no node averaged in this round
+            if models or not averaged:  # else no node averaged in this round
                 self._add(due, models)
 
     def _averaged(self, due: int) -> dict[int, Tensor] | None:

@@ -211,7 +211,7 @@ class Validation:
     def compute(self) -> Result:
         """Figures of all batches. Raises ConfigError: the metric was not logged, or there is no loss."""
         if self._module is None:
-            raise ConfigError("test: the data hold out no sample, a node measures its model by at least one")
+            raise ConfigError("test: there are no held-out samples; a node needs at least one to evaluate its model")
         trainer = trainer_of(self._module)
         with evaluating(self._module), self._validating(self._module):
             trainer.progress.figures = self._logged.figures()  # before hooks that reset metric objects

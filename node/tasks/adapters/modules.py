@@ -164,7 +164,7 @@ def optimizer_settings(module: Any) -> dict[str, Any]:
         return {}
     if not isinstance(made, torch.optim.Optimizer):
         raise ConfigError(
-            f"configure_optimizers: returns a {type(made).__name__}, a manifest can say one optimiser without a scheduler; "
+            f"configure_optimizers: returns a {type(made).__name__}, a manifest can express one optimiser without a scheduler; "
             "return that, and set optimizer.schedule, or return None to leave both to the manifest"
         )
     name = next((each for each in OPTIMIZERS.built_in if OPTIMIZERS[each] is type(made)), None)
@@ -195,7 +195,7 @@ def _one_group(groups: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
     fit = all((decay != 0.0) == (one.ndim > 1) for decay, group in zip(decays, groups, strict=True) for one in group["params"])
     if not fit or len({*decays} - {0.0}) != 1 or any(each != settings[0] for each in settings):
         raise ConfigError(
-            "configure_optimizers: its groups of parameters differ; all that a manifest can say is no weight_decay for biases and norms"
+            "configure_optimizers: its groups of parameters differ; a manifest can only express no weight_decay for biases and norms"
         )
     return {**settings[0], "weight_decay": max(decays)}, True
 

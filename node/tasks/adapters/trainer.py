@@ -73,7 +73,7 @@ class NodeTrainer:
 
     def __getattr__(self, name: str) -> Any:
         known = ", ".join(each for each in dir(type(self)) if not each.startswith("_"))
-        raise AttributeError(f"trainer.{name}: there is no Trainer on a node; what stands for it has {known}")
+        raise AttributeError(f"trainer.{name}: there is no Trainer on a node; its replacement has only {known}")
 
     def __deepcopy__(self, _memo: Any) -> None:
         """A copied module has no trainer until it is used."""

@@ -52,7 +52,7 @@ def test_dadao_reaches_the_common_minimum_with_enough_exchanges():
     start = np.zeros((N, 6))
     point = reached(dadao(gradient, start, RING, smooth=1.0, convex=0.1, seed=0), star, 1e-3, 200, 60_000)
     assert point is not None
-    assert not start.any()  # what is given is not changed
+    assert not start.any()  # the argument is not changed
     assert resistances(N, RING, 2.0)[0] == pytest.approx(resistances(N, RING)[0] / 2.0)
     with pytest.raises(ValueError, match="chi1 chi2"):
         dadao(gradient, start, RING, smooth=1.0, convex=0.1, seed=0, rate=1.0)

@@ -214,8 +214,8 @@ def _valid() -> tuple[bytes, ...]:
 
 def _lures() -> Iterator[bytes]:
     for each in _valid():
-        yield each[:2] + b"\x07" + each[3:]  # weights that are none
-        yield each[:2] + b"\xff" + each[3:14] + b"\xff\xff\x7f\x7f" * 70  # numbers as large as there are
+        yield each[:2] + b"\x07" + each[3:]  # invalid weights
+        yield each[:2] + b"\xff" + each[3:14] + b"\xff\xff\x7f\x7f" * 70  # the largest possible numbers
         yield each[:2] + b"\0" + each[3:14] + b"\xff\xff\x7f\xff" * 70
         yield each[:2] + b"\0" + each[3:14] + b"\0\0\xc0\x7f" * 70
 

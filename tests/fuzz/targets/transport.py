@@ -52,7 +52,7 @@ def pieces(data: bytes, choices: Choices) -> list[bytes]:
     return parts
 
 
-_noise = cache(noise_ends)  # of which only the counters change
+_noise = cache(noise_ends)  # packets of which only the counters change
 
 
 class _Arrivals:

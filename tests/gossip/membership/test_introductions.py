@@ -56,7 +56,7 @@ def test_a_dead_peer_is_alive_again_only_by_its_own_message():
     core.receive("d", wire.Hello(record("d"), b"", 0.0), 0.5)
     core.connection_lost("d", 1.0)
     assert Died("d") in facts(all_until(core, 20.0))
-    kept = record("d", version=7)  # as `a` recorded it, and nobody else did
+    kept = record("d", version=7)  # recorded by `a` and by no other node
     assert facts(core.receive("a", wire.Spread((kept,)), 21.0)) == [Announced("d")]
     assert sent(core.tick(21.0), wire.Spread) == [], "nor is it told to others"
     assert facts(all_until(core, 40.0)) == []

@@ -522,7 +522,7 @@ def test_psgd_with_control_variates_equals_scafcom_without_a_server():
     ("given", "said"),
     [
         ({"mix": {"feedback": "ef"}}, "mix.control_variate: needs an estimate"),
-        ({"mix": {"feedback": "ef21"}, "optimizer": {"kind": "adamw"}}, "mix.control_variate: is a sum of steps"),
+        ({"mix": {"feedback": "ef21"}, "optimizer": {"kind": "adamw"}}, "mix.control_variate: assumes steps"),
     ],
 )
 def test_control_variates_are_refused_without_estimates_or_gradients(given, said):

@@ -70,7 +70,7 @@ def test_keys_of_flows_are_refused_where_memories_are_averaged(given, kind):
         manifests.check(changed(f"optimizer={kind}", f"mix.{given}"))
     key = given.partition("=")[0]
     assert str(error.value) == (
-        f"mix.{key}: is of flows, of which optimizer={kind} has none: memories of optimisers are averaged; leave it out, or try "
+        f"mix.{key}: applies to flows, which optimizer={kind} does not use (its moments are averaged instead); leave it out, or try "
         "`--set optimizer.kind=sgd`"
     )
     manifests.check(changed(f"mix.{given}"))

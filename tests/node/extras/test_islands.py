@@ -103,7 +103,7 @@ def test_statistics_of_layers_are_about_those_of_the_whole_batch():
     ("changes", "words"),
     [
         ({"privacy": PrivacySection(noise=1.0)}, "ranks: not with privacy.noise"),
-        ({"numerics": NumericsSection(noise_every=2)}, "ranks: not with numerics.noise_every"),
+        ({"numerics": NumericsSection(noise_every=2)}, "ranks: cannot be used with numerics.noise_every"),
     ],
 )
 def test_tasks_that_processes_cannot_share_are_refused(changes, words):

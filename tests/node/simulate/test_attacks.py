@@ -214,7 +214,7 @@ def test_memories_are_forged_on_both_engines(kind, mix, engine):
 @pytest.mark.parametrize("kind", targeting("memory"))
 @pytest.mark.parametrize("words", [(), ("optimizer=adamw", "mix=dsgd")], ids=["flows", "dsgd"])
 def test_without_memory_exchange_forged_memories_have_no_effect(kind, words):
-    with pytest.raises(ConfigError, match=rf"attack.kind: {kind} lies about what optimisers remember"):
+    with pytest.raises(ConfigError, match=rf"attack.kind: {kind} lies about optimiser state"):
         run("attack.nodes=1", f"attack.kind={kind}", *words)
 
 

@@ -245,15 +245,15 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
         (("attack.rows=[16]",), r"attack\.rows: must name nodes below simulate\.nodes = 16, each once, got \[16\]"),
         (("attack.rows=[1, 1]",), r"each once, got \[1, 1\]"),
         (("attack.rows=[1]", "attack.nodes=1"), r"attack\.nodes must be 0, got 1"),
-        (("attack.nodes=1", "attack.kind=tracker_neg"), r"lies about the tracker, which mix=pet does not tell"),
-        (("attack.nodes=1", "attack.kind=memory_reversed"), r"lies about what optimisers remember, which these nodes do not exchange"),
+        (("attack.nodes=1", "attack.kind=tracker_neg"), r"lies about the tracker, which mix=pet does not exchange"),
+        (("attack.nodes=1", "attack.kind=memory_reversed"), r"lies about optimiser state, which these nodes do not exchange"),
         (("attack.nodes=1", "attack.kind=drift_const"), r"attack\.kind: 'drift_const' is unknown"),
         (
             ("attack.nodes=1", "attack.kind=foe", "attack.params.epsilon=2.0", "simulate.engine=virtual"),
-            r"attack\.params: whole nodes lie as an attack does by itself",
+            r"attack\.params: whole nodes use an attack's default parameters",
         ),
         (("attack.nodes=1", "attack.kind=foe", "simulate.model=false"), r"without a model there is nothing to attack"),
-        (("simulate.running_mean=true", "optimizer=adamw"), r"is about sgd's momentum"),
+        (("simulate.running_mean=true", "optimizer=adamw"), r"applies to sgd's momentum"),
         (("simulate.running_mean=true", "simulate.engine=virtual"), r"whole nodes begin with no momentum"),
         (("simulate.salt=a", "simulate.engine=virtual"), r"simulate\.salt: whole nodes order .* got 'a'; .*engine=matrix"),
         (["task=images", "task.path=/no/where"], r"task\.path: '/no/where' does not exist"),
@@ -311,6 +311,6 @@ def test_a_kappa_that_is_too_large_for_so_many_nodes_is_warned_of():
 @pytest.mark.parametrize("given", ["kappa=0.25", "flow_limit=5.0", "leak=0.1", "settled_edges=2", "flows=bfloat16"])
 def test_keys_of_flows_are_refused_where_memories_are_averaged(given):
     key = given.partition("=")[0]
-    with pytest.raises(ConfigError, match=rf"^mix\.{key}: is of flows, of which optimizer=adamw has none: .*leave it out"):
+    with pytest.raises(ConfigError, match=rf"^mix\.{key}: applies to flows, which optimizer=adamw does not use .*leave it out"):
         rules.check(cells(scenario(f"mix.{given}", "optimizer=adamw")))
     assert rules.check(cells(scenario("optimizer=adamw", "simulate.nodes=16"))) == []

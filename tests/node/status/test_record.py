@@ -87,8 +87,8 @@ def test_a_torn_last_line_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "holds no whole snapshot"),
-        (b"{", "holds no whole snapshot"),
+        (b"", "has no complete snapshot"),
+        (b"{", "has no complete snapshot"),
         (b"hello\n", "line 1 is no record's"),
         (b"\xff\x00\n", "line 1 is no record's"),
         (b"[" * 100_000 + b"\n", "line 1 is no record's"),

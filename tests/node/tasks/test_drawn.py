@@ -93,7 +93,7 @@ def test_a_resumed_run_draws_the_same_batches_despite_bad_samples():
 def test_each_bad_sample_is_reported_once_with_its_number_and_reason():
     files = Files({7, 30})
     data = data_of(files)
-    files.reads.clear()  # from the trial of whether the loss is one of classes
+    files.reads.clear()  # left by the test whether the loss is one of classes
     for step in range(30):
         data.batch(16, generator(step, "batch"))
     notes = taken_notes(data)

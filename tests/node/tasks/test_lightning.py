@@ -234,7 +234,7 @@ def scheduled(module):
         ({"configure_optimizers": scheduled}, "configure_optimizers: returns a tuple, .*optimizer.schedule"),
         (
             {"configure_optimizers": lambda self: [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(2)]},
-            "configure_optimizers: returns a list, a manifest can say one optimiser",
+            "configure_optimizers: returns a list, a manifest can express one optimiser",
         ),
         ({"training_step": lambda self, dataloader_iter: None}, "takes a dataloader_iter"),
         ({"validation_step": nn.Module.forward}, "has no validation_step"),

@@ -137,7 +137,7 @@ def test_a_data_function_reads_the_node_s_path(tmp_path):
     assert (task.metric, task.higher_is_better) == ("loss", False)
     assert task.data(built_in(), "cpu").samples == 27
     assert task.data(own(tmp_path / "mine.txt"), "cpu").samples == 45
-    with pytest.raises(ConfigError, match="data: this task brings its own data"):
+    with pytest.raises(ConfigError, match="data: this task has its own data"):
         made().data(own(tmp_path / "mine.txt"), "cpu")
 
 

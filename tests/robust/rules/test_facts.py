@@ -33,7 +33,7 @@ def test_the_facts_of_rules_agree_with_the_rules(name):
     [
         (("mean", 6, 2, 0.01), "mean tolerates at most 0 .one Byzantine member moves a mean anywhere., got 0.01"),
         (("cs_nnm", 6, 1, 0.25), "of k = 6 peers 1.5 are Byzantine on average at .* = 0.25, more than f = 1"),
-        (("foolsgold", 6, 2, 0.0, "nnm"), "robust.before: foolsgold distinguishes peers, which nnm mixes; must be left out"),
+        (("foolsgold", 6, 2, 0.0, "nnm"), "robust.before: foolsgold needs separate peers, which nnm mixes; must be left out"),
         (("foolsgold", 6, 2, 0.1), "byzantine_fraction: foolsgold tolerates at most 0 "),
         (("median", 3, 2, 0.0, "nnm"), "nnm needs k >= 4 for f = 2"),
         (("trimmed_mean", 6, 2, 0.1, "bucketing", 2), "needs k >= 4 for f = 2 .*, got 3 buckets of k = 6 peers"),

@@ -13,7 +13,7 @@ from starling.node.net.api import Network
 
 SEND_S = 30.0  # a peer that takes no frame for so long is unreachable
 MAX_FRAMES = 512  # waiting to be sent to one peer
-PAUSE_S = 0.1  # after a frame that was not sent
+PAUSE_S = 0.1  # seconds to wait after a frame that could not be sent
 
 Read = Callable[[int, int], Awaitable[bytes]]
 """Returns bytes of a state, given offset and length."""
@@ -26,7 +26,7 @@ class Lines:
         """`crew` returns the current name of the crew; frames of another one are dropped."""
         self._network, self._lost, self._crew = network, lost, crew
         self._queues: dict[str, trio.MemorySendChannel[Frame]] = {}
-        self._nursery: trio.Nursery | None = None  # None: nothing is sent yet, or any more
+        self._nursery: trio.Nursery | None = None  # None: nothing is sent yet, or sending has ended
 
     async def serve(self) -> None:
         """Send what is queued, until cancelled."""

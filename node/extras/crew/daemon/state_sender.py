@@ -39,7 +39,7 @@ class StateSender:
                 reply = await self._engine.call(calls.ReadPoint(step, offset, length))
                 return reply.data if isinstance(reply, calls.ChunkRead) else b""
 
-            with suppress(EngineError):  # it is copied after the next meeting
+            with suppress(EngineError):  # the state is copied after the next meeting
                 found = await self._engine.call(calls.ReadPoint(push.step, 0, 0))
                 if isinstance(found, calls.ChunkRead):
                     await self._lines.state(push.peer, push.stage, push.step, found.size, read)

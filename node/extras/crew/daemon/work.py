@@ -17,7 +17,7 @@ class CrewWork:
 
     crew: CrewService
     stage: EngineWork
-    steps: int  # of a round, >= 1
+    steps: int  # local steps of a round, >= 1
 
     async def train(self, grant: calls.Train) -> calls.Trained:
         """Do the steps in the round in which the crew is, which may be later than the one granted."""

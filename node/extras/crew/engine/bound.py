@@ -15,7 +15,7 @@ from torch import Tensor
 
 MOST = 16.0
 """Times the usual length. No honest stage's was longer than 6.2 times at rates with which a model learns (decision 142)."""
-REMEMBERED = 256  # lengths of a lane
+REMEMBERED = 256  # number of stored lengths per lane
 ENOUGH = 4  # inputs needed before any is scaled: with fewer a single short one would shorten all others
 
 

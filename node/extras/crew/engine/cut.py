@@ -14,7 +14,7 @@ from starling.node.engine.task_smoke_test import calling
 from starling.node.status.format import size as shown
 from starling.node.tasks.api import Staged, Task
 
-STATE_BYTES = 32  # a parameter at the most, of model and moments in float64
+STATE_BYTES = 32  # bytes per parameter at most, for model and moments in float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def cut(task: Task, manifest: Manifest, stage: int, available: int) -> Cut:
     kind = manifest.task.kind
     if not isinstance(task, Staged):
         raise ConfigError(
-            f"crew.stages: task.kind = {kind!r} does not say its blocks (blocks, parted, loss_of, score_of: docs/crews.md); "
+            f"crew.stages: task.kind = {kind!r} does not define its blocks (blocks, parted, loss_of, score_of: docs/crews.md); "
             "try `--set crew.stages=1`"
         )
     blocks = calling(kind, "blocks()", lambda: list(map(_counted, task.blocks(generator(manifest.seed, "model")))))
@@ -56,7 +56,7 @@ def cut(task: Task, manifest: Manifest, stage: int, available: int) -> Cut:
 
 def _edges(blocks: list[int], manifest: Manifest) -> list[int]:
     """Return the first block of each stage, and the end; a block without parameters stays with the one before."""
-    joined: list[list[int]] = []  # runs of blocks of which only the first has parameters
+    joined: list[list[int]] = []  # groups of blocks of which only the first has parameters
     for count in blocks:
         if count or not joined:
             joined.append([count])
@@ -83,6 +83,6 @@ def blocks_of(task: Task, manifest: Manifest, cut: Cut) -> nn.Module:
     model = nn.Sequential(OrderedDict((str(number), block) for number, block in made if number >= cut.first))
     if any(each.is_floating_point() for each in model.buffers()):
         raise ConfigError(
-            "crew.stages: a block keeps numbers that are no parameters, as BatchNorm does; take another, or `--set crew.stages=1`"
+            "crew.stages: a block has state besides its parameters, as BatchNorm has; use another block, or `--set crew.stages=1`"
         )
     return model

@@ -48,7 +48,7 @@ class SavedStates:
             return
         carried = {step: self.read(step) for step in self.points}
         self.moved(crew)
-        for step in self.points:  # states of a crew that had this number before
+        for step in self.points:  # states of an earlier crew with this number
             self.drop(step)
         for step, state in sorted(carried.items()):
             self.put(step, state)

@@ -31,7 +31,7 @@ def trainer_of(open_request: Open, _csprng: Csprng, _window: GradientWindow) -> 
 
     Raises ConfigError: the task has no blocks, this machine cannot hold them, or the manifest does not fit them.
     """
-    manifest = open_request.manifest  # a gradient is shortened by what all stages have of it
+    manifest = open_request.manifest  # the gradient is clipped by the norm over all stages
     open_request = structs.replace(open_request, manifest=structs.replace(manifest, optimizer=manifest.optimizer.changed(clip_norm=None)))
     model, blocks = _model_of(open_request)
     made = setup_of(open_request, model)

@@ -87,7 +87,7 @@ async def test_a_proven_lie_is_a_fault_of_its_sender_only(reason):
     async with swarm.serving() as nursery:
         nursery.start_soon(swarm["b"].round, 0, "")
         nursery.start_soon(a.round, 0, "bz")
-        await trio.sleep(0.1)  # z is still training and has queued the request
+        await trio.sleep(0.1)  # z is still training, and has queued the request
         await z.network.send("a", "exchange", LIES[reason](FIRST_NUMBER + 2))
         await trio.sleep(5.0)
         assert a.facts.faults == [("z", reason)]
