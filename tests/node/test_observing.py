@@ -49,7 +49,7 @@ def test_every_metric_is_listed_and_no_other():
 
 def test_every_event_is_listed_with_its_fields_and_no_other():
     emitted = events()
-    listed = {name: cell for names, cell in rows("Fields beside the common ones:") for name in names}
+    listed = {name: cell for names, cell in rows("Further fields of events:") for name in names}
     assert listed.keys() == emitted.keys() | BY_VERDICT | IN_THE_LOG_ALONE
     for name, fields in emitted.items():
         assert fields <= set(re.findall(r"`(\w+)`", listed[name])), name

@@ -192,7 +192,7 @@ WRONG = [
     ({"kind": "pull", "k": 0}, "k must be >= 1 and <= 32, got 0"),
     ({"kind": "ring", "eta": 0.5}, "overlay.eta: ring has no such key"),
     ({"kind": "grid", "weights": "fair"}, "weights must be one of metropolis_hastings, max_degree, uniform, got 'fair'"),
-    ({"kind": "torus", "weights": "uniform"}, "overlay.weights: torus has a rule of its own"),
+    ({"kind": "torus", "weights": "uniform"}, "overlay.weights: torus has its own weights"),
     ({"kind": "half_random", "weights": "fair"}, "weights must be one of"),
     ({"kind": "erdos_renyi", "weights": "fair"}, "weights must be one of"),
     ({"kind": "erdos_renyi", "factor": 0.0}, "factor must be finite and > 0 and <= 1000000, got 0"),

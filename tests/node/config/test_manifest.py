@@ -269,7 +269,7 @@ def test_a_correct_task_passes_without_output(assignments):
         (
             ["mix=psgd", "overlay=complete", "mix.feedback=ef21", "mix.control_variate=true", "pace.overlap=true"],
             "pace.overlap",
-            "the round before",
+            "the previous round",
         ),
         (["mix=outer", "overlay.average_every=5"], "overlay.kind", "no exchanges between"),
         (["mix=outer", "mix.nesterov=false", "mix.outer_lr=0.5"], "mix.outer_momentum", "must be < 1"),

@@ -102,7 +102,7 @@ def test_statistics_of_layers_are_about_those_of_the_whole_batch():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"privacy": PrivacySection(noise=1.0)}, "ranks: not with privacy.noise"),
+        ({"privacy": PrivacySection(noise=1.0)}, "ranks: cannot be used with privacy.noise"),
         ({"numerics": NumericsSection(noise_every=2)}, "ranks: cannot be used with numerics.noise_every"),
     ],
 )

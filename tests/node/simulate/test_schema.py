@@ -228,7 +228,7 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
         (["overlay=hypercube", "simulate.nodes=12"], r"overlay: "),
         (["overlay=hypercube", "faults.crash=0.1"], r"nodes come and go here"),
         (["mix=d2", "overlay=one_peer_exponential"], r"mix\.kind: d2 needs one symmetric mixing matrix that never changes"),
-        (["mix=exact_diffusion", "overlay=ring", "faults.join=1"], r"but faults bring and take nodes"),
+        (["mix=exact_diffusion", "overlay=ring", "faults.join=1"], r"but with faults nodes come and go"),
         (["mix=k_gt", "pace=clock"], r"mix\.kind: k_gt .*cannot run in clock pace"),
         (["simulate.engine=virtual", "simulate.nodes=65"], r"simulate\.nodes: must be <= 64 with engine = virtual, got 65"),
         (["simulate.engine=virtual", "simulate.model=false"], r"simulate\.model: whole nodes have one"),
