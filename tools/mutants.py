@@ -82,6 +82,8 @@ MUTANTS = (
     Mutant("gossip/mix/borne.py", "g.addcmul_(c, taken, value=-1.0)", "g.sub_(c)", ("gossip/mix/test_borne.py",)),
     Mutant("gossip/mix/borne.py", "1.0 - FORGOTTEN * (1.0 - s)", "1.0", ("gossip/mix/test_borne.py",)),
     Mutant("gossip/exchange/link_deadlines.py", " or self.lately_gone(peer))", ")", ("**/test_link_deadlines.py",)),
+    Mutant("gossip/membership/member_list.py", "self._in_group[group] -= 1", "pass", ("**/test_address_quotas.py",)),
+    Mutant("gossip/membership/member_list.py", "self._tombstones_in_group[group] -= 1", "pass", ("**/test_address_quotas.py",)),
     Mutant("gossip/membership/absences.py", "min(PROBATION * gone_s,", "min(gone_s,", ("**/test_absences.py",)),
     Mutant("gossip/membership/absences.py", "<= tolerable(max(others, 1))", "<= others", ("**/test_absences.py",)),
     Mutant("gossip/membership/prober.py", "since < now and self.view.present(peer):", "since < now:", ("**/test_absences.py",)),

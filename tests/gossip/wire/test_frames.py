@@ -129,27 +129,17 @@ def test_a_ready_message_before_version_1_4_frees_no_stage():
     assert ready.freed == ()
 
 
-@pytest.mark.parametrize("reference", [-1.0, math.nan, math.inf])
-def test_a_reference_must_be_a_number_of_at_least_0(reference):
-    frame = encode(msgspec.structs.replace(EXCHANGE["request"], reference=reference))
-    with pytest.raises(RemoteProtocolError):
-        decode("exchange", "peer", frame)
+NO_SHARE = (-0.1, 1.1, math.nan, math.inf)
+BOUNDED = [("response", "share", NO_SHARE), ("response", "clip", NO_SHARE), ("request", "borne", NO_SHARE), ("response", "borne", NO_SHARE)]
 
 
-@pytest.mark.parametrize("field", ["share", "clip"])
-@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, math.inf])
-def test_kept_shares_of_gain_and_difference_must_be_from_0_to_1(share, field):
-    frame = encode(msgspec.structs.replace(EXCHANGE["response"], **{field: share}))
-    with pytest.raises(RemoteProtocolError):
-        decode("exchange", "peer", frame)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, math.inf])
-@pytest.mark.parametrize("name", ["request", "response"])
-def test_a_confirmed_share_must_be_from_0_to_1(name, share):
-    frame = encode(msgspec.structs.replace(EXCHANGE[name], borne=share))
-    with pytest.raises(RemoteProtocolError):
-        decode("exchange", "peer", frame)
+@pytest.mark.parametrize(("name", "field", "wrong"), [("request", "reference", (-1.0, math.nan, math.inf)), *BOUNDED])
+def test_a_number_out_of_its_bounds_is_refused(name, field, wrong):
+    """A reference is a number from 0; kept shares of the gain and the difference, and a confirmed share, are from 0 to 1."""
+    for value in wrong:
+        frame = encode(msgspec.structs.replace(EXCHANGE[name], **{field: value}))
+        with pytest.raises(RemoteProtocolError):
+            decode("exchange", "peer", frame)
 
 
 @pytest.mark.parametrize(("lane", "name"), MESSAGES)
