@@ -64,7 +64,7 @@ class SlowWatch:
             self._tell()
 
     def _answered(self, peer: str, number: int) -> None:
-        requested, at = self._requested.pop(peer, (0, 0.0))
+        requested, at = self._requested.pop(peer, (-1, 0.0))
         took_s = trio.current_time() - at
         if requested == number and took_s > 0.0 and self._core.answered(peer, took_s):
             self._tell()

@@ -68,6 +68,7 @@ async def test_a_single_late_peer_is_named_until_it_leaves():
 @virtual
 async def test_unrequested_responses_count_for_nothing():
     watched = watch()
+    await trio.sleep(1.0)
     for seq in range(10 * OLD):
         watched.observe(received_response(PEERS[0], seq))
         watched.observe(sent_response(PEERS[0], 10, 0.5))  # too short to measure the connection's speed

@@ -83,6 +83,7 @@ def test_freed_places_are_reused_without_limit():
         assert isinstance(circuit, Circuit)
         slots.lost("holder")
         assert not slots.is_open(circuit)
+        assert slots.buckets == 0
 
 
 def test_strangers_get_no_reservation_and_a_share_of_the_circuits():
