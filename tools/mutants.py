@@ -73,6 +73,8 @@ MUTANTS = (
     Mutant("gossip/membership/prober.py", "heard = now -", "heard = False and now -", ("gossip/membership/test_silence.py",)),
     Mutant("gossip/exchange/wait_rules.py", "if not peer.silent:", "if True:", ("**/test_link_deadlines.py",)),
     Mutant("gossip/exchange/wait_rules.py", ", context.payload_s)\n", ")\n", ("**/test_link_deadlines.py",)),
+    Mutant("gossip/exchange/lateness.py", "if owed:", "if False:", ("**/test_link_deadlines.py",)),
+    Mutant("gossip/exchange/lateness.py", "self._opened[peer][1] <= round", "True", ("**/test_link_deadlines.py",)),
     Mutant("gossip/exchange/wait_rules.py", "context.shortest_s) + context.lag_s", "context.shortest_s)", ("**/test_link_deadlines.py",)),
     Mutant("gossip/exchange/wait_rules.py", "peer.withdrawn or context.out_of_phase:", "peer.withdrawn:", ("**/test_link_deadlines.py",)),
     Mutant("gossip/exchange/wait_rules.py", "if peer.needs_s is None:", "if True:", ("**/test_link_deadlines.py",)),
@@ -89,7 +91,10 @@ MUTANTS = (
     Mutant("gossip/membership/prober.py", "since < now and self.view.present(peer):", "since < now:", ("**/test_absences.py",)),
     Mutant("gossip/membership/local_health.py", "2.0 * median(trips)", "0.0", ("**/test_absences.py",)),
     Mutant(
-        "gossip/exchange/pace.py", "self.link_deadlines.exchange_s, self._unlinked)", "0.0, self._unlinked)", ("**/test_link_deadlines.py",)
+        "gossip/exchange/pace.py",
+        "self.link_deadlines.exchange_s, self._unlinked, round)",
+        "0.0, self._unlinked, round)",
+        ("**/test_link_deadlines.py",),
     ),
     Mutant("gossip/exchange/pace.py", "more_s if self.under_way(peer) and", "more_s if", ("**/test_pairwise.py",)),
     Mutant("gossip/exchange/pace.py", " and not self.link_deadlines.hurried(peer) else", " else", ("**/test_pace_slots.py",)),

@@ -13,6 +13,8 @@ WINDOW = 32
 """Most recent outcomes, answers or calls that an estimate is computed from."""
 MIN_ANSWERS = 5
 """Fewest answers in the window for a learned deadline."""
+UNLEARNED = 16.0
+"""Rounds and answers for which a peer is waited for while fewer than those are known: more than a node five times slower needs."""
 MIN_SPREAD = 0.05
 """Smallest spread of answers, as a share of their median: equal answers do not make the next one late."""
 USUAL = 2.0
@@ -51,11 +53,22 @@ class Deadline:
         """Record that a neighbor answered after `wait_s` >= 0; None: it did not answer before the deadline."""
         self._outcomes.append(wait_s)
 
-    def wait_s(self) -> float:
-        """Return how long to wait now, in [min_wait_s, max_wait_s]."""
-        answers = [wait for wait in self._outcomes if wait is not None]
-        if len(answers) < MIN_ANSWERS:
+    @property
+    def _answers(self) -> list[float]:
+        return [wait for wait in self._outcomes if wait is not None]
+
+    @property
+    def learned(self) -> bool:
+        """There are enough answers for a learned deadline."""
+        return len(self._answers) >= MIN_ANSWERS
+
+    def wait_s(self, lag_s: float = inf) -> float:
+        """Return how long to wait now, in [min_wait_s, max_wait_s], where a round's local steps and exchange take `lag_s`."""
+        answers = self._answers
+        if not answers:
             return self.max_wait_s
+        if len(answers) < MIN_ANSWERS:
+            return min(max(UNLEARNED * lag_s, self.min_wait_s), self.max_wait_s)
         return min(max(late_after(answers, self.k, MIN_SPREAD), self.min_wait_s), self.max_wait_s)
 
 

@@ -25,14 +25,14 @@ class Lateness:
 
     last: set[str] = field(default_factory=set)
     """Peers whose last link expired."""
-    _opened: dict[str, float] = field(default_factory=dict)
-    """When waiting began for peers whose last link expired, and that did not come since."""
+    _opened: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """When waiting began for peers whose last link expired, and that did not come since, and the round of that link."""
     _needs_s: dict[str, float] = field(default_factory=dict)
 
-    def expired(self, peer: str, opened: float) -> None:
-        """Record that a link expired that was waited for since `opened`."""
+    def expired(self, peer: str, opened: float, round: int) -> None:
+        """Record that a link of a round expired that was waited for since `opened`."""
         self.last.add(peer)
-        self._opened[peer] = opened
+        self._opened[peer] = opened, round
 
     def in_time(self, peer: str, seconds: float) -> None:
         """Record an answer after `seconds`, in time."""
@@ -41,9 +41,13 @@ class Lateness:
         if peer in self._needs_s:
             self._needs_s[peer] = max(seconds, self._needs_s[peer] / NEED_DECAY)
 
+    def owes(self, peer: str, round: int | None = None) -> bool:
+        """Return whether the last link with a peer expired, it has not come for it since, and it is of no later round than `round`."""
+        return peer in self._opened and (round is None or self._opened[peer][1] <= round)
+
     def arrived(self, peer: str, now: float, longest_s: float) -> bool:
         """Record that a peer came for a link that had expired, if within `longest_s`. Returns whether it is the first such link."""
-        needs_s = now - self._opened.pop(peer, now)
+        needs_s = now - self._opened.pop(peer, (now, 0))[0]
         if not 0.0 < needs_s <= longest_s:
             return False
         first = peer not in self._needs_s
@@ -77,6 +81,7 @@ class Withdrawals:
     # peer -> (round in which its withdrawal ends, length of the withdrawal in rounds)
     _until: dict[str, tuple[int, int]] = field(default_factory=dict)
     _missed: dict[str, int] = field(default_factory=dict)  # peer -> number of links in a row that it let expire
+    _owes: set[str] = field(default_factory=set)  # let so many expire in a row, and came for none of them since
     _delays_s: dict[str, float] = field(default_factory=dict)
     """Seconds beyond what is usual that a peer lately made this node wait; half as many each round."""
 
@@ -87,7 +92,7 @@ class Withdrawals:
 
     def active(self, peer: str) -> bool:
         """Return whether the extended deadline of a peer is withdrawn in this round."""
-        return self._round < self._until.get(peer, (0, 0))[0]
+        return peer in self._owes or self._round < self._until.get(peer, (0, 0))[0]
 
     def delayed(self, peer: str, seconds: float) -> None:
         """Record that this node waited for a peer by `seconds` > 0 more than is usual."""
@@ -103,15 +108,25 @@ class Withdrawals:
         self._withdraw(peer)
         self._delays_s.clear()
 
-    def missed(self, peer: str) -> None:
-        """Count a link that a peer let expire; after MISSED_LINKS in a row, withdraw its extended deadline."""
+    def missed(self, peer: str, *, owed: bool) -> None:
+        """Count a link that a peer let expire; after MISSED_LINKS in a row, withdraw its extended deadline.
+
+        `owed`: it is to come for such a link later, if it is at work; so it is withdrawn until it does.
+        """
         self._missed[peer] = self._missed.get(peer, 0) + 1
         if self._missed[peer] >= MISSED_LINKS:
             self._withdraw(peer)
+            if owed:
+                self._owes.add(peer)
 
     def excuse(self, peer: str) -> None:
         """End the row of links that a peer let expire."""
         self._missed.pop(peer, None)
+        self._owes.discard(peer)
+
+    def works(self, peer: str) -> None:
+        """Record that a peer came for a link that had expired: it is given its extended deadline again now and then."""
+        self._owes.discard(peer)
 
     def _withdraw(self, peer: str) -> None:
         _, before = self._until.get(peer, (0, 0))
@@ -120,5 +135,6 @@ class Withdrawals:
 
     def forget(self, peer: str) -> None:
         """Delete what is known of a peer."""
+        self._owes.discard(peer)
         for known in (self._until, self._missed, self._delays_s):
             known.pop(peer, None)

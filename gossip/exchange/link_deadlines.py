@@ -50,6 +50,7 @@ class LinkDeadlines:
     _lateness: Lateness = field(default_factory=Lateness)
     _withdrawals: Withdrawals = field(default_factory=Withdrawals)
     _opened: float = 0.0
+    _round: int | None = None
     _learned_s: float = inf
     _lag_s: float = 0.0
     _unlinked_s: float = 0.0
@@ -77,13 +78,13 @@ class LinkDeadlines:
         """
         return self._lateness.more_than_may_lie(self._answers.peers)
 
-    def begin(self, now: float, steps_s: float = 0.0, exchange_s: float = 0.0, unlinked: int = 0) -> None:
+    def begin(self, now: float, steps_s: float = 0.0, exchange_s: float = 0.0, unlinked: int = 0, round: int | None = None) -> None:
         """Start waiting: the round's local steps took `steps_s`, its exchange takes `exchange_s` where both ends are ready.
 
-        `unlinked`: rounds without a link just before, of which MAX_UNLINKED_ROUNDS count.
+        `unlinked`: rounds without a link just before, of which MAX_UNLINKED_ROUNDS count. `round`: of the links; None: visits and pulls.
         """
-        self._learned_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s()
-        self._opened, self._lag_s = now, steps_s + exchange_s
+        self._learned_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s(steps_s + exchange_s)
+        self._opened, self._lag_s, self._round = now, steps_s + exchange_s, round
         self._unlinked_s = min(unlinked, MAX_UNLINKED_ROUNDS) * MAX_FACTOR * self._lag_s
         self.solicit_s = (self._learned_s + 2.0 * steps_s) / RETRIES
         self.expires = now + self._in_time_s
@@ -133,8 +134,14 @@ class LinkDeadlines:
         elif outcome == "timeout":
             self._missed(peer)
 
-    def came(self, peer: str, now: float) -> None:
-        """Learn that the peer came for a link that had expired. Unless it had been given more already, it did not miss that link."""
+    def came(self, peer: str, now: float, round: int | None = None) -> None:
+        """Learn that the peer came for a link that had expired. Unless it had been given more already, it did not miss that link.
+
+        `round`: of which it comes; of an earlier one than that link's it says nothing of it. None: it comes for that link.
+        """
+        if not self._lateness.owes(peer, round):
+            return
+        self._withdrawals.works(peer)
         if self._lateness.arrived(peer, now, MAX_FACTOR * self._in_time_s):
             self._withdrawals.excuse(peer)
 
@@ -150,11 +157,11 @@ class LinkDeadlines:
         self._answers.observe(peer, seconds)
 
     def _missed(self, peer: str) -> None:
-        self._lateness.expired(peer, self._opened)
+        self._lateness.expired(peer, self._opened, self._round or 0)
         self._answers.missed(peer)
         self.deadline.observe(None)
         if not (self.unextended(peer) or self._unlinked_s):
-            self._withdrawals.missed(peer)
+            self._withdrawals.missed(peer, owed=self._round is not None)
 
     @property
     def _payload_s(self) -> float:
@@ -172,6 +179,7 @@ class LinkDeadlines:
             lately_gone=self.lately_gone(peer),
             withdrawn=self._withdrawals.active(peer),
             late=peer in self._lateness.last,
+            owes=self._lateness.owes(peer),
             needs_s=self._lateness.needs_s(peer),
             quickest_s=self._answers.quickest_s.get(peer, 0.0),
         )
@@ -179,6 +187,7 @@ class LinkDeadlines:
     def _context(self, position: Position) -> Context:
         return Context(
             learned_s=self._learned_s,
+            learned=self.stretch > 1.0 or self.deadline.learned,
             lag_s=self._lag_s,
             unlinked_s=self._unlinked_s,
             shortest_s=self.deadline.min_wait_s,

@@ -147,7 +147,7 @@ class Rounds(Pace):
     def open(self, round: int, links: Mapping[str, float], view: bytes, now: float, steps_s: float = 0.0) -> list[DeferredDecision]:
         """Begin the exchanges of a round, whose local steps took `steps_s` -> decisions on deferred requests."""
         self.phase = "exchanging"
-        self.link_deadlines.begin(now, steps_s, self.link_deadlines.exchange_s, self._unlinked)
+        self.link_deadlines.begin(now, steps_s, self.link_deadlines.exchange_s, self._unlinked, round)
         self.outcomes, self._served = {}, {}
         return self._enter(round, links, view, now)
 
@@ -166,7 +166,7 @@ class Rounds(Pace):
         """Decide on a request; a deferred one gets a DeferredDecision later."""
         self.progress.record(peer, request.round)
         if request.round < self.round:
-            self.link_deadlines.came(peer, now)
+            self.link_deadlines.came(peer, now, request.round)
             return Reject("late")
         if request.round > self.round + self.max_lead:
             return Reject("early")

@@ -34,6 +34,8 @@ class PeerFacts:
     """Its extended deadline is withdrawn."""
     late: bool = False
     """Its last link expired."""
+    owes: bool = False
+    """It has not come for that link since."""
     needs_s: float | None = None
     """After which it came for a link that had expired; None: it never did."""
     quickest_s: float = 0.0
@@ -58,6 +60,8 @@ class Context:
     """What an exchange takes on the line, by recent payloads."""
     exchange_s: float
     """What an exchange takes where both ends are ready."""
+    learned: bool = True
+    """There are enough answers for the learned deadline."""
     position: Position = "level"
     out_of_phase: bool = False
     """Two more peers than may lie let their last link expire: this node is not where they are."""
@@ -74,7 +78,7 @@ def no_answer_to_probes(peer: PeerFacts, context: Context) -> float | None:
 
 
 def deadline_withdrawn(peer: PeerFacts, context: Context) -> float | None:
-    """Give a peer that made this node late, or let links in a row expire, what its own exchanges take. Decisions 0070, 0089.
+    """Give a peer that made this node late, or let links in a row expire, what its own exchanges take. Decisions 0070, 0089, 0145.
 
     Not while this node is out of phase, as it is then the one that the others wait for in vain (0100). A peer from which the extended
     deadline is withdrawn is not given the time of rounds without a link (0114).
@@ -92,14 +96,16 @@ def lately_gone(peer: PeerFacts, context: Context) -> float | None:
 
 
 def others_ahead(peer: PeerFacts, context: Context) -> float | None:
-    """Limit the wait to the shortest deadline and the time of a round while other peers are in later rounds. Decision 0096.
+    """Limit the wait to the shortest deadline and the time of a round while other peers are in later rounds. Decisions 0096, 0145.
 
     A peer one round behind answers within that time, and peers that already wait for this node do so for as long. Deadlines differ between
-    nodes: without this bound a node with a longer one would stay out of phase for many rounds.
+    nodes: without this bound a node with a longer one would stay out of phase for many rounds. A node without any answer does not know what
+    is usual; that others have gone on says that it is less than the upper bound.
     """
     if context.position != "behind":
         return None
-    longest_s = max(_working_s(peer, context), context.shortest_s) + context.lag_s + _unlinked_s(peer, context)
+    working_s = _working_s(peer, context) if context.exchange_s else context.payload_s
+    longest_s = max(working_s, context.shortest_s) + context.lag_s + _unlinked_s(peer, context)
     return min(longest_s, _timely_s(peer, context))
 
 
@@ -118,14 +124,17 @@ def comes_late(peer: PeerFacts, context: Context) -> float | None:
 
 
 def late_last_time(peer: PeerFacts, context: Context) -> float | None:
-    """Give a peer that was late the learned deadline and the time of one round. Decision 0010.
+    """Give a peer that was late the learned deadline and the time of one round. Decisions 0010, 0145.
+
+    While there are too few answers for one, a peer that has not come for its last link since is given the shortest.
 
     Less than a peer in time: a node that waits for a straggler is still waited for itself. With equal deadlines one straggler would
     desynchronise the whole swarm. Not while this node is out of phase (0100).
     """
     if not peer.late or context.out_of_phase:
         return None
-    return context.learned_s + context.lag_s + context.unlinked_s
+    learned_s = context.shortest_s if peer.owes and not context.learned else context.learned_s
+    return learned_s + context.lag_s + context.unlinked_s
 
 
 def in_time(_peer: PeerFacts, context: Context) -> float:

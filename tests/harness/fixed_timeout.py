@@ -14,5 +14,7 @@ class Fixed:
     def observe(self, wait_s: float | None) -> None:
         self.observed.append(wait_s)
 
-    def wait_s(self) -> float:
+    learned = True
+
+    def wait_s(self, _lag_s: float = 0.0) -> float:
         return self.wait

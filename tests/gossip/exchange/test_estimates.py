@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.estimates import UNLEARNED, Deadline
 
 waits = st.lists(st.one_of(st.none(), st.floats(0.0, 100.0)), max_size=80)
 
@@ -25,6 +25,18 @@ def test_the_deadline_never_leaves_its_bounds(outcomes):
 def test_the_deadline_is_the_maximum_before_five_answers():
     assert after([0.5] * 4).wait_s() == 10.0
     assert after([0.5] * 5).wait_s() < 1.0
+
+
+def test_between_the_first_answer_and_the_fifth_the_deadline_is_a_multiple_of_a_round():
+    """A node five times slower that had a round without a link comes ten rounds later."""
+    assert after([]).wait_s(0.1) == 10.0
+    assert after([None, 0.01]).wait_s(0.1) == pytest.approx(UNLEARNED * 0.1)
+    assert after([3.0] * 4).wait_s(0.1) == pytest.approx(UNLEARNED * 0.1), "what was waited for is no measure of what is needed"
+    assert after([0.01]).wait_s(0.001) == 0.25
+    assert after([0.01]).wait_s(9.0) == 10.0
+    assert not after([0.01] * 4).learned
+    assert after([0.01] * 5).learned
+    assert UNLEARNED >= 10.0
 
 
 def test_the_deadline_is_the_median_plus_four_median_deviations():

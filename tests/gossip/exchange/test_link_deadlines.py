@@ -452,3 +452,48 @@ def test_payload_seconds_are_the_longest_of_any_peer():
     assert link_deadlines.longest_s == EXCHANGE_PAYLOADS * 0.5
     link_deadlines.transfers.observe("slow to read", 50.0, 1_000_000)
     assert link_deadlines.longest_s == EXCHANGE_PAYLOADS * 0.5, "one of three changes nothing"
+
+
+def missed_by(peer: str, *, rounds: int) -> tuple[LinkDeadlines, float]:
+    """A peer that did not come for so many links in a row, in rounds 0, 1, …, of a second of local steps each. -> when the next begins"""
+    link_deadlines, at = LinkDeadlines(Deadline(0.25, 1.0)), 0.0
+    for number in range(rounds):
+        link_deadlines.begin(at, 1.0, round=number)
+        for other in QUICK:
+            link_deadlines.resolve(other, "committed", at + 0.01)
+        link_deadlines.resolve(peer, "timeout", link_deadlines.until(peer))
+        at += 10.0
+    return link_deadlines, at
+
+
+def test_a_peer_that_owes_exchanges_in_a_row_gets_the_usual_deadline_until_it_comes_for_one():
+    link_deadlines, at = missed_by("mute", rounds=MISSED_LINKS)
+    for number in range(MISSED_LINKS, MISSED_LINKS + 4 * WITHDRAWN_ROUNDS):
+        link_deadlines.begin(at, 1.0, round=number)
+        assert link_deadlines.until("mute") - at == pytest.approx(MIN_DELAY / 2.0), number
+        link_deadlines.resolve("mute", "timeout", at + 1.0)
+        at += 10.0
+    link_deadlines.came("mute", at - 9.0, number - 1)
+    link_deadlines.begin(at, 1.0, round=number + 1)
+    assert link_deadlines.unextended("mute"), "a request of an earlier round is for no link of these"
+    link_deadlines.came("mute", at - 8.0, number)
+    link_deadlines.begin(at, 1.0, round=number + 1)
+    assert not link_deadlines.unextended("mute"), "it is at work, and only late"
+    assert link_deadlines.until("mute") - at > 1.0
+
+
+def test_a_peer_that_owes_exchanges_in_a_row_comes_back_by_one_exchange():
+    link_deadlines, at = missed_by("mute", rounds=2 * MISSED_LINKS)
+    assert link_deadlines.unextended("mute")
+    link_deadlines.resolve("mute", "committed", at - 10.0 + 0.01)
+    for number in range(WITHDRAWN_ROUNDS):
+        link_deadlines.begin(at + number, 1.0, round=2 * MISSED_LINKS + number)
+    assert not link_deadlines.unextended("mute")
+
+
+@pytest.mark.parametrize(("round", "needs_s"), [(MISSED_LINKS - 3, 0.25), (MISSED_LINKS - 2, 0.5)])
+def test_a_request_of_an_earlier_round_does_not_lengthen_a_deadline(round, needs_s):
+    link_deadlines, at = missed_by("far", rounds=MISSED_LINKS - 1)
+    link_deadlines.came("far", at - 9.5, round)
+    link_deadlines.begin(at, 1.0, round=MISSED_LINKS - 1)
+    assert link_deadlines.until("far") - at == pytest.approx(needs_s + 1.0)

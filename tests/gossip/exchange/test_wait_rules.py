@@ -53,6 +53,8 @@ TABLE = {
         ({}, {"position": "behind", "payload_s": 0.75}, 1.75),
         ({}, {"position": "behind", "unlinked_s": 3.0}, 4.5),
         ({"withdrawn": True}, {"position": "behind", "unlinked_s": 3.0, "out_of_phase": True}, 1.5),
+        ({"usual_s": 10.0}, {"position": "behind", "exchange_s": 0.0}, 1.25),
+        ({"usual_s": 10.0}, {"position": "behind", "exchange_s": 0.0, "payload_s": 0.75}, 1.75),
         ({"usual_s": 50.0}, {"position": "behind"}, 4.0),
     ],
     rules.others_behind: [
@@ -75,6 +77,9 @@ TABLE = {
         ({"late": True}, {}, 3.0),
         ({"late": True}, {"unlinked_s": 3.0}, 6.0),
         ({"late": True}, {"out_of_phase": True}, None),
+        ({"late": True, "owes": True}, {}, 3.0),
+        ({"late": True}, {"learned": False}, 3.0),
+        ({"late": True, "owes": True}, {"learned": False, "unlinked_s": 3.0}, 4.25),
     ],
     rules.in_time: [({}, {}, 4.0), ({}, {"unlinked_s": 3.0}, 7.0), ({"late": True}, {"out_of_phase": True}, 4.0)],
 }

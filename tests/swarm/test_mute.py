@@ -1,0 +1,51 @@
+"""One of six members never answers an exchange, though it answers probes: rounds of the others in virtual time."""
+
+from statistics import median
+
+import trio
+
+from starling.node.config import presets
+from starling.node.config.schema import Manifest
+from tests.harness.hostile import answering, silent
+from tests.harness.stories import virtual
+from tests.harness.swarms import STEP_S, rounds_done, story, until
+
+NODES, ROUNDS, LOCAL_STEPS = 6, 100, 10
+USUAL_S = ROUNDS * LOCAL_STEPS * STEP_S  # and a few milliseconds a round for exchanges
+
+
+def bowls() -> Manifest:
+    """The cheapest problem there is; deadlines as a manifest has them that names none."""
+    sets = ["task.kind=quadratic", f"task.nodes={NODES}", "task.dim=50", f"partition.shards={NODES}", f"pace.quorum={NODES}"]
+    return presets.load(Manifest, assignments=[*sets, f"pace.local_steps={LOCAL_STEPS}", f"pace.rounds={100 * ROUNDS}"])
+
+
+async def seconds_for(nodes, rounds: int) -> float:
+    """Until the middle one of these nodes has done so many rounds."""
+    began = trio.current_time()
+    await until(lambda: median(it.node.progress.round for it in nodes) >= rounds, 300.0)
+    return trio.current_time() - began
+
+
+@virtual(3, more=(1, 2))
+async def test_a_member_that_answers_probes_and_no_exchange_costs_the_others_few_rounds():
+    """With ten seconds for who never answered, and full deadlines now and then, a hundred rounds took 39 to 50 s."""
+    swarm = story(bowls(), 1)
+    async with swarm.running(NODES):
+        mute = swarm.nodes.pop(NODES - 1)
+        await until(lambda: rounds_done(swarm, 1))
+        answering(mute.node.network, "exchange", silent)
+        honest = list(swarm.nodes.values())
+        assert await seconds_for(honest, ROUNDS // 2) <= 1.1 * USUAL_S
+        assert await seconds_for(honest, ROUNDS) <= 0.6 * USUAL_S
+        assert not any(it.node.events.faults for it in honest)
+
+
+@virtual(3, more=(1, 2))
+async def test_a_node_five_times_slower_takes_part_in_as_many_exchanges_as_before():
+    swarm = story(bowls(), 1, slow={NODES - 1: 5.0})
+    async with swarm.running(NODES):
+        slow, *others = (swarm.nodes[index] for index in (NODES - 1, *range(NODES - 1)))
+        await seconds_for(others, ROUNDS)
+        assert sum(it.node.running.exchange.committed(slow.peer_id) for it in others) >= ROUNDS // 5
+        assert not any(it.node.events.faults for it in others)
