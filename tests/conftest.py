@@ -3,6 +3,7 @@
 import gc
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -53,6 +54,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             return REAL if file.startswith(REAL) else file
 
     return Scheduling(config, log)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the test's own directory the current one, and return it."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

@@ -70,9 +70,8 @@ def test_an_attack_of_the_current_folder_needs_no_package(folder, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["virtual", "matrix"])
-def test_an_attack_of_the_current_folder_is_simulated(engine, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / f"attack_of_{engine}.py").write_text((PARTS / "echo.py").read_text())
+def test_an_attack_of_the_current_folder_is_simulated(engine, here):
+    (here / f"attack_of_{engine}.py").write_text((PARTS / "echo.py").read_text())
     swarm = [f"simulate.engine={engine}", "simulate.nodes=4", "pace.rounds=3", "attack.nodes=1"]
     scenario = presets.load(Scenario, assignments=[*swarm, f"attack.kind=attack_of_{engine}:Echo"])
     check_one(scenario)
@@ -81,10 +80,9 @@ def test_an_attack_of_the_current_folder_is_simulated(engine, tmp_path, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["virtual", "matrix"])
-def test_a_part_of_the_current_folder_needs_no_package(engine, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_part_of_the_current_folder_needs_no_package(engine, here):
     module = f"my_mix_of_{engine}"
-    (tmp_path / f"{module}.py").write_text((PARTS / "slow_dsgd.py").read_text())
+    (here / f"{module}.py").write_text((PARTS / "slow_dsgd.py").read_text())
     assignments = [f"simulate.engine={engine}", "simulate.nodes=4", "pace.rounds=3", f"mix={module}:SlowDsgd"]
     scenario = presets.load(Scenario, assignments=assignments)
     check_one(scenario)

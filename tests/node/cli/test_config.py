@@ -19,11 +19,7 @@ from tests.harness.cli_doubles import refused
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Give every test a working directory of its own, since the default run directory is relative."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture

@@ -9,11 +9,7 @@ from starling.node.config.schema import Manifest
 from starling.node.storage.run_dir import RunDir
 from tests.harness.cli_doubles import Daemon
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_the_list_says_what_each_example_shows(capsys):

@@ -370,14 +370,13 @@ def at_a_terminal(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "shown"), [([], ["starling-node"]), (["a", "demo"], ["a", "demo"]), (["{}/record.jsonl"], ["{}/record.jsonl"])]
 )
-def test_the_process_becomes_the_terminal_ui_of_all_paths(given, shown, at_a_terminal, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "record.jsonl").touch()
+def test_the_process_becomes_the_terminal_ui_of_all_paths(given, shown, at_a_terminal, here):
+    (here / "record.jsonl").touch()
     for place in ("starling-node", "a", "demo/node-0"):
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "node.toml").touch()
-    assert main(["tui", *(each.format(tmp_path) for each in given)]) == 0
-    assert at_a_terminal == [[sys.executable, "-m", "starling.tui", *(each.format(tmp_path) for each in shown)]]
+        (here / place).mkdir(parents=True)
+        (here / place / "node.toml").touch()
+    assert main(["tui", *(each.format(here) for each in given)]) == 0
+    assert at_a_terminal == [[sys.executable, "-m", "starling.tui", *(each.format(here) for each in shown)]]
 
 
 def test_the_terminal_ui_of_a_record_that_is_not_there_is_one_line(at_a_terminal, tmp_path, capsys):

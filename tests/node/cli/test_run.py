@@ -22,12 +22,7 @@ from tests.harness.cli_doubles import ADDRESS, INVITE, PEER, SWARM, Daemon, refu
 from tests.harness.invitations import CREATOR, TERMS
 from tests.harness.snapshots import snapshot
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Give every test a working directory of its own, since the default run directory is relative."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture

@@ -35,12 +35,6 @@ FULL = snapshot(
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def running(monkeypatch):
     """A node that answers as a real one would, field by field."""
     answers = {
@@ -212,10 +206,9 @@ def test_an_unset_field_may_be_missing():
     assert definition["required"] == ["there"]
 
 
-def test_the_argument_help_creates_no_folder(tmp_path, monkeypatch, capsys):
+def test_the_argument_help_creates_no_folder(here, capsys):
     """`help` used to be taken for a folder."""
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         schemas.main(["--help"])
-    assert (ended.value.code, list(tmp_path.iterdir())) == (0, [])
+    assert (ended.value.code, list(here.iterdir())) == (0, [])
     assert "FOLDER" in capsys.readouterr().out

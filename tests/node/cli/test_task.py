@@ -11,12 +11,6 @@ from starling.node.cli.main import main
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 TASK = textwrap.dedent("""
     from starling.node.tasks.digits import Digits
 

@@ -289,14 +289,13 @@ def test_config_show_prints_a_preset_as_a_template_file(tmp_path, capsys):
         (["config", "show", "node", "--preset", "open"], "--preset: is about a manifest or a scenario, got node"),
     ],
 )
-def test_impossible_settings_give_one_line(tmp_path, monkeypatch, capsys, words, says):
-    monkeypatch.chdir(tmp_path)
+def test_impossible_settings_give_one_line(here, capsys, words, says):
     assert main(words) == 2
     said = capsys.readouterr()
     assert said.err.startswith(f"starling: {says}")
     assert said.err.count("\n") == 1
     assert said.out == ""
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 def test_an_error_in_a_file_names_the_file(tmp_path):

@@ -16,12 +16,6 @@ class Mine(MixerBase):
 """
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def agreed(here, module, static=False):
     """Return a manifest whose mixing algorithm is a file of the current folder, and which is imported once."""
     (here / f"{module}.py").write_text(MIX.format(static=static))

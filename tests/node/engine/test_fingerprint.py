@@ -225,24 +225,23 @@ def net() -> starling.Task:
 
 @pytest.mark.acceptance
 @pytest.mark.slow
-def test_creation_writes_the_fingerprint_and_a_node_with_another_model_does_not_open(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_creation_writes_the_fingerprint_and_a_node_with_another_model_does_not_open(here):
     name = "fingerprinted_task"
-    (tmp_path / f"{name}.py").write_text(MODULE.format(width=1))
+    (here / f"{name}.py").write_text(MODULE.format(width=1))
     wanted = toml.apply_set(Manifest(), [f"task={name}:net", "partition=iid"])
-    place, _ = run_directory.create(tmp_path / "n", wanted, NodeConfig(trust=True))
+    place, _ = run_directory.create(here / "n", wanted, NodeConfig(trust=True))
     created = place.read_manifest()
     assert created.task.fingerprint[-2:] == ("float32 trained 1x3 weight", "float32 trained 1 bias")
-    call = structs.replace(open_request(created), code=str(tmp_path))
+    call = structs.replace(open_request(created), code=str(here))
     assert isinstance(Worker().handle(call), calls.Opened)
-    (tmp_path / f"{name}.py").write_text(MODULE.format(width=12))
+    (here / f"{name}.py").write_text(MODULE.format(width=12))
     del sys.modules[name]
     refused_as("config", Worker().handle(call), "weight has shape (12, 3), the swarm's has (1, 3); ask the creator")
-    (tmp_path / f"{name}.py").write_text("import starling\ndef net() -> starling.Task:\n    raise OSError('no weights')\n")
+    (here / f"{name}.py").write_text("import starling\ndef net() -> starling.Task:\n    raise OSError('no weights')\n")
     with pytest.raises(ConfigError, match=rf"task\.kind: '{name}:net'.*no weights.*line 3") as caught:
-        run_directory.create(tmp_path / "m", created, NodeConfig(trust=True))
+        run_directory.create(here / "m", created, NodeConfig(trust=True))
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "m").exists()
+    assert not (here / "m").exists()
 
 
 def test_built_in_tasks_need_no_fingerprint(tmp_path):

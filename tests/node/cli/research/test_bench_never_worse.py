@@ -253,12 +253,11 @@ def test_a_table_has_a_row_for_each_cell_and_counts_worse_cells(tmp_path):
         ("--data . --cells by_language/sgd/*", "must hold 4 files *.txt, got 0"),
     ],
 )
-def test_unmeasurable_cases_are_refused_in_one_line(arguments, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_unmeasurable_cases_are_refused_in_one_line(arguments, words, here, capsys):
     assert main(["bench", "never-worse", *arguments.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 def test_a_doubtful_key_is_noted(tmp_path):
@@ -301,9 +300,8 @@ def test_data_are_read_from_the_given_folder(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_a_tiny_run_is_reproducible(tmp_path, monkeypatch, capsys):
+def test_a_tiny_run_is_reproducible(here, monkeypatch, capsys):
     """Digits and generated texts, in a worker process."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STARLING_DATA", raising=False)
     arguments = ["--cells", DIGITS.name, "--cells", "by_language/adamw/cosine/normal/calm", "--seeds", "1", "--rounds", "4"]
     assert main(["bench", "never-worse", *arguments, "--json"]) == 0
@@ -317,7 +315,7 @@ def test_a_tiny_run_is_reproducible(tmp_path, monkeypatch, capsys):
     assert any(digits["difference"])
     assert main(["bench", "never-worse", *arguments, "--json"]) == 0
     assert valid("bench-never-worse", capsys.readouterr().out)["cases"] == [digits, text]
-    assert sorted(path.name for path in (tmp_path / "starling-never-worse").iterdir()) == [
+    assert sorted(path.name for path in (here / "starling-never-worse").iterdir()) == [
         "by_label-sgd-cosine-normal-calm.json",
         "by_language-adamw-cosine-normal-calm.json",
     ]
