@@ -126,24 +126,24 @@ class Swapping(Protocol):
     """
 
     def begin(self, origin: Tensor) -> Tensor:
-        """Return (…, E): what is kept of a new edge, given the shared vector (…, D) that all nodes began with."""
+        """Return (…, E): the state of a new edge, given the shared vector (…, D) that all nodes began with."""
 
-    def message(self, kept: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
-        """Return (…, D), message to the peer, before compression, from what is kept (…, E) of this edge and our shared vector (…, D).
+    def message(self, edge_state: Tensor, local: Tensor, give: float | Tensor) -> Tensor:
+        """Return (…, D), message to the peer, before compression, from the state (…, E) of this edge and our shared vector (…, D).
 
         `give` is the weight the peer gives to it, a number or (…, 1), > 0.
         """
 
-    def sent(self, kept: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Return the message (…, D), as decoded, was sent -> what is kept (…, E), change of our shared vector (…, D)."""
+    def sent(self, edge_state: Tensor, message: Tensor, local: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Record that the message (…, D), as decoded, was sent -> new state (…, E) of the edge, change of our shared vector (…, D)."""
 
-    def received(self, kept: Tensor, message: Tensor, local: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
+    def received(self, edge_state: Tensor, message: Tensor, local: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
         """Receive the peer's message (…, D) -> new state (…, E) of the edge, change of our shared vector (…, D)."""
 
-    def difference(self, kept: Tensor, message: Tensor, local: Tensor) -> Tensor | None:
+    def difference(self, edge_state: Tensor, message: Tensor, local: Tensor) -> Tensor | None:
         """Difference of the peer's model from ours according to its message (…, D): (…, m), the model's d numbers first. None: unknown.
 
-        For statistics, not for averaging. `kept` (…, E) is as it was before the message was received.
+        For statistics, not for averaging. `edge_state` (…, E) is as it was before the message was received.
         """
 
 
@@ -161,16 +161,16 @@ class Common(Swapping, Protocol):
     def base(self, local: Tensor) -> Tensor:
         """Return (…, D): what our shared vector (…, D) counts for before any swap."""
 
-    def estimates(self, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (…, D): what the peer knows of our shared vector, and what we know of the peer's, after a swap that left `kept` (…, E)."""
+    def estimates(self, edge_state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (…, D): the peer's estimate of our shared vector, and ours of the peer's, after a swap that left `edge_state` (…, E)."""
 
 
 @runtime_checkable
 class Controlling(Common, Protocol):
     """A swap that leaves estimates of both ends' updates, whose difference corrects local steps as the flow of an edge does."""
 
-    def flows(self, kept: Tensor) -> Tensor:
-        """Return (…, D), the sum of the flows of k edges, of which `kept` (…, k, E) is all that is remembered."""
+    def flows(self, edge_state: Tensor) -> Tensor:
+        """Return (…, D), the sum of the flows of k edges, of which `edge_state` (…, k, E) is all that is remembered."""
 
 
 Losses = Callable[[Tensor], Tensor]

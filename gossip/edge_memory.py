@@ -254,7 +254,7 @@ class RuleMemory(NoEdges):
         self._taken: dict[str, int] = {}
 
     def assigned(self, state: Any, requested: Sequence[str], present: Tensor) -> tuple[Any, Tensor | None, dict[str, int]]:
-        """Give slots to new peers -> the state with these slots empty, (k,) the slots of `asked`, and what `keep` takes."""
+        """Give slots to new peers -> the state with these slots empty, (k,) the slots of `requested`, and what `keep` takes."""
         if not self._slots:
             return state, None, self._taken
         taken, kept, slots = assign_slots(self._taken, requested, present.tolist(), state.kept, self._slots)

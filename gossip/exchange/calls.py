@@ -12,7 +12,9 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionCall(Call, frozen=True):
-    """About transaction `seq` with `peer` in incarnation `inc` of the edge; the numbers seed the support, with the swarm's seed."""
+    """Base of calls about transaction `seq` with `peer` in incarnation `inc` of the edge; the numbers seed the support, with the swarm's
+    seed.
+    """
 
     peer: str
     inc: int
@@ -31,7 +33,7 @@ class Offer(TransactionCall, frozen=True, tag="offer"):
 
 
 class Offered(Call, frozen=True, tag="offered"):
-    """The request's payload, the gain both ends will use, and the share in [0, 1] of our correction that local steps bore out."""
+    """The request's payload, the gain that both ends will use, and the share in [0, 1] of our correction that local steps confirmed."""
 
     payload: bytes
     gain: float
@@ -40,7 +42,7 @@ class Offered(Call, frozen=True, tag="offered"):
 
 
 class Answer(TransactionCall, frozen=True, tag="answer"):
-    """Responder: compute, remember as pending and encode our part; weights as in Offer. -> Answered, or Refused if the payload is bad"""
+    """Responder: compute and encode our part, and store it as pending; weights as in Offer. -> Answered, or Refused for a bad payload"""
 
     round: int
     theta: float
@@ -54,7 +56,7 @@ class Answer(TransactionCall, frozen=True, tag="answer"):
 
 
 class Answered(Call, frozen=True, tag="answered"):
-    """The response's payload, and the share of the difference left by clipping, 0 to 1; None where nothing is clipped here."""
+    """The response's payload, and the share of the difference left by clipping, in [0, 1]; None where nothing is clipped."""
 
     payload: bytes
     clip: float | None = None
@@ -72,7 +74,7 @@ class Apply(TransactionCall, frozen=True, tag="apply"):
 
 
 class Commit(TransactionCall, frozen=True, tag="commit"):
-    """Responder: apply −v of the pending transaction. -> Done; anything else makes the edge start anew"""
+    """Responder: apply −v of the pending transaction. -> Done; anything else resets the edge"""
 
 
 class Drop(TransactionCall, frozen=True, tag="drop"):
@@ -80,7 +82,7 @@ class Drop(TransactionCall, frozen=True, tag="drop"):
 
 
 class Settle(Call, frozen=True, tag="settle"):
-    """The edge was closed in order: its flow stays in c, revocable for a while. -> Done; anything else makes the edge start anew"""
+    """The edge was closed in order: its flow stays in c, revocable for a while. -> Done; anything else resets the edge"""
 
     peer: str
 
@@ -92,7 +94,7 @@ class Revoke(Call, frozen=True, tag="revoke"):
 
 
 class Publish(Call, frozen=True, tag="publish"):
-    """Encode the frozen vector of `round` for all who ask. -> Published, or Refused where our own numbers cannot be sent"""
+    """Encode the frozen vector of `round` for all who request it. -> Published, or Refused where our own numbers cannot be sent"""
 
     round: int
 
@@ -106,7 +108,7 @@ class Published(Call, frozen=True, tag="published"):
 
 
 class VerifyUpdate(Call, frozen=True, tag="verify"):
-    """Decode a peer's published vector and keep it until Mix. -> Done, or Refused if the payload is bad or does not fit the digest"""
+    """Decode a peer's published vector and store it until Mix. -> Done, or Refused if the payload is bad or does not fit the digest"""
 
     peer: str
     digest: bytes

@@ -71,14 +71,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class DiscardCalls:
-    """Remove the peer's engine calls that wait to be carried out; one under way goes on."""
+    """Remove the peer's queued engine calls; one that is being carried out continues."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeDropped:
-    """Clock pace: the peer closed the edge, or has no room for it."""
+    """Pace "clock": the peer closed the edge, or has no room for it."""
 
     peer: str
 
@@ -93,7 +93,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A line for the log: `name` in snake_case, `text` for a person."""
+    """A line for the log: `name` in snake_case, `text` for people."""
 
     name: str
     text: str
@@ -108,7 +108,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Keep the request and decide when our round opens."""
+    """Decision: keep the request until our round opens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class Edge:
 
     @property
     def solicits(self) -> bool:
-        """Tell if there is no transaction and the peer is the initiator: this end can only ask it to begin."""
+        """Tell if there is no transaction and the peer is the initiator, so that this end can only ask it to begin."""
         return not (self.unresolved or self.initiator or self.closing)
 
     def begin(
@@ -172,7 +172,7 @@ class Edge:
         return [*drop, self._ended(out.round, out.seq, outcome, reason, "initiator")]
 
     def retry(self) -> list[EdgeCommand]:
-        """Ask for what has not been answered: behind a vector by Check, else by sending it again."""
+        """Repeat what has not been answered: a Check in place of a vector, anything else as it was."""
         if self.closing:
             return self._close()
         if (out := self.outstanding) is not None:
@@ -189,11 +189,11 @@ class Edge:
         return [SendMessage(self.peer, Reset(self.inc))]
 
     def reset(self, inc: int) -> list[EdgeCommand]:
-        """Delete the flow and begin a new incarnation, `inc` or larger: suspicion, ban, or an engine that lost its state."""
+        """Delete the flow and begin a new incarnation, `inc` or larger: after a suspicion, a ban, or an engine that lost its state."""
         return self._restart(max(self.inc + 2, inc))
 
     def close(self) -> list[EdgeCommand]:
-        """Close in order. Over when `closing` is false again; `settled` says if it was in order."""
+        """Close the edge in order. It is closed when `closing` is false again; `settled` says whether in order."""
         commands = self.abort("aborted", "closing")
         if not self.agreed:
             return commands  # nothing was exchanged in this incarnation
@@ -223,7 +223,7 @@ class Edge:
         return [SendMessage(self.peer, response)]
 
     def applied(self, inc: int, seq: int) -> list[EdgeCommand]:
-        """Return the initiator's commit point."""
+        """Commit at the initiator: the engine applied the response."""
         out = self._outstanding(inc, seq, "applying")
         if out is None:
             return []
@@ -234,7 +234,7 @@ class Edge:
         return [SendMessage(self.peer, Ack(inc, seq)), ended, *self._close()]
 
     def failed(self, inc: int, seq: int, reason: str) -> list[EdgeCommand]:
-        """Return the engine refused to offer, answer or apply: nothing changed there."""
+        """Abort: the engine refused to offer, answer or apply, and nothing changed."""
         out, pending = self._outstanding(inc, seq), self._pending(inc, seq)
         if out is not None:
             self.outstanding = None
@@ -371,7 +371,7 @@ class Edge:
         return [Offer(self.peer, self.inc, out.seq, out.round, out.theta, out.budget_bytes, out.give, out.take, out.members)]
 
     def _close(self) -> list[EdgeCommand]:
-        """Close, if we are closing and know all that we committed."""
+        """Close the edge if that was requested and all that we committed is known."""
         applying = self.outstanding is not None and self.outstanding.phase == "applying"
         return [SendMessage(self.peer, Close(self.inc, self.committed))] if self.closing and not applying else []
 
@@ -390,7 +390,7 @@ class Edge:
         return [*drop, self._ended(pending.round, pending.seq, "aborted", reason, "responder")]
 
     def _resolve(self, proof: int) -> list[EdgeCommand]:
-        """End the pending transaction: the initiator reported its last committed seq and abandoned the rest."""
+        """End the pending transaction: the initiator reported its last committed seq and abandoned later ones."""
         if self.pending is None:
             return []
         proven = self.pending.phase == "answered" and self.pending.seq == proof
@@ -403,7 +403,7 @@ class Edge:
         return [Settle(self.peer)]
 
     def _restart(self, inc: int) -> list[EdgeCommand]:
-        """Delete the flow. A greeting goes on: it is for any incarnation."""
+        """Delete the flow and begin another incarnation. A greeting continues, as it is valid for any incarnation."""
         commands: list[EdgeCommand] = [Revoke(self.peer)]
         if (out := self.outstanding) is not None and out.phase != "greeting":
             self.outstanding = None

@@ -31,7 +31,7 @@ class End:
         return "wrong_role" if sender is self.initiator else ""
 
     def proof(self, inc: int, seq: int) -> str:
-        """Check the number up to which the peer committed."""
+        """Check the number up to which the peer says that it committed."""
         return "proof_of_nothing" if inc == self.inc and seq > self.provable else ""
 
 

@@ -74,7 +74,7 @@ class Deadline:
 
 @dataclass(slots=True)
 class TransferTimes:
-    """Seconds to send payloads of exchanges, by the last one to each of TRANSFER_PEERS peers.
+    """Seconds to send payloads of exchanges, from the last one to each of TRANSFER_PEERS peers.
 
     Fewer than half of those peers, if they are slow, change nothing; a slow line, which all of them share, does. A request is several times
     as long as a response, so times are compared by the byte, and the longest payload counts.
@@ -87,14 +87,14 @@ class TransferTimes:
         keep(self._sent, peer, (seconds, count), TRANSFER_PEERS)
 
     def usual_s(self) -> float:
-        """Return what the longest payload takes, by the lower median over these peers; 0 before the first payload."""
+        """Return the time to send the longest payload, by the lower median over these peers; 0 before the first payload."""
         if not self._sent:
             return 0.0
         each_s = median_low(seconds / count for seconds, count in self._sent.values())
         return each_s * max(count for _, count in self._sent.values())
 
     def forget(self, peer: str) -> None:
-        """Delete what is known of a peer."""
+        """Delete the times of a peer."""
         self._sent.pop(peer, None)
 
 
@@ -144,21 +144,21 @@ class AnswerTimes:
         return self._quickest.keys()
 
     def retry_s(self, peer: str) -> float:
-        """Return the time in which an answer of `peer` is usual; 0 if it never answered."""
+        """Return the usual time of an answer of `peer`; 0 if it never answered."""
         return USUAL * self._quickest.get(peer, 0.0)
 
     def usual_s(self, longest_s: float, but: str = "") -> float:
-        """Return USUAL medians of the last answers of peers other than `but`, at most `longest_s`, which is for no answers too."""
+        """Return USUAL medians of the last answers of peers other than `but`, at most `longest_s`, which is also used without answers."""
         if but not in self._medians:
             others = [seconds for peer, seconds in self._recent if peer != but]
             self._medians[but] = median_low(others) if others else inf
         return min(USUAL * self._medians[but], longest_s)
 
     def exchange_s(self) -> float:
-        """Return what an exchange takes where both ends are ready: the lower median, over peers, of `quickest_s`; 0 before any answer."""
+        """Return the time of an exchange where both ends are ready: the lower median, over peers, of `quickest_s`; 0 before any answer."""
         return median_low(self.quickest_s.values()) if self.quickest_s else 0.0
 
     def forget(self, peer: str) -> None:
-        """Delete the quickest answer of a peer; those in the window pass by themselves."""
+        """Delete the quickest answer of a peer; those in the window expire by themselves."""
         self._quickest.pop(peer, None)
         self._medians.pop(peer, None)

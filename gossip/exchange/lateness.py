@@ -21,7 +21,7 @@ NEED_DECAY = 1.1
 
 @dataclass(slots=True)
 class Lateness:
-    """Peers that let their last link expire, and how long those needed that came for it afterwards."""
+    """Peers that let their last link expire, and the time needed by those that came for it afterwards."""
 
     last: set[str] = field(default_factory=set)
     """Peers whose last link expired."""
@@ -30,7 +30,7 @@ class Lateness:
     _needs_s: dict[str, float] = field(default_factory=dict)
 
     def expired(self, peer: str, opened: float, round: int) -> None:
-        """Record that a link of a round expired that was waited for since `opened`."""
+        """Record that a link of a round expired that had been open since `opened`."""
         self.last.add(peer)
         self._opened[peer] = opened, round
 
@@ -55,7 +55,7 @@ class Lateness:
         return first
 
     def needs_s(self, peer: str) -> float | None:
-        """Return what a peer needs that came after its link had expired; None of others."""
+        """Return the time that a peer needed that came after its link had expired; None for others."""
         return self._needs_s.get(peer)
 
     def more_than_may_lie(self, known: Iterable[str]) -> bool:
@@ -63,7 +63,7 @@ class Lateness:
         return len(self.last) > tolerable(len(self.last.union(known))) + 1
 
     def forget(self, peer: str) -> None:
-        """Delete what is known of a peer."""
+        """Delete the records of a peer."""
         self.last.discard(peer)
         self._opened.pop(peer, None)
         self._needs_s.pop(peer, None)
@@ -71,7 +71,7 @@ class Lateness:
 
 @dataclass(slots=True)
 class Withdrawals:
-    """Peers whose extended deadline is withdrawn, as they made this node late, or let MISSED_LINKS links in a row expire.
+    """Peers whose extended deadline is withdrawn, because they delayed this node, or let MISSED_LINKS links in a row expire.
 
     Withdrawn for WITHDRAWN_ROUNDS rounds, twice as many the next time, so that a peer takes a few rounds in all and its own edge. Whoever
     is slow to all is waited for by all, and nobody goes on without this node.
@@ -95,7 +95,7 @@ class Withdrawals:
         return peer in self._owes or self._round < self._until.get(peer, (0, 0))[0]
 
     def delayed(self, peer: str, seconds: float) -> None:
-        """Record that this node waited for a peer by `seconds` > 0 more than is usual."""
+        """Record that this node waited for a peer by `seconds` > 0 longer than usual."""
         self._delays_s[peer] = self._delays_s.get(peer, 0.0) + seconds
 
     def overtaken(self, least_s: Callable[[str], float]) -> None:
@@ -120,7 +120,7 @@ class Withdrawals:
                 self._owes.add(peer)
 
     def excuse(self, peer: str) -> None:
-        """End the row of links that a peer let expire."""
+        """Reset the count of links in a row that a peer let expire."""
         self._missed.pop(peer, None)
         self._owes.discard(peer)
 
@@ -134,7 +134,7 @@ class Withdrawals:
         self._until[peer] = self._round + rounds, rounds
 
     def forget(self, peer: str) -> None:
-        """Delete what is known of a peer."""
+        """Delete the records of a peer."""
         self._owes.discard(peer)
         for known in (self._until, self._missed, self._delays_s):
             known.pop(peer, None)

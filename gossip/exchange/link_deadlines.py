@@ -25,7 +25,7 @@ MAX_UNLINKED_ROUNDS = 32
 
 @dataclass(slots=True)
 class LinkDeadlines:
-    """Waiting for links, one round or visit at a time: keeps what the rules of `wait_rules` decide by.
+    """Deadlines of links, one round or visit at a time: collects the facts for the rules of `wait_rules`.
 
     Where the payloads of an exchange take longer to be sent than the deadline's upper bound allows, or engines longer to make and read
     them, no exchange would ever be in time: then the time that they take is the deadline, up to MAX_STRETCH upper bounds (decision 0063).
@@ -104,19 +104,19 @@ class LinkDeadlines:
         return {peer: self._opened + seconds_for(self._facts(peer), context) for peer in peers}
 
     def usual_s(self, peer: str = "") -> float:
-        """Return in which time answers of others than `peer` are usual, at most the learned deadline."""
+        """Return the usual time of answers of peers other than `peer`, at most the learned deadline."""
         return self._answers.usual_s(self._learned_s, but=peer)
 
     def unextended(self, peer: str) -> bool:
-        """Return whether `peer` made this node late, let links in a row expire or was gone lately, and this node is in phase."""
+        """Return whether `peer` delayed this node, let links in a row expire or was gone lately, while this node is in phase."""
         return (self._withdrawals.active(peer) or self.lately_gone(peer)) and not self.out_of_phase
 
     def hurried(self, peer: str) -> bool:
-        """Return whether `peer` is given no more than is usual: its deadline is not extended, or it answers no probe."""
+        """Return whether `peer` gets only the usual time: its deadline is not extended, or it answers no probe."""
         return self.unextended(peer) or self.silent(peer)
 
     def retry_s(self, peer: str) -> float:
-        """Return the seconds without progress after which to try `peer` again: a payload on a slow link is under way, not lost."""
+        """Return the seconds without progress after which to try `peer` again: on a slow link a payload may still be in flight."""
         under_way_s = RETRY_PAYLOADS * self.transfers.usual_s() + ENGINE_CALLS * self.calls.usual_s()
         return max(self.solicit_s, self._answers.retry_s(peer), under_way_s)
 
@@ -135,7 +135,7 @@ class LinkDeadlines:
             self._missed(peer)
 
     def came(self, peer: str, now: float, round: int | None = None) -> None:
-        """Learn that the peer came for a link that had expired. Unless it had been given more already, it did not miss that link.
+        """Record that the peer came for a link that had expired. It did not miss that link, unless it already had an extended deadline.
 
         `round`: of which it comes; of an earlier one than that link's it says nothing of it. None: it comes for that link.
         """
@@ -146,7 +146,7 @@ class LinkDeadlines:
             self._withdrawals.excuse(peer)
 
     def forget(self, peer: str) -> None:
-        """Delete what is known of a peer that is gone."""
+        """Delete the records of a peer that is gone."""
         for known in (self._answers, self._lateness, self._withdrawals, self.transfers):
             known.forget(peer)
 

@@ -10,7 +10,8 @@ SLOWER = 1.05  # factor on the swarm's round time from which this node's own wor
 
 @dataclass(slots=True)
 class LocalSteps:
-    """Fewer after the swarm did `passed` > 1 rounds in one of ours, because our own work is slow; more again while we keep up.
+    """Number of local steps: fewer after the swarm did `passed` > 1 rounds in one of ours because our own work is slow; more while we keep
+    up.
 
     Otherwise a node that is several times slower would be late for every exchange and train alone. Where a node was left behind because it
     waited for a peer it has no less time for its local steps, and does them all: fewer would be a gift to whoever kept it waiting.
@@ -24,8 +25,8 @@ class LocalSteps:
         self.now = self.most
 
     def passed(self, passed: int, elapsed_s: float, waited_s: float) -> int:
-        """Return a round of ours took `elapsed_s`, of which `waited_s` for peers beyond what is usual; the swarm did `passed` >= 1. ->
-        `now`
+        """Record a round of ours that took `elapsed_s`, of which `waited_s` for peers beyond the usual, while the swarm did `passed` >= 1
+        -> `now`.
         """
         self._rounds.append((passed, elapsed_s, max(0.0, elapsed_s - waited_s)))
         behind = self._times_slower() if passed > 1 else 1.0
@@ -37,6 +38,6 @@ class LocalSteps:
         return self.now
 
     def _times_slower(self) -> float:
-        """Return this node's seconds of a round without waiting, in rounds of the swarm."""
+        """Return this node's time of a round without waiting, divided by the swarm's."""
         passed, elapsed_s, own_s = (sum(column) for column in zip(*self._rounds, strict=True))
         return passed * own_s / (len(self._rounds) * elapsed_s) if elapsed_s > 0.0 else float(passed)

@@ -43,7 +43,7 @@ MAX_DEFERRED = 64  # peers with a deferred request; when full, a neighbor replac
 
 @dataclass(slots=True)
 class Pace:
-    """State that both paces share."""
+    """Common state of both paces."""
 
     link_deadlines: LinkDeadlines  # deadline and retries
     round: int = field(default=0, kw_only=True)  # this node's round, or the current slot
@@ -83,7 +83,7 @@ class Pace:
         return late
 
     def contradicted(self, peer: str, round: int) -> bool:
-        """Return whether a message that carries `round` contradicts what its sender said of being late; told once."""
+        """Return, once, whether a message that carries `round` contradicts its sender's claim that we are late."""
         return False
 
     def said_late(self, peer: str, round: int) -> None:
@@ -116,8 +116,8 @@ class Rounds(Pace):
 
     @property
     def position(self) -> Position:
-        """Behind if more peers than may lie (f + 1 of those heard) report a later round than the open one; ahead if no more than may lie
-        (f of those heard) report the open round or a later one.
+        """Return "behind" if more peers than may lie (f + 1 of those heard) report a later round than the open one; "ahead" if no more than
+        may lie (f of those heard) report the open round or a later one.
         """
         if self.progress.lead == self.round:
             return "level"
@@ -184,7 +184,7 @@ class Rounds(Pace):
         return Accept()
 
     def _defer(self, peer: str, request: ExchangeRequest) -> Decision:
-        """Keep a request for its round, unless it is known not to be for it; peers without a link make room for those with one."""
+        """Store a request for its round, unless it is known not to be for it; peers without a link make room for those with one."""
         if request.view == self.view and request.round == self.round and peer not in self.links:
             return Reject("view")
         if len(self._deferred) >= MAX_DEFERRED and peer not in self._deferred:
@@ -238,7 +238,7 @@ class Slots(Pace):
         return self.link_deadlines.longest_s + self.link_deadlines.deadline.max_wait_s
 
     def until(self) -> dict[str, float]:
-        """Return the deadline of the visit: a slot later if its exchange is running, as another would send its payloads again.
+        """Return the deadline of the visit, a slot later if its exchange is under way, as another one would send its payloads again.
 
         Not with a peer that answers no probe, or that lately let visits expire.
         """
@@ -260,7 +260,7 @@ class Slots(Pace):
             self._entered.append(slot)
 
     def entered(self, before: int) -> int:
-        """Return the slot entered `before` slots ago, in [0, MAX_STRETCH], of those that were not skipped; 0 before there were as many."""
+        """Return the slot entered `before` slots ago, in [0, MAX_STRETCH], skipped ones not counted; 0 before there were as many."""
         return self._entered[-1 - before] if before < len(self._entered) else 0
 
     def visit(self, peer: str, now: float) -> None:

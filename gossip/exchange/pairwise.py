@@ -59,7 +59,7 @@ MAX_LEAD = 16
 
 @dataclass(slots=True)
 class Pairwise:
-    """The pairwise exchanges of one node."""
+    """State machine of all pairwise exchanges of one node."""
 
     me: str  # own peer id
     pace: Rounds | Slots  # decides which requests are answered when, and when a round or visit is over
@@ -162,9 +162,7 @@ class Pairwise:
         return self._flush()
 
     def end(self, now: float) -> list[Command]:
-        """End the round or visit: what is left of it is a timeout; `outcomes` are final, and no exchange of the round is answered
-        any more.
-        """
+        """End the round or visit: open links become timeouts; `outcomes` are final, and no exchange of the round is answered any more."""
         for peer in self.pace.waiting:
             self.pace.resolved(peer, self.pace.round, "timeout", now)
             self._give_up(peer, now)
@@ -173,7 +171,7 @@ class Pairwise:
         return self._flush()
 
     def tick(self, now: float) -> list[Command]:
-        """Begin, repeat and give up what is due."""
+        """Begin, repeat and give up exchanges that are due."""
         pace = self.pace
         for peer in pace.tick(now):
             self._give_up(peer, now)
@@ -209,9 +207,9 @@ class Pairwise:
         return self._flush()
 
     def left_behind(self, round: int, missed_rounds: int = 0) -> int:
-        """Return the round that peers have reached if they left us behind, else `round`: never on one voice.
+        """Return the round that peers have reached if they left us behind, else `round`; one report alone is never enough.
 
-        Those lately met move us by at most MAX_JUMP, all that were ever heard any way, two of them by `reach`: what we missed ourselves.
+        Recently met peers move us by at most MAX_JUMP, all that were ever heard by any number, two of them by `missed_rounds`.
         """
         progress = self._rounds.progress
         claimed = progress.claimed(round, missed_rounds)
@@ -241,7 +239,7 @@ class Pairwise:
         return self._flush()
 
     def reply(self, call: calls.ExchangeCall, reply: calls.Call | None, now: float) -> list[Command]:
-        """Take the engine's reply to a call; None: the engine died or is starting, and all edges are reset when it is back."""
+        """Process the engine's reply to a call; None: the engine died or is starting, and all edges are reset when it is back."""
         peer = call.peer
         if isinstance(call, calls.Revoke):
             self._revoked(call, reply, now)
@@ -262,7 +260,7 @@ class Pairwise:
         return self._flush()
 
     def close(self, peer: str, now: float) -> list[Command]:
-        """Close the edge in order: over when its `closing` is false again; until then `retry_close` from time to time."""
+        """Close the edge in order: closed when its `closing` is false again; call `retry_close` until then."""
         edge = self.edges.get(peer)
         if edge is not None:
             self._do(peer, edge.close(), now)
@@ -274,24 +272,24 @@ class Pairwise:
         return self._flush()
 
     def release(self, peer: str) -> None:
-        """Forget the edge of a revoked peer, unless the peer has begun a transaction since."""
+        """Delete the edge of a revoked peer, unless the peer has begun a transaction since."""
         edge = self.edges.get(peer)
         if edge is not None and not edge.unresolved:
             del self.edges[peer]
 
     def reset_all(self, now: float) -> list[Command]:
-        """Return the engine holds no flow any more, or none that is worth keeping: start every edge anew and notify the peers."""
+        """Reset every edge and notify the peers: the engine has no flows any more, or none that is worth keeping."""
         self._reset_all(now)
         return self._flush()
 
     def take_clipped(self, peers: Iterable[str]) -> set[str]:
-        """Return the peers that committed a difference as long as the clip allows; each is returned once."""
+        """Return the peers that committed a difference as long as the clip allows, each once."""
         clipped = self._clipped.intersection(peers)
         self._clipped -= clipped
         return clipped
 
     def unreachable(self, peer: str, now: float) -> list[Command]:
-        """Return a frame could not be sent."""
+        """Note that a frame to a peer could not be sent."""
         edge = self.edges.get(peer)
         if edge is not None:
             self._do(peer, edge.abort("timeout", "unreachable"), now)
@@ -301,7 +299,7 @@ class Pairwise:
         return self._flush()
 
     def revoke(self, peer: str, now: float) -> list[Command]:
-        """Forget a peer that left, was banned or restarted: delete its flow, settled flows too. `release` it once that is done."""
+        """Delete the flow of a peer that left, was banned or restarted, settled flows too. Call `release` once that is done."""
         self.pace.resolved(peer, self.pace.round, "aborted", now)
         self.pace.forget(peer)
         self._clipped.discard(peer)
@@ -361,13 +359,13 @@ class Pairwise:
                 pace.resolved(peer, pace.round, "busy", now)
 
     def _under_way(self, edge: Edge) -> bool:
-        """Tell if a peer that has gone on may still end a transaction of this round. An answer that it has is proved or dropped later."""
+        """Tell if a peer that has gone on may still end a transaction of this round. Its answer is committed or dropped later."""
         out, pending, ours = edge.outstanding, edge.pending, self.pace.round
         requested = pending is not None and pending.round == ours and pending.phase != "answered"
         return requested or (out is not None and out.round == ours)
 
     def _exchanges(self, peer: str) -> bool:
-        """Tell if an exchange with a peer has begun and not ended, or its request is on its way."""
+        """Tell if an exchange with a peer is under way, or its request is on its way."""
         edge = self.edges.get(peer)
         return (edge is not None and edge.begun) or self.receives(peer)
 
@@ -528,7 +526,7 @@ class Pairwise:
                 self._do(peer, edge.greet(), now)
 
     def _reset(self, peer: str, now: float) -> None:
-        """Start an edge anew; what the engine was still to do for the old incarnation need not be done."""
+        """Reset an edge, and discard the engine's queued calls for the old incarnation."""
         self._out.append(DiscardCalls(peer))
         commands = self.edges[peer].reset(self.fresh_inc())
         if peer in self._renewing:

@@ -45,7 +45,7 @@ class PeerProgress:
         self._late[peer] = round
 
     def contradicts(self, peer: str, round: int) -> bool:
-        """Tell if a message that carries `round` shows that the peer was not where it was when it said that we are late; told once.
+        """Tell, once, if a message that carries `round` shows that a peer that called us late was not itself further.
 
         Its round may go back by one, where its engine was lost and a round is repeated. From then on it is believed to be in `round`.
         """
@@ -61,7 +61,7 @@ class PeerProgress:
         self._met[peer] = round, passed
 
     def passed_to(self, round: int, missed_rounds: int) -> int:
-        """Return the round that enough of the peers lately met have gone on to, if they left us behind in `round`, else at most that.
+        """Return the round that enough recently met peers have gone on to, if they left us behind in `round`, else at most `round`.
 
         Claims beyond round + reach count for nothing here.
         """
@@ -70,8 +70,8 @@ class PeerProgress:
         return credible(self.of(peer) if passed and self.of(peer) <= round + missed_rounds else round for peer, passed in lately)
 
     def claimed(self, round: int, missed_rounds: int) -> int:
-        """Return the second largest round up to round + reach that voters report, else `round`: for a node that knows that it was away for
-        so long.
+        """Return the second largest round, up to `round` + `missed_rounds`, that voters report, else `round`: for a node that knows that it
+        was away for so long.
         """
         within = sorted((at for at in self._reports() if round < at <= round + missed_rounds), reverse=True)
         return within[1] if len(within) > 1 else round

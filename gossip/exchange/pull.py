@@ -133,7 +133,7 @@ class Pulls:
         self.link_deadlines.end()
 
     def publishable(self, round: int) -> bool:
-        """Tell if a vector of `round` may be published: none of it or of a later one was."""
+        """Tell if a vector of `round` may be published: none of this or a later round was."""
         return round > self._newest
 
     def publish(self, published: Pulled, now: float) -> list[SendMessage]:
@@ -157,7 +157,7 @@ class Pulls:
         return [SendMessage(peer, NotNow(pull.nonce, self.round, "engine")) for peer, pull in self._due(round)]
 
     def ask(self, round: int, peers: Iterable[str], now: float, steps_s: float = 0.0) -> list[SendMessage]:
-        """Ask these peers for their vectors of `round`, whose local steps are done, which took `steps_s`."""
+        """Request these peers' vectors of `round`, whose local steps took `steps_s`."""
         self.phase, self.round = "asking", round
         self.outcomes, self.questions, self._again, self._reports, self._verifying = {}, {}, {}, {}, {}
         self.link_deadlines.begin(now, steps_s)
@@ -182,7 +182,9 @@ class Pulls:
         return repeated
 
     def reply(self, call: ExchangeCall, reply: Call | None, now: float) -> list[Command]:
-        """Take the engine's result for a vector: Done if it takes part in the round; None: the engine was lost, no fault of the peer."""
+        """Process the engine's result for a vector: Done if it takes part in the round; None: the engine was lost, which is no fault of the
+        peer.
+        """
         if isinstance(call, VerifyEarlier):
             return [*self.relays.reply(call, reply)]
         if self._verifying.get(call.peer) is call:
@@ -225,7 +227,7 @@ class Pulls:
         self._counted.pop(peer, None)
 
     def receive(self, peer: str, message: Pull | Pulled | NotNow | Relay | Relayed, now: float) -> list[Command]:
-        """Take a message in.
+        """Process a message of a peer.
 
         Raises:
             RemoteProtocolError: asked_too_often, answer_unasked, wrong_round, wrong_relay, bad_signature. A question to that peer is over.
@@ -272,7 +274,7 @@ class Pulls:
         return [call, *self._seek()]
 
     def _seek(self) -> list[SendMessage]:
-        """Ask for messages of earlier rounds that others have."""
+        """Request messages of earlier rounds that others have."""
         questions = self.relays.questions(self.nonce + 1)
         for question in questions:
             self._number(question.peer)
@@ -303,7 +305,7 @@ class Pulls:
         return self.nonce
 
     def _answers(self, peer: str, nonce: int) -> bool:
-        """Tell if this is the answer to an open question. A fault if we never asked."""
+        """Tell if this is the answer to an open request. Raises RemoteProtocolError: we requested nothing."""
         if self.questions.get(peer) == nonce and peer in self._open:
             return True
         if self._remembered.get(nonce) != peer:
@@ -318,7 +320,7 @@ class Pulls:
             raise RemoteProtocolError(peer, "asked_too_often")
 
     def _decide(self, peer: str, pull: Pull, now: float) -> list[SendMessage]:
-        """Return the answer to a question; none yet if it follows when the round is published."""
+        """Return the answer to a request; none yet if it follows when the round is published."""
         if pull.round <= self._newest:
             return [SendMessage(peer, self._vector(peer, pull, now))]
         if pull.round > self.round + self.max_lead:
@@ -339,7 +341,7 @@ class Pulls:
         return msgspec.structs.replace(it, nonce=pull.nonce, heard=heard)
 
     def _due(self, round: int) -> list[tuple[str, Pull]]:
-        """Return the questions for rounds up to this one, by peer; deferred no more."""
+        """Return the requests for rounds up to this one, by peer, and remove them from the deferred ones."""
         due = sorted(peer for peer, pull in self._deferred.items() if pull.round <= round)
         return [(peer, self._deferred.pop(peer)) for peer in due]
 
@@ -355,7 +357,7 @@ class Pulls:
 
     @property
     def newest(self) -> Pulled:
-        """Return the last published vector; the caller has published one."""
+        """Return the last published vector; there must be one."""
         return self._published[self._newest]
 
     @property

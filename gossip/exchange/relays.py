@@ -47,7 +47,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which message a peer is asked for."""
+    """A request to a peer for another member's message."""
 
     peer: str
     round: int
@@ -56,7 +56,7 @@ class Question:
 
 @dataclass(slots=True)
 class Relays:
-    """The messages that one node received in the last rounds, those that it lacks, and whom it asks for them.
+    """The messages of the last rounds that one node received, those that it lacks, and its requests for them.
 
     Args:
         swarm: swarm id.
@@ -88,7 +88,7 @@ class Relays:
         return self.waits_until < inf and bool(self.open or self._verifying)
 
     def published(self, message: Pulled) -> None:
-        """Keep our message of a round."""
+        """Store our own message of a round."""
         self._given, self._asked_by = {}, {}
         if self.depth:
             self.rounds[message.round] = Round({self.me: self._relayed(self.me, message)})
@@ -105,7 +105,7 @@ class Relays:
         self.open = {nonce: it for nonce, it in self.open.items() if it.round in self.rounds}
 
     def stop(self) -> None:
-        """Wait no more: the round is mixed. Answers are taken still."""
+        """Stop waiting, as the round is mixed. Late answers are still accepted."""
         self.waits_until = inf
 
     def arrived(self, peer: str, message: Pulled) -> None:
@@ -125,7 +125,7 @@ class Relays:
             self.rounds[self._current].messages.pop(peer, None)
 
     def digest(self, round: int) -> bytes:
-        """Return BLAKE2b-64 of which messages of the `depth` rounds before `round` are here; b"" where none are kept."""
+        """Return a BLAKE2b-64 digest of which messages of the `depth` rounds before `round` are stored; b"" where none are."""
         if not self.depth:
             return b""
         known = [
@@ -136,7 +136,7 @@ class Relays:
         return blake2b(msgpack.packb(known, use_bin_type=True), digest_size=HEARD_BYTES).digest()
 
     def missing(self) -> list[tuple[int, str]]:
-        """Return (round, author) of the messages of earlier rounds that are not here, the oldest round first."""
+        """Return (round, author) of missing messages of earlier rounds, the oldest round first."""
         under_way = {(message.claim.round, message.claim.peer) for _, _, message in self._verifying}
         return [
             (number, author)
@@ -147,13 +147,13 @@ class Relays:
         ]
 
     def compare(self, peer: str, heard: bytes, until: float) -> None:
-        """Note what a peer reports with its message of the present round; answers are waited for until then."""
+        """Compare what a peer reports with its message of the current round; answers are awaited until then."""
         if self.depth and heard and peer not in self._sources and heard != self.digest(self._current):
             self._sources.append(peer)
             self.waits_until = until
 
     def questions(self, nonce: int) -> list[SendMessage]:
-        """Return what is to be asked now, numbered from `nonce` on."""
+        """Return the requests to send now, numbered from `nonce` on."""
         requested = []
         for number, author in self.missing() if self._sources and self.waits_until < inf else ():
             at = sum((it.round, it.author) == (number, author) for it in self.open.values())
@@ -168,7 +168,7 @@ class Relays:
         return requested
 
     def tick(self, now: float) -> None:
-        """Stop waiting once it is time."""
+        """Stop waiting once the time is over."""
         if now >= self.waits_until:
             self.stop()
 
@@ -185,7 +185,7 @@ class Relays:
         self.open = {nonce: it for nonce, it in self.open.items() if it.peer != peer}
 
     def receive(self, peer: str, message: Relayed) -> list[VerifyEarlier]:
-        """Take the answer to an open question -> what the engine verifies. Raises RemoteProtocolError: wrong_relay, bad_signature."""
+        """Process the answer to an open request -> calls for the engine. Raises RemoteProtocolError: wrong_relay, bad_signature."""
         question, claim = self.open.pop(message.nonce), message.claim
         if (claim.round, claim.peer) != (question.round, question.author):
             raise RemoteProtocolError(peer, "wrong_relay")
@@ -198,7 +198,7 @@ class Relays:
         return [call]
 
     def reply(self, call: VerifyEarlier, reply: Call | None) -> list[Fault]:
-        """Take the engine's verdict on a message that was passed on; None: the engine was lost."""
+        """Process the engine's verdict on a relayed message; None: the engine was lost."""
         for at, (under_way, peer, message) in enumerate(self._verifying):
             if under_way is call:
                 del self._verifying[at]
@@ -209,13 +209,13 @@ class Relays:
         return []
 
     def count(self, peer: str) -> None:
-        """Count a question of a peer. Raises RemoteProtocolError: asked_too_often."""
+        """Count a request of a peer. Raises RemoteProtocolError: asked_too_often."""
         self._asked_by[peer] = self._asked_by.get(peer, 0) + 1
         if self._asked_by[peer] > MAX_QUESTIONS:
             raise RemoteProtocolError(peer, "asked_too_often")
 
     def wanted(self, peer: str, relay: Relay) -> Relayed | None:
-        """Return the message that a peer asks for; None where it is not here, or the peer had its share."""
+        """Return the message that a peer requests; None if it is missing, or the peer has had its share."""
         message = self._messages(relay.round).get(relay.author)
         if message is None or self._given.get(peer, 0) >= MAX_RELAYS:
             return None

@@ -52,7 +52,8 @@ FRESHEST = 64  # steps by which holders of fresh models are preferred to holders
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Rules of who takes part in a step of sampled rounds, and when the next may begin. Raises ValueError: names the key and its bound.
+    """Rules that say who takes part in a step of sampled rounds, and when the next may begin. Raises ValueError: names the key and its
+    bound.
 
     Args:
         sample: members that train in a round, >= 2.
@@ -88,15 +89,15 @@ class Sampling:
         return self.stride * self.rounds or math.inf
 
     def trains(self, turn: int) -> bool:
-        """Tell if local steps are done in it."""
+        """Tell if members do local steps in step `turn`, or average."""
         return turn % self.stride == 0
 
     def round(self, turn: int) -> int:
-        """Return the round it belongs to."""
+        """Return the round that step `turn` belongs to."""
         return turn // self.stride
 
     def size(self, turn: int) -> int:
-        """Return the number of members that take part."""
+        """Return the number of members that take part in step `turn`."""
         return self.sample if self.trains(turn) else self.aggregators
 
     def needed(self, turn: int) -> int:
@@ -104,7 +105,7 @@ class Sampling:
         return math.ceil(self.success * self.sample - 1e-9) if self.trains(turn) else self.aggregates // 2 + 1
 
     def taken(self, turn: int) -> int:
-        """Return how many vectors of a turn the next one combines at most."""
+        """Return how many vectors of step `turn` the next step combines at most."""
         return self.sample if self.trains(turn) else self.aggregates
 
     def accepted(self, turn: int) -> int:
@@ -114,7 +115,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A turn for this node to do now, and who has published the turn before it, best first; none: it begins with the initial model."""
+    """A step that this node must do now, and the members that published the step before, best first; none: it begins with the initial
+    model.
+    """
 
     turn: int
     sources: tuple[str, ...]
@@ -163,7 +166,7 @@ class Sampled:
     _done: bool = False
 
     def begin(self, now: float) -> list[SendMessage]:
-        """Take part from now on -> questions to others whether turns are under way."""
+        """Take part from now on -> requests to others whether steps are under way."""
         self._began = now
         return self._ask(now)
 
@@ -189,7 +192,7 @@ class Sampled:
         return min(moments)
 
     def due(self, now: float) -> Due | None:
-        """Return what this node has to do now, if anything."""
+        """Return what this node must do now, if anything."""
         sampling = self.sampling
         if self._done or now < self._began:
             return None
@@ -263,7 +266,7 @@ class Sampled:
         return requested + (self._wake(over, now) if not self._content(over) and now >= over.at else [])
 
     def receive(self, peer: str, wake: Wake, now: float) -> list[SendMessage]:
-        """Take a message in.
+        """Process a message of a peer.
 
         Raises RemoteProtocolError: wrong_round, wrong_claim, bad_signature.
         """
@@ -294,13 +297,13 @@ class Sampled:
             self._over.woken.pop(peer, None)
 
     def _ask(self, now: float) -> list[SendMessage]:
-        """Ask some others how far they are, each time others."""
+        """Ask some others for their progress, different ones each time."""
         others = [peer for peer in self.order(self._asked) if peer != self.me]
         self._heard_s, self._asked = now, self._asked + 1
         return [SendMessage(peer, Wake(0, yours=False, claims=())) for peer in others[:ASKED]]
 
     def _checked(self, peer: str, wake: Wake) -> Wake:
-        """Return the message with the claims of members only."""
+        """Return the message with only the claims of members."""
         earlier = self._told.get(peer)
         if earlier is not None and wake.claims == earlier.claims and wake.turn == earlier.turn:
             return wake
@@ -314,7 +317,7 @@ class Sampled:
         return structs.replace(wake, claims=tuple(it for it in wake.claims if self.is_member(it.peer)))
 
     def _accepts(self, over: _Handover, peer: str, wake: Wake) -> bool:
-        """Return whether a wake shows that the peer has what is handed over: it knows the last turn done, or did the next itself."""
+        """Return whether a Wake shows that the peer received the hand-over: it knows the last step done, or did the next itself."""
         if wake.turn == over.turn:
             return over.turn == self.sampling.turns - 1 and not wake.yours
         return wake.turn == over.turn + 1 and any(it.peer == peer and it.round == wake.turn for it in wake.claims)
@@ -360,7 +363,7 @@ class Sampled:
         return min(max(late_after(took, SPREADS, SLACK), self.min_wait_s), STRETCH * self.max_wait_s)
 
     def _believe(self, now: float) -> None:
-        """Raise `known` to the highest turn that is believed, and forget what is long over."""
+        """Raise `known` to the highest step that is believed, and delete records of old ones."""
         for turn in sorted({wake.turn for wake in self._told.values()}, reverse=True):
             if turn > self.known and self._believed(turn):
                 if self.known >= 0:
@@ -416,7 +419,7 @@ class Sampled:
         return self.me in claims or len(claims.keys() | self._claims(turn - 1).keys()) >= VOICES
 
     def _sources(self, turn: int, *, in_turn: bool = True) -> tuple[str, ...]:
-        """Return who has published a turn and is alive: this node, those of them who woke us, all others, each in the order of the turn.
+        """Return the alive members that published a step: this node, those that woke us, all others, each in the step's order.
 
         At most as many as are combined come first of the order, whoever woke us; `in_turn`: none but those who are woken for the turn.
         """

@@ -79,7 +79,7 @@ class _Past:
 
 @dataclass(slots=True)
 class Slowness:
-    """The past of a node's edges."""
+    """Detects slow edges by their own past."""
 
     _pasts: dict[tuple[Kind, str], _Past] = field(default_factory=dict)
 
@@ -89,17 +89,17 @@ class Slowness:
         return len(self._pasts)
 
     def sent(self, peer: str, count: int, seconds: float) -> bool:
-        """Return the network took a payload of `count` > 0 bytes in so long, > 0. -> whether `named` may have changed"""
+        """Record that the network took a payload of `count` > 0 bytes within so many seconds, > 0 -> whether `named` may have changed."""
         assert count > 0 < seconds < math.inf
         return self._of("send", peer).add(math.log(seconds / count), seconds)
 
     def answered(self, peer: str, seconds: float) -> bool:
-        """Return a peer answered so long after it had been asked, > 0. -> whether `named` may have changed"""
+        """Record that a peer answered so many seconds after the request, > 0 -> whether `named` may have changed."""
         assert 0 < seconds < math.inf
         return self._of("answer", peer).add(math.log(seconds), seconds)
 
     def named(self) -> tuple[Named, ...]:
-        """Return what is slower than before."""
+        """Return the edges that became slower."""
         found: list[Named] = []
         for kind in KINDS:
             pasts = {peer: past for (each, peer), past in self._pasts.items() if each == kind and len(past.old) == OLD}

@@ -31,7 +31,7 @@ MAX_PEERS = 4096
 
 @dataclass(slots=True)
 class SwarmClock:
-    """Median clock over peers that have a vote."""
+    """Swarm time as the median of the clocks of peers that have a vote."""
 
     has_vote: Callable[[str], bool] = lambda _peer: True
     _offset: float | None = None
@@ -47,21 +47,21 @@ class SwarmClock:
             self._correct(self._offset, now)
 
     def forget(self, peer: str) -> None:
-        """Drop the vote of a peer that left."""
+        """Delete the vote of a peer that left."""
         self._offsets.pop(peer, None)
 
     def is_informed(self, others: int) -> bool:
-        """Return whether LEAST of the other members have told the time, among whom one liar is no half, or all have."""
+        """Return whether at least LEAST other members have reported the time, so that one liar is no half, or all have."""
         return len(self._offsets) >= min(LEAST, others)
 
     def begin(self, own_s: float, now: float) -> None:
-        """Begin at an own value in seconds, 0 in a swarm that begins now, or at what peers have told."""
+        """Begin at a value in seconds, 0 in a swarm that begins now, or at the time that peers reported."""
         heard = [offset + now for offset in self._offsets.values()]
         believed = heard if own_s > 0.0 else [time for time in heard if time <= FRESH_S]
         self._place(median_low(believed) - now if believed else own_s - now, now)
 
     def suspended(self, for_s: float, now: float) -> None:
-        """Add the time for which the machine slept, which its monotonic clock did not count; what peers told before is stale."""
+        """Add the time for which the machine slept, which its monotonic clock did not count; earlier reports are stale."""
         self._offsets.clear()
         if self._offset is not None:
             self._place(self._offset + for_s, now)

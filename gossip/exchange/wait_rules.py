@@ -71,14 +71,14 @@ Rule = Callable[[PeerFacts, Context], float | None]
 
 
 def no_answer_to_probes(peer: PeerFacts, context: Context) -> float | None:
-    """Give a peer that answers no probe what is usual: waiting longer is for peers at work. Decision 0087."""
+    """Give a peer that answers no probe the usual time: longer waits are for peers at work. Decision 0087."""
     if not peer.silent:
         return None
     return min(_least_s(peer, context) + _unlinked_s(peer, context), _timely_s(peer, context))
 
 
 def deadline_withdrawn(peer: PeerFacts, context: Context) -> float | None:
-    """Give a peer that made this node late, or let links in a row expire, what its own exchanges take. Decisions 0070, 0089, 0145.
+    """Give a peer that delayed this node, or let links in a row expire, the time of its own exchanges. Decisions 0070, 0089, 0145.
 
     Not while this node is out of phase, as it is then the one that the others wait for in vain (0100). A peer from which the extended
     deadline is withdrawn is not given the time of rounds without a link (0114).
@@ -89,7 +89,7 @@ def deadline_withdrawn(peer: PeerFacts, context: Context) -> float | None:
 
 
 def lately_gone(peer: PeerFacts, context: Context) -> float | None:
-    """Give a peer that was gone, and is not back for long, what its own exchanges take: it will soon be gone again. Decision 0110."""
+    """Give a peer that was gone a short time ago the time of its own exchanges: it will soon be gone again. Decision 0110."""
     if not peer.lately_gone or context.out_of_phase:
         return None
     return min(_working_s(peer, context) + context.unlinked_s, _timely_s(peer, context))
@@ -156,17 +156,17 @@ RULES: tuple[Rule, ...] = (
 
 
 def seconds_for(peer: PeerFacts, context: Context) -> float:
-    """Return how long a peer is waited for, by the first rule that answers."""
+    """Return how long to wait for a peer, by the first rule that applies."""
     return next(seconds for rule in RULES if (seconds := rule(peer, context)) is not None)
 
 
 def _least_s(peer: PeerFacts, context: Context) -> float:
-    """Return the least that anybody is given: what is usual, and what payloads take, as an answer may have to wait for one to be sent."""
+    """Return the least time given to any peer: the usual one, and that of payloads, as an answer may wait for one to be sent."""
     return max(peer.usual_s, MIN_DELAY / 2.0 * context.lag_s, context.payload_s)
 
 
 def _working_s(peer: PeerFacts, context: Context) -> float:
-    """Return the least that a peer at work is given: also what its own exchanges take, at most MAX_FACTOR times others'."""
+    """Return the least time given to a peer at work: also that of its own exchanges, at most MAX_FACTOR times others'."""
     return max(
         _least_s(peer, context),
         USUAL * min(peer.quickest_s, MAX_FACTOR * context.exchange_s),
@@ -183,11 +183,11 @@ def _extended_s(peer: PeerFacts, context: Context) -> float:
 
 
 def _timely_s(peer: PeerFacts, context: Context) -> float:
-    """Return what a peer is given if nothing but its last link is known; no rule that shortens gives more."""
+    """Return the time given to a peer of which only the last link is known; no shortening rule gives more."""
     late_s = late_last_time(peer, context)
     return in_time(peer, context) if late_s is None else late_s
 
 
 def _unlinked_s(peer: PeerFacts, context: Context) -> float:
-    """Return the time given for rounds without a link, which a peer without an extended deadline has not. Decision 0114."""
+    """Return the time added for rounds without a link; none without an extended deadline. Decision 0114."""
     return 0.0 if peer.withdrawn else context.unlinked_s

@@ -84,7 +84,7 @@ def completion(shell: str) -> None:
 
 
 class RunDirectory(click.Path):
-    """A directory that holds a node; completed by those there are, also within the one typed, else as any directory."""
+    """Type of an argument that names a directory with a node; completes existing ones, also within the typed one, else any directory."""
 
     otherwise = "dir"
 

@@ -25,7 +25,7 @@ PARTS = ("manifest", "node", "scenario")
 
 
 def check(manifest: Manifest) -> None:
-    """Print what may not be meant on standard error.
+    """Check settings, and print warnings on standard error.
 
     Raises ConfigError: it cannot work, as far as that is known without torch or anyone's code.
     """
@@ -188,7 +188,7 @@ class _Listing:
         return "defaults" if self.preset is None else f"preset {self.preset}"
 
     def scenario(self) -> tuple[str, Section]:
-        """Return what is simulated."""
+        """Return the sections of what is simulated."""
         from starling.node.config import presets
         from starling.node.simulate.schema import Scenario
 
@@ -196,7 +196,7 @@ class _Listing:
         return heading, presets.load(Scenario, assignments=presets.asked(self.preset, ()))
 
     def manifest(self) -> tuple[str, Section]:
-        """Return what a swarm agrees on."""
+        """Return the sections that a swarm agrees on."""
         from starling.node.config import presets
 
         agreed = None if self.place is None else self.place.read_manifest()

@@ -212,7 +212,7 @@ def _length(rounds: int | None, seconds: float | None) -> list[str]:
 
 
 def _lone(assignments: tuple[str, ...], *, required: bool) -> Manifest | None:
-    """Return the manifest of the node alone; None: there is none for this swarm. Raises ConfigError: it is required."""
+    """Return the manifest of the node alone; None: not for this swarm. Raises ConfigError: it was requested."""
     from starling.node.cli.config import check
     from starling.node.config import presets
 

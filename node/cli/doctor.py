@@ -66,7 +66,7 @@ def doctor(invite: str | None, run_dir: Path, as_json: bool) -> int:
 
 
 def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
-    """Measure everything there is; torch and the bootstrap addresses at the same time, each with a limit."""
+    """Measure everything; torch and the bootstrap addresses concurrently, each with a limit."""
     import psutil
     import trio
 

@@ -66,7 +66,7 @@ def logs(follow: bool, count: int, level: str, run_dir: Path, as_json: bool) -> 
 
 
 class Reader:
-    """Events of a log as they are written, each once, of these levels. The file need not be there yet."""
+    """Reads events of these levels from a log as they are written, each once. The file need not exist yet."""
 
     def __init__(self, path: Path, levels: Collection[str] = LEVELS) -> None:
         self._path, self._levels = path, levels
@@ -159,7 +159,7 @@ def _log_of(run_dir: Path) -> Path:
 
 
 def _is_read() -> bool:
-    """Wait for the next poll; False if the pipe we print to was closed."""
+    """Wait for the next poll; False if the reader of our pipe has closed it."""
     try:
         piped = stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
     except (OSError, ValueError):  # no real file

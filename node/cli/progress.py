@@ -34,20 +34,20 @@ class Display:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Remove it from the terminal."""
+        """Remove the display from the terminal."""
 
     def show(self, fraction: float, line: str) -> None:
         """Show how far the run is, 0 to 1, and one line about it; called several times a second."""
 
 
 class Lines(Display):
-    """A line every few seconds, for logs."""
+    """Prints a line every few seconds, for logs."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
     def show(self, fraction: float, line: str) -> None:
-        """Print it if it is time."""
+        """Print the line if it is time."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_S
             click.echo(f"{fraction:4.0%}  {line}", err=True)
@@ -77,7 +77,7 @@ def on_stderr(otherwise: type[Display] = Lines) -> Display:
 
 
 class Terminal(Display):
-    """The terminal UI of a demo's folder, which holds a node by the first `show`, as a process of its own; a bar once it was closed."""
+    """Shows the terminal UI, in a separate process, for a demo's folder, which must hold a node by the first `show`; then a bar."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -338,7 +338,7 @@ def _multiaddr(option: str, text: str) -> str:
 
 
 def _start(place: RunDir, *, until_stdin_closes: bool = False, on_listening: Callable[[tuple[str, ...]], None] | None = None) -> int:
-    """Run the node to its end -> exit code. What the engine refuses gets the command to look with, if it names none."""
+    """Run the node to its end -> exit code. An engine's refusal gets a next command, if it names none."""
     from starling.node import run_directory
     from starling.node.daemon import main as daemon
 

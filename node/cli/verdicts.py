@@ -67,7 +67,7 @@ class Bound(NamedTuple):
 
 
 class Dialled(NamedTuple):
-    """A bootstrap address: seconds until it accepted a connection, or what happened instead, and the system's words for it."""
+    """A bootstrap address: seconds until it accepted a connection, or the failure, with the system's words."""
 
     address: str
     seconds: float | None = None

@@ -17,7 +17,7 @@ _HERE = "starling.node.config.admission"
 
 @dataclass(frozen=True, slots=True)
 class ProofOfWork:
-    """Open admission.
+    """Keys of open admission with a proof of work.
 
     Args:
         bits: difficulty, 2**bits tries on average; 0 asks for no work.
@@ -31,7 +31,7 @@ class ProofOfWork:
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Refuse work that would expire before it is done; warn of much."""
+        """Refuse work that would expire before it is done; warn of much work."""
         admission = agreed.admission
         if not admission.bits:
             return []
@@ -49,7 +49,7 @@ class ProofOfWork:
 
 @dataclass(frozen=True, slots=True)
 class Invitations:
-    """Admission by invitation.
+    """Keys of admission by invitation.
 
     Args:
         depth: longest chain from the creator to a member.
@@ -62,7 +62,7 @@ class Invitations:
 
 @dataclass(frozen=True, slots=True)
 class AllowList:
-    """Admission of the listed.
+    """Keys of admission by a list of peer ids.
 
     Args:
         members: peer ids; the creator is one anyway.
@@ -72,7 +72,7 @@ class AllowList:
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
-        """Refuse what is no peer id."""
+        """Raise ConfigError for an entry that is no peer id."""
         for peer in agreed.admission.members:
             try:
                 public_key_of(peer)

@@ -16,7 +16,7 @@ _IMPLIED = {"full", "mask", "random_k"}  # selectors whose coordinates need not 
 
 
 def check(manifest: Manifest, dim: int | None = None) -> None:
-    """Raises ConfigError where a payload of vectors (dim,) does not fit a frame, or parts are more than there are coordinates.
+    """Raise ConfigError where a payload of vectors (dim,) does not fit a frame, or there are more parts than coordinates.
 
     `dim`: of what is shared; None: what the manifest says of the model, if it does.
     """

@@ -160,7 +160,7 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 def check(manifest: Manifest) -> None:
-    """Raises ConfigError if a created manifest names a file instead of its digest: its members would read a file of their machine."""
+    """Raise ConfigError if a created manifest names a file instead of its digest: its members would read a file of their machine."""
     start = manifest.task.start
     if not manifest.founder:
         return

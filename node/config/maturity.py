@@ -22,7 +22,7 @@ def label(key: str) -> str:
 
 
 def experimental(manifest: Manifest) -> Iterator[str]:
-    """Yield what a manifest asks for that is experimental, each as "key = value"."""
+    """Yield the experimental parts that a manifest uses, each as "key = value"."""
     for key, parts in KINDS.items():
         section, _, field = key.partition(".")
         if (name := getattr(getattr(manifest, section), field)) in parts.experimental:

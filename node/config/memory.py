@@ -49,7 +49,7 @@ def _limits(cgroups: Path, own: Path) -> Iterator[int]:
 
 
 def check(manifest: Manifest, available: int, model_bytes: int | None = None) -> None:
-    """Raises ConfigError if the task needs more than `there`; arguments as of `objection`."""
+    """Raise ConfigError if the task needs more memory than `available`; arguments as of `objection`."""
     if why := objection(manifest, available, model_bytes):
         raise ConfigError(why)
 

@@ -28,7 +28,7 @@ PROCESS = 250_000_000  # bytes of an engine without a model
 
 
 def check(manifest: Manifest, config: NodeConfig, free: int) -> None:
-    """Raises ConfigError where more is expected than the `free` bytes, unless the owner said that it may be."""
+    """Raise ConfigError where more is expected than the `free` bytes, unless the owner allowed it."""
     if config.memory_check and (why := objection(manifest, config.numerics, free)):
         raise ConfigError(why)
 

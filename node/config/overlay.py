@@ -40,7 +40,7 @@ _EXACT: Final = MappingProxyType({"select": "full", "request": "identity", "resp
 
 
 def inexact(manifest: Manifest) -> list[str]:
-    """Return what keeps averages of all from being exact, as a warning."""
+    """Return a warning about what keeps averages over all members from being exact."""
     lossy = {key: getattr(manifest.compress, key) for key, exact in _EXACT.items() if getattr(manifest.compress, key) != exact}
     if not manifest.overlay.average_every or not lossy:
         return []

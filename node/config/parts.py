@@ -48,7 +48,7 @@ KINDS: Mapping[str, Catalogue[Any, Any]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """A key that is no more. Stored settings may still have its former default, which changes nothing.
+    """A removed key. Stored settings may still have its former default, which changes nothing.
 
     Args:
         default: the only value that is accepted.
@@ -237,7 +237,7 @@ def _check_keys(raw: Mapping[str, Any], where: str) -> None:
 
 
 def _without_former(raw: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Leave out former keys of settings. Raises ConfigError: one has another value than its former default."""
+    """Remove former keys from settings. Raises ConfigError: one has another value than its former default."""
     former = kind.FORMER if issubclass(kind, Section) else {}
     for key in former.keys() & raw.keys():
         if raw[key] != former[key].default:

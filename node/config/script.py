@@ -27,18 +27,18 @@ def does_steps(config: NodeConfig, manifest: Manifest) -> bool:
 
 
 def refused(key: str, instead: str) -> ConfigError:
-    """Return the error of a command that would make the task's model; `instead` is what to do."""
+    """Return the error of a command that would make the task's model; `instead`: the next command."""
     return ConfigError(f"{key}: task={KIND} is trained by its members' scripts, which only they have; {instead}")
 
 
 def check(manifest: Manifest) -> None:
-    """Raise ConfigError where a swarm of scripts needs more of them than their parameters, or what is set would be ignored."""
+    """Raise ConfigError where a swarm of scripts needs more of them than their parameters, or settings would be ignored."""
     if trains(manifest):
         check_steps(manifest)
 
 
 def check_steps(manifest: Manifest) -> None:
-    """Raise ConfigError where a manifest needs more of a script than its parameters, or what is set would be ignored."""
+    """Raise ConfigError where a manifest needs more of a script than its parameters, or settings would be ignored."""
     task, mix, section = manifest.task, manifest.mix, manifest.optimizer
     if mix.kind not in MIXES:
         raise ConfigError(

@@ -62,7 +62,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return what TOML text says, keys and values unchecked.
+    """Parse TOML text, keys and values unchecked.
 
     Raises:
         ConfigError: it is not TOML, or a key has more than 8 parts: a stranger's file of 60 kB with one key would cost gigabytes.

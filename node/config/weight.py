@@ -30,7 +30,7 @@ def capped(manifest: Manifest, samples: int) -> str:
 
 
 def check(manifest: Manifest, *, trusted: bool) -> None:
-    """Raises ConfigError where weights cannot be defended: a rule among strangers takes the node with most samples for an outlier."""
+    """Raise ConfigError where weights cannot be defended: a rule among strangers treats the node with most samples as an outlier."""
     mix, facts = manifest.mix, MIXERS.facts(manifest.mix.kind, trusted=trusted)
     if mix.typical_samples is not None and (facts.gathers or facts.broadcasts):
         raise ConfigError(

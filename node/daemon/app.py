@@ -47,7 +47,7 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """The manifest of a swarm of scripts is known; the model that it begins with is being fetched, unless it is here."""
+    """The manifest of a swarm of scripts is known; its initial model is being fetched, unless it is here."""
 
     manifest: Manifest
     transfer: Transfer
@@ -124,7 +124,7 @@ class Node:
         await self._listening.wait()
 
     async def ready(self) -> tuple[str, ...]:
-        """Wait until peers can reach us and the engine has opened the task. -> our addresses"""
+        """Wait until peers can reach us and the engine has opened the task -> our addresses."""
         await self._ready.wait()
         return self.running.context.network.addresses
 

@@ -28,7 +28,7 @@ class Offload(Protocol):
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run in a thread, which is abandoned when this is cancelled."""
+    """Run a function in a thread, which is abandoned on cancellation."""
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True)  # type: ignore[call-arg]
 
 
@@ -63,11 +63,11 @@ class Sensors(Protocol):
     """Measurements of the machine."""
 
     def on_battery(self) -> bool:
-        """Return whether the machine has no mains."""
+        """Return whether the machine runs on battery."""
         ...
 
     def usage(self, engine_pid: int | None) -> Resources:
-        """Return the resources that the node uses, with an engine in a process of this id."""
+        """Return the resources that the node uses; `engine_pid`: the engine's process."""
         ...
 
 
@@ -95,7 +95,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class NodeSetup:
-    """Which node it is, and what it runs with."""
+    """A node's identity, settings and environment."""
 
     identity: Identity
     config: NodeConfig
@@ -122,7 +122,7 @@ class NodeContext:
 
     @property
     def identity(self) -> Identity:
-        """Return the this node's key."""
+        """Return this node's key."""
         return self.setup.identity
 
     @property

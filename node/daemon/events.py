@@ -67,7 +67,7 @@ class Events:
         self.changes.notify()
 
     def line(self, name: str, fields: Mapping[str, object]) -> None:
-        """Write to the log file only: for what is too frequent for the status and the terminal."""
+        """Write a line to the log file only: it is too frequent for the status and the terminal."""
         if self._log is not None:
             self._log.write("debug", name, **fields)
 

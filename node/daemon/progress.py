@@ -24,7 +24,7 @@ class Rate:
         self._samples: deque[tuple[float, int, float]] = deque(maxlen=window + 1)
 
     def add(self, now: float, count: int, busy_s: float = 0.0) -> None:
-        """Add a sample: the count at a monotonic time, and seconds spent on it so far. A count that fell starts afresh."""
+        """Add a sample: the count at a monotonic time, and seconds spent on it so far. A count that fell starts a new series."""
         if self._samples and count < self._samples[-1][1]:
             self._samples.clear()
         self._samples.append((now, count, busy_s))
@@ -49,7 +49,7 @@ class Rate:
 
 @dataclass(slots=True)
 class Computed:
-    """Work of this process: without that of a checkpoint or a peer's model, and without rounds that were skipped."""
+    """Work of this process: without that before a checkpoint or in a fetched model, and without skipped rounds."""
 
     rounds: int = 0
     steps: int = 0
@@ -105,18 +105,18 @@ class Progress:
         """Of local steps."""
 
     def measured(self, figures: EngineFigures) -> None:
-        """Take over figures of the engine; a loss or a distance that they lack stays as it was."""
+        """Store the engine's figures; a loss or a distance that they lack stays as it was."""
         lacking = {name: getattr(self.figures, name) for name in ("loss", "distance") if getattr(figures, name) is None}
         self.figures = structs.replace(figures, **lacking)
 
     def enter(self, state: State) -> None:
-        """Change the state."""
+        """Change the state and notify observers."""
         self.state = state
         self._changed()
 
 
 def loss_told(loss: float | None) -> tuple[Level, str]:
-    """Return how an evaluation is reported for its loss, None if it is not known: the level, and what is said behind the metric.
+    """Return how an evaluation is reported for its loss, None if it is not known: the log level, and a text for after the metric.
 
     Accuracy of outputs that are no numbers is still a number, so a broken model would look like a poor one.
     """

@@ -144,7 +144,7 @@ class RunningNode:
             self.pace.equivocation.receive(peer, message)
 
     def member_changed(self, event: MemberEvent) -> None:
-        """Report a change of a member, and let go of one that is gone."""
+        """Report a change of a member, and delete the state of one that is gone."""
         report = self.context.report
         match event:
             case Joined(peer=peer):

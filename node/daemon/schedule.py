@@ -14,7 +14,7 @@ CHECK_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Calls `pause` with the reason when a time to rest begins, with "" when it ends, and never in between.
+    """Calls `pause` with the reason when a pause begins, with "" when it ends, and never in between.
 
     So what the owner commands in between holds until the next of these. `unix_time` gives seconds since 1970.
     """
@@ -25,7 +25,7 @@ class Schedule:
     on_battery: Callable[[], bool]
 
     async def serve(self) -> None:
-        """Look at clock and battery until cancelled."""
+        """Check clock and battery until cancelled."""
         rests = False
         while True:
             why = self._why()

@@ -11,7 +11,7 @@ from starling.robust.reputation import Decision
 
 
 class NodeStore(Protocol):
-    """Answers with what an earlier run kept, and keeps things for the next one.
+    """Stores a node's state between runs.
 
     Attributes:
         checkpoint: of the engine; None: there are no checkpoints.
@@ -30,15 +30,15 @@ class NodeStore(Protocol):
     def start(self) -> Path | None: ...
 
     def read_manifest(self) -> Manifest | None:
-        """Return the swarm's agreement; None: it is to be fetched by the swarm's id from the bootstrap peers."""
+        """Return the swarm's manifest; None: it must be fetched from the bootstrap peers by the swarm's id."""
         ...
 
     def write_manifest(self, manifest: Manifest) -> object:
-        """Keep a fetched manifest."""
+        """Store a fetched manifest."""
         ...
 
     def keep_stage(self, stage: int) -> None:
-        """Keep the stage of a crew that this node has from now on."""
+        """Store the stage of a crew that this node has from now on."""
         ...
 
     def known_peers(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class NodeStore(Protocol):
         ...
 
     def remember_peers(self, addresses: tuple[str, ...]) -> None:
-        """Keep some members' addresses of now."""
+        """Store some members' current addresses."""
         ...
 
     def known_decisions(self) -> tuple[Decision, ...]:
@@ -54,7 +54,7 @@ class NodeStore(Protocol):
         ...
 
     def keep_decisions(self, kept: tuple[Decision, ...]) -> None:
-        """Keep all bans and trust, when they change."""
+        """Store all bans and trust, when they change."""
         ...
 
     def known_revoked(self) -> tuple[Revocation, ...]:
@@ -62,7 +62,7 @@ class NodeStore(Protocol):
         ...
 
     def keep_revoked(self, revocations: tuple[Revocation, ...]) -> None:
-        """Keep all revocations, when there are new ones."""
+        """Store all revocations, when there are new ones."""
         ...
 
     def known_ticket(self) -> Ticket | None:
@@ -70,7 +70,7 @@ class NodeStore(Protocol):
         ...
 
     def keep_ticket(self, ticket: Ticket) -> None:
-        """Keep a new proof of work."""
+        """Store a new proof of work."""
         ...
 
 

@@ -32,7 +32,7 @@ class Surroundings:
         self.contacts = Contacts(context, membership)
 
     def receive(self, peer: str, message: Beacon | BeaconQuery | DialMe | Dialed) -> None:
-        """Take a member's message. Raises RemoteProtocolError."""
+        """Process a member's message. Raises RemoteProtocolError."""
         if isinstance(message, Beacon | BeaconQuery):
             self.beacons.receive(peer, message)
         else:
@@ -43,7 +43,7 @@ class Surroundings:
         return self.reachability.may_meet(peer, self.membership.origins.announced)
 
     def may_use(self, peer: str) -> bool:
-        """Return whether a member's model may be asked for."""
+        """Return whether a member may be asked for its model."""
         return self.policy.allows(peer) and self.may_meet(peer)
 
     @property
@@ -63,7 +63,7 @@ class Surroundings:
         return to_share((*network.relayed, *network.addresses), others, network.answered, self.membership.origins.met)
 
     async def keep_in_touch(self, bootstrap: Bootstrap, transfer: Transfer) -> None:
-        """Keep contact through the bootstrap addresses there are, and through those that are found later, until cancelled."""
+        """Keep contact through the bootstrap addresses, and through those found later, until cancelled."""
         addresses: Sequence[str] = bootstrap.addresses
         async with trio.open_nursery() as nursery:
             opens = partial(transfer.answers, swarm=self._context.swarm)
@@ -72,7 +72,7 @@ class Surroundings:
                 nursery.start_soon(partial(self.contacts.keep, (address,), (), hint=bootstrap.dialled))
 
     async def look_for_members(self, bootstrap: Bootstrap) -> None:
-        """Return once another member is known, or as soon as this node starts alone."""
+        """Wait until another member is known, or this node starts alone."""
         with trio.move_on_after(SETTLE_S if bootstrap.addresses else 0.0):
             while len(self.membership.members) < 2:  # noqa: ASYNC110 — for a short time at the start
                 await trio.sleep(0.05)

@@ -23,7 +23,7 @@ KEY = "numerics.activation_checkpointing"
 
 
 class Checkpointed:
-    """The blocks of a model. Raises ConfigError: it has none.
+    """Recomputes the activations of a model's blocks. Raises ConfigError: it has none.
 
     Between forward passes the model is as it was, so that copies of it, and evaluations, know nothing of this.
     """

@@ -22,10 +22,10 @@ class Model(Protocol):
     """A model as it was measured."""
 
     def entries(self) -> dict[str, Tensor]:
-        """Return what a file of it holds; not copied."""
+        """Return the tensors for a file; not copied."""
 
     def facts(self) -> Mapping[str, str]:
-        """Return what such a file says of it."""
+        """Return the facts for such a file."""
 
 
 class Best:
@@ -62,7 +62,7 @@ class Best:
             self.value, self.round = value, at
 
     def offer(self, value: float, round: int, model: Model) -> None:
-        """Keep a model if it is better than all before."""
+        """Store a model if it is better than all before."""
         if self._path is None or not math.isfinite(value):
             return
         if self.value is None or (value > self.value if self._higher else value < self.value):
@@ -72,7 +72,7 @@ class Best:
                     self.write()
 
     def write(self) -> None:
-        """Write the model if it is newer than the file. Raises OSError: it could not be, and waits for the next time."""
+        """Write the model if it is newer than the file. Raises OSError: it could not, and is tried again the next time."""
         if self._path is None or self._waiting is None or self.round is None:
             return
         facts = {**self._facts, **self._waiting.facts(), "round": self.round, "value": repr(self.value)}
@@ -81,7 +81,7 @@ class Best:
         self._waiting = None
 
     def copy(self, target: Path) -> bool:
-        """Write it to another file too; False if there is none yet. Raises OSError."""
+        """Write the model to another file too; False if there is none yet. Raises OSError."""
         if self._path is None or self.value is None:
             return False
         self.write()

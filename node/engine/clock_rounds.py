@@ -12,7 +12,7 @@ from starling.node.rpc import calls
 
 
 class ClockRounds:
-    """Clock pace. Satisfies `Rounds`."""
+    """Pace "clock". Satisfies `Rounds`."""
 
     def __init__(
         self, trainer: Trainer, vectors: LiveVectors, report: Report, distance: Callable[[], float | None], clock: Callable[[], float]
@@ -38,12 +38,12 @@ class ClockRounds:
         return bool(self.vectors.taken)
 
     def noted(self, round: int, loss: float | None) -> None:
-        """Count a step that a call did."""
+        """Count a step done by a call."""
         self.vectors.round = round
         self.tally.note(loss)
 
     def handlers(self) -> Handlers:
-        """Return what answers Free."""
+        """Return the handler of Free."""
         return {calls.Free: self.free, calls.Train: self.train, calls.Mix: self.mix}
 
     def free(self, call: calls.Free) -> calls.Trained:
@@ -54,16 +54,16 @@ class ClockRounds:
         return self._report(self.round, tally, self._distance())
 
     def train(self, _call: calls.Train) -> calls.Trained:
-        """Raises LocalProtocolError."""
+        """Raise LocalProtocolError: there are no rounds."""
         raise LocalProtocolError("a round is granted where there are rounds, one at a time")
 
     def mix(self, call: calls.Mix) -> calls.Done:
-        """Combine nothing: that was done in time."""
+        """Combine nothing: effects were added as they came."""
         self.vectors.round = call.round + 1
         return calls.Done(distance=self._distance())
 
     def stepped(self, loss: float | None) -> calls.Trained | None:
-        """Let the mixing algorithm act, and add what came meanwhile."""
+        """Let the mixing algorithm act, and add the effects that came meanwhile."""
         self.tally.note(loss)
         self._trainer.replica.publish(self._trainer.rates.phase(self.round, 1.0))
         self.vectors.stepped()
@@ -73,9 +73,9 @@ class ClockRounds:
         """Do nothing: nothing waits for local steps."""
 
     def begin(self, round: int) -> None:
-        """Note the slot: exchanges read the model as it is."""
+        """Set the slot: exchanges read the live model."""
         self.vectors.round = round
         self.vectors.drift.begin(self._trainer.replica.shared)
 
     def book(self, peer: str) -> None:
-        """Do nothing: effects are added in time."""
+        """Do nothing: effects are added as they come."""

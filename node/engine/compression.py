@@ -62,15 +62,13 @@ def exchange_codec(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, A
 
 
 def selector_facts(section: CompressSection, kind: EdgeKind) -> SelectorFacts:
-    """Return the facts of the selector in exchanges of this kind: only a difference can be compared with a peer's vector, or have
-    wishes.
-    """
+    """Return facts for the selector in exchanges of this kind: only a difference can be compared with a peer's vector, or have wishes."""
     facts = SELECTIONS.facts(section.select, trusted=True)
     return facts if kind is EdgeKind.DIFFERENCES else replace(facts, compares=False, wishes=False)
 
 
 def extra_size(manifest: Manifest) -> ExtraSize:
-    """Return what each message of an exchange carries besides the values of the vector."""
+    """Return the bytes that each message of an exchange carries besides the values of the vector."""
     if averages_memories(manifest):
         memories = memory_codec(manifest)
         return lambda count: TRAILER.size + memories.mean.size(count) + memories.square.size(count)
@@ -78,7 +76,7 @@ def extra_size(manifest: Manifest) -> ExtraSize:
 
 
 def memory_codec(manifest: Manifest) -> MemoryCodec:
-    """Return the codec of what optimisers remember, of a swarm that averages it."""
+    """Return the codec of optimisers' state, for a swarm that averages it."""
     keys = Moments(**manifest.mix.params()) if manifest.mix.kind == "moments" else Moments()
     return MemoryCodec(integer(keys.bits, nearest=True, bucket=MEMORY_BLOCK), every=keys.square_every)
 
@@ -95,7 +93,7 @@ def selection(
 ) -> Selection:
     """Return the selector of an exchange's coordinates, by `facts` (see `parts`) where constructors take them.
 
-    `wishes`: half of the coordinates are left to the responder's wishes; `beside`: what both messages carry besides;
+    `wishes`: half of the coordinates are left to the responder's wishes; `extra_size`: bytes that both messages carry besides;
     `effort`: what exchanges take this node.
 
     Raises ConfigError: an unknown selector or value.
@@ -129,6 +127,6 @@ def selection(
 
 
 def _given(section: CompressSection, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the selector's arguments: its keys, and of the facts those that its constructor takes."""
+    """Return the selector's arguments: its keys, and the facts that its constructor takes."""
     taken = SELECTORS.parameters(section.select, trusted=True)
     return section.params() | {key: value for key, value in facts.items() if key in taken}

@@ -54,7 +54,7 @@ class _Tensor:
 
 
 def of(task: Task, model: nn.Module, *, frozen: bool = False) -> tuple[str, ...]:
-    """Return the fingerprint of a task with a model of its own making; `frozen`: with the values of parameters that are not trained."""
+    """Return the fingerprint of a task, for a model that it makes; `frozen`: with the values of parameters that are not trained."""
     better = "higher" if task.higher_is_better else "lower"
     facts = {
         "version": _word(task, "version"),

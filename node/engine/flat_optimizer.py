@@ -129,7 +129,7 @@ class Optimizer:
         return _tensors(self.owned)
 
     def load(self, state: Mapping[str, Tensor], taken: Callable[[], None] = lambda: None) -> None:
-        """Take over the state of a checkpoint; ValueError if it does not fit, and nothing changed. `taken`: called after each tensor."""
+        """Restore the state of a checkpoint; ValueError if it does not fit, and nothing changed. `taken`: called after each tensor."""
         given = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
         needed = {name: (tuple(form.shape), form.dtype) for name, form in self.template.items()}
         if given and given != needed:
@@ -142,7 +142,7 @@ class Optimizer:
         self.loaded = bool(own)
 
     def set_age(self, age: int) -> None:
-        """Let the state be of so many steps, where it counts them."""
+        """Set the number of steps of the state, where it counts them."""
         for name, each in self.state_dict().items():
             if name.rpartition(".")[2] == "step":
                 each.fill_(age)

@@ -13,7 +13,7 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 
 class Compiled:
-    """A loss as `compiler` makes it; as it was from where that fails, which is added to `notes`."""
+    """A loss compiled by `compiler`; uncompiled once that fails, which is added to `notes`."""
 
     def __init__(self, loss: Loss, compiler: Compile, notes: list[str]) -> None:
         self._plain = self._loss = loss
@@ -56,5 +56,5 @@ class Within:
 
 
 def no_mending(_error: Exception) -> bool:
-    """Return False: nothing but the task computes the loss."""
+    """Return False: no compiler is involved."""
     return False

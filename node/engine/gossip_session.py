@@ -55,7 +55,7 @@ class GossipSession:
         return reply
 
     def stepped(self, loss: float | None, seconds: float) -> calls.Trained | None:
-        """Return a local step took so long; as `Rounds.stepped`."""
+        """Count a local step; as `Rounds.stepped`."""
         self.exchange.effort.trained(seconds)
         return self.rounds.stepped(loss)
 
@@ -67,7 +67,7 @@ class GossipSession:
         return calls.Done()
 
     def revoke(self, call: calls.Revoke) -> calls.Done:
-        """Forget a lost peer. What it committed stays in the model; its flow and its vector since the last Mix are deleted."""
+        """Delete a lost peer's flow, and its vector since the last Mix. What it committed stays in the model."""
         self.exchange.forget(call.peer)
         self.distances.forget(call.peer)
         self.rounds.book(call.peer)

@@ -40,11 +40,11 @@ class Offered:
         self._read_at = clock()
 
     def handlers(self) -> Handlers:
-        """Return what answers Snapshot and ReadChunk."""
+        """Return the handlers of Snapshot and ReadChunk."""
         return {calls.Snapshot: self.snapshot, calls.ReadChunk: self.read}
 
     def snapshot(self, _call: calls.Snapshot) -> calls.SnapshotInfo | calls.Refused:
-        """Take a snapshot of the model, instead of the previous one."""
+        """Take a snapshot of the model, which replaces the previous one."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._rounds.round, "schema": self._schema.hex()}
         self._let_go()  # deleted first, so that there are never two
         self._read_at = self._clock()
@@ -76,7 +76,7 @@ class Offered:
 
 
 class Fetched:
-    """Models of peers, until enough of them agree."""
+    """Stores peers' models until enough of them agree."""
 
     def __init__(self, trainer: Trainer, rounds: Rounds, schema: bytes, forget: Callable[[], None]) -> None:
         """`schema` as of `Offered`; `forget` voids every edge."""
@@ -85,7 +85,7 @@ class Fetched:
         self._attempt = 0
 
     def handlers(self) -> Handlers:
-        """Return what answers Consider and Agree."""
+        """Return the handlers of Consider and Agree."""
         return {calls.Consider: self.consider, calls.Agree: self.agree}
 
     def consider(self, call: calls.Consider) -> calls.Done:
@@ -113,7 +113,7 @@ class Fetched:
         return calls.Done()
 
     def agree(self, _call: calls.Agree) -> calls.Agreed:
-        """Install the model that the stored ones agree on; every edge starts anew. Raises LocalProtocolError if none is stored."""
+        """Install the model that the stored ones agree on; every edge is reset. Raises LocalProtocolError if none is stored."""
         if 0 < self._rounds.granted < math.inf:
             raise LocalProtocolError("local steps of the round are left to do")
         if not self._candidates:
@@ -132,7 +132,7 @@ class Fetched:
         return calls.Agreed(at, *names)
 
     def _compared(self, held: Sequence[Mapping[str, Tensor]], rounds: Sequence[int]) -> model_agreement.Agreement:
-        """Return the agreement of models, of whose files only the part that is being read is in memory."""
+        """Return how far models agree, with only the part in memory that is being read."""
         models = [tensors[_X] for tensors in held]
         replica = self._trainer.replica
         origin = replica.scope.part(replica.beginning()).to(models[0].device)

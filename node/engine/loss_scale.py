@@ -35,11 +35,11 @@ class Scale(Protocol):
         """Return the state by name, for a checkpoint."""
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the state of a checkpoint, if it has one. Raises ValueError, and nothing has changed: it is none."""
+        """Restore the state of a checkpoint, if it has one. Raises ValueError: it is invalid, and nothing has changed."""
 
 
 class Unscaled:
-    """Losses are taken as they are."""
+    """Losses without scaling."""
 
     scale = 1.0
 
@@ -55,7 +55,7 @@ class Unscaled:
 
 @dataclass(slots=True)
 class LossScale:
-    """A scale that adapts, and the gradients in a row that were finite at it. Satisfies `Scale`."""
+    """A scale that adapts, and the number of consecutive finite gradients at it. Satisfies `Scale`."""
 
     scale: float = FIRST
     good: int = 0

@@ -67,7 +67,7 @@ def followers(model: nn.Module) -> list[nn.Parameter]:
 
 
 class MeasuredModel:
-    """The values that `model` has now; it may be trained on afterwards.
+    """The current values of `model`, which may be trained on afterwards.
 
     Args:
         model: whose modules compute.
@@ -100,7 +100,7 @@ class MeasuredModel:
         return model_file.facts(self._model)
 
     def slices(self, work: Iterator[T]) -> Iterator[T]:
-        """Yield what `work` yields, each part computed with the model lent, which may be trained in between."""
+        """Yield what `work` yields, computing each part with these values; the model may be trained in between."""
         while True:
             with self.lent():
                 parts = list(islice(work, 1))

@@ -26,7 +26,7 @@ _LOADED = 1 << 20  # assumed age of an optimiser state from a checkpoint that do
 
 
 class Keeper(Protocol):
-    """Owner of a memory: an optimiser of one vector, or that of a row of many in a simulation.
+    """Holder of optimiser state: an optimiser of one vector, or one row of many in a simulation.
 
     Attributes:
         kept: how m and v are stored, if not in float32.
@@ -47,11 +47,11 @@ class Keeper(Protocol):
         """Return the state by torch's names, not copied; empty before the first step."""
 
     def set_age(self, age: int) -> None:
-        """Let the state be of so many steps."""
+        """Set the number of steps of the state."""
 
 
 class OptimizerMemory:
-    """The memory of an optimiser. Satisfies `starling.gossip.mix.memories.Memory`.
+    """The averaged state of an optimiser. Satisfies `starling.gossip.mix.memories.Memory`.
 
     Args:
         current: gives the optimiser, another one after its memory was deleted.
@@ -73,7 +73,7 @@ class OptimizerMemory:
         return self._followed()
 
     def _followed(self) -> Keeper:
-        """Return the optimiser; of another one than before nothing is known yet."""
+        """Return the current optimiser; one that replaced another has no known state."""
         optimizer = self._current()
         if optimizer is not self._life:
             self._life, self._met = optimizer, 0
@@ -92,19 +92,19 @@ class OptimizerMemory:
 
     @property
     def clock(self) -> int:
-        """Return the local steps of this optimiser."""
+        """Return the number of local steps of this optimiser."""
         return self.life.stepped
 
     @property
     def age(self) -> int:
-        """Return the local steps that are remembered: torch's count of them, where it keeps one."""
+        """Return the number of local steps in the state: torch's count, where there is one."""
         optimizer = self.life
         state = optimizer.state_dict()
         counts = [int(each) for name, each in state.items() if name.rpartition(".")[2] == AGE]
         return max(counts) if counts else optimizer.stepped + self._older if state else 0
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Return m and v (D,), where they are the optimiser's own vectors these."""
+        """Return m and v (D,), as views where they are the optimiser's own vectors."""
         optimizer = self.life
         state = optimizer.state_dict()
         means = [self._read(optimizer, state, piece, piece.mean) for piece in self._pieces]
@@ -136,7 +136,7 @@ class OptimizerMemory:
         return values
 
     def _write(self, optimizer: Keeper, piece: Piece, name: str, values: Tensor, chance: Generator | None) -> None:
-        """Keep what a shared vector (D,) has of a piece under a name."""
+        """Store a shared vector's (D,) part of a piece under a name."""
         state, kept = optimizer.state_dict(), optimizer.kept
         own = self._view.own(values, piece.where, lambda: self._read(optimizer, state, piece, name))
         if kept is None:
@@ -154,7 +154,7 @@ def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
 def remembered(
     open_request: Open, replica: Replica, chance: Callable[[int], Generator | None], current: Callable[[], Optimizer], notes: list[str]
 ) -> MemoryExchange | None:
-    """Return the exchanges of what a node's optimiser remembers; None: this swarm averages models alone.
+    """Return the exchanges of a node's optimiser state; None: this swarm averages models alone.
 
     `notes`: gets a line where the memory stays at home.
     """

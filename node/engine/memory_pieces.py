@@ -40,7 +40,7 @@ class Piece:
 
 
 def pieces_of(optimizer: Optimizer) -> tuple[Piece, ...]:
-    """Return the pieces of an optimiser's memory; none: it keeps none, or one of which not all is known by name."""
+    """Return the pieces of an optimiser's state; none: it has none, or one with unknown names."""
     names = {name.removesuffix(SCALES) for name in optimizer.template}
     found, start = [], 0
     for prefix, parameter, owner in optimizer.owned:

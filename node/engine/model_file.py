@@ -26,7 +26,7 @@ def entries(model: nn.Module) -> dict[str, Tensor]:
 
 
 def facts(model: nn.Module) -> Mapping[str, str]:
-    """Return what a file says of a model whose base it leaves out; nothing if it holds all."""
+    """Return the facts for a file of a model without its base; empty if the file holds all."""
     return _TRAINED if quantised(model) else {}
 
 
@@ -48,7 +48,7 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def complete(model: nn.Module) -> dict[str, object]:
-    """Return a copy of all that strict `load_state_dict` takes, tied tensors tied and extra state with it; of a packed base nothing."""
+    """Return a copy of all that strict `load_state_dict` takes, with tied tensors and extra state; nothing of a packed base."""
     if quantised(model):
         return {name: tensor.clone() for name, tensor in entries(model).items()}
     first = _first_names(model)
@@ -78,7 +78,7 @@ def _first_names(model: nn.Module) -> dict[str, str]:
 
 
 def _identity(name: str, tensor: Tensor) -> object:
-    """Return what is equal for two names of one tensor only."""
+    """Return a key that is equal only for two names of one tensor."""
     if not tensor.numel() or tensor.is_meta or type(tensor) is not Tensor:
         return name
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device

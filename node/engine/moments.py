@@ -51,7 +51,7 @@ class Unchanged:
         return {name: (count, self._dtype)}
 
     def write(self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None) -> None:
-        """Copy them, unless they are views of the tensor."""
+        """Copy the values, unless they are views of the tensor."""
         place = into[name][start : start + values.numel()]
         if place.data_ptr() != values.data_ptr():
             place.copy_(values)
@@ -62,13 +62,13 @@ class Unchanged:
 
 
 class Bfloat16:
-    """Rounded by chance to one of the two nearest."""
+    """Moments rounded at random to one of the two nearest bfloat16 numbers."""
 
     def forms(self, name: str, count: int) -> Mapping[str, tuple[int, torch.dtype]]:
         return {name: (count, torch.bfloat16)}
 
     def write(self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None) -> None:
-        """Add random low bits, and cut."""
+        """Add random low bits, and truncate."""
         into[name][start : start + values.numel()] = by_chance(values, chance)
 
     def read(self, of: Mapping[str, Tensor], name: str, start: int, end: int) -> Tensor:
@@ -76,7 +76,7 @@ class Bfloat16:
 
 
 class Int8:
-    """Levels in proportion to the root, of the largest of a block."""
+    """Moments as 8-bit levels of the square root of their share of the block's largest, with one scale per block."""
 
     def forms(self, name: str, count: int) -> Mapping[str, tuple[int, torch.dtype]]:
         """Return the forms of levels and of scales."""
@@ -107,9 +107,7 @@ _KEPT: Mapping[Moments, MomentFormat] = MappingProxyType({"bfloat16": Bfloat16()
 
 
 def kept(moments: Moments, optimizer: str) -> MomentFormat | None:
-    """Return how an optimiser's moments are stored; None: unchanged. Raises ConfigError: it has no moments that could be stored
-    otherwise.
-    """
+    """Return how an optimiser's moments are stored; None: unchanged. Raises ConfigError: it has no moments for that."""
     if moments == "float32":
         return None
     if optimizer not in FAMILY:

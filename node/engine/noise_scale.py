@@ -45,7 +45,7 @@ class NoiseScale:
         return step % self.every == 0 and (samples(batch) or 0) >= 2
 
     def measure(self, compute: Compute, batch: Any, gradient: Tensor, seed: int, shares: Shares) -> float:
-        """Return the loss of a batch of two samples or more; its gradient is in `gradient` (d,), as if it had been computed in one.
+        """Return the loss of a batch of two samples or more; `gradient` (d,) holds its gradient, as if computed at once.
 
         `shares` gives the weights of the halves in the whole.
         """
@@ -62,7 +62,7 @@ class NoiseScale:
         return loss
 
     def record(self, one: Tensor, other: Tensor, parts: float) -> None:
-        """Take the gradients of two parts of a batch; `parts`: the sum of the inverses of their sizes. Not finite: left out."""
+        """Take the gradients of two parts of a batch; `parts`: the sum of the inverses of their sizes. Ignored if not finite."""
         trace, square = float((one - other).square().sum()) / parts, float(one @ other)
         if not math.isfinite(trace + square):
             return

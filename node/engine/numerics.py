@@ -90,13 +90,13 @@ class Gradients:
         self._loads, self._gathers = binding.before, binding.after_backward
 
     def check(self, batch: Callable[[], Any]) -> None:
-        """Raise ConfigError if batches are to be split and one of the form that `batch` makes cannot be."""
+        """Raise ConfigError if batches must be split and those of `batch`'s form cannot be."""
         keys = [key for key in ("micro_batch", "noise_every") if getattr(self._section, key)]
         if keys:
             self.parts.check(batch(), f"numerics.{keys[0]}")
 
     def compute(self, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]) -> float:
-        """Return the loss of a batch; its gradient replaces what is in `gradient` (d,), to which those of the parameters are bound.
+        """Return the loss of a batch and write its gradient to `gradient` (d,), to which those of the parameters are bound.
 
         `seed` is of what layers draw; `reset` undoes what a forward pass that is done again has changed. Raises ConfigError: a single
         sample does not fit into memory.
@@ -163,7 +163,7 @@ def seeded(seed: int, device: str) -> Iterator[None]:
 
 
 def _autocast(name: str, model: nn.Module, device: str, notes: list[str]) -> list[Context]:
-    """Return the contexts of a precision: none for float32; a note says where it is slow. Raises ConfigError: it is not to be had."""
+    """Return the contexts of a precision: none for float32; a note says where it is slow. Raises ConfigError: not available."""
     precision = LESSER.get(name)
     if precision is None:
         return []

@@ -103,7 +103,7 @@ def convert(run_dir: Path, model: Path, form: str, target: Path) -> None:
 
 
 def ask(run_dir: Path, model: Path, prompt: str, *, tokens: int, temperature: float, seed: int) -> dict[str, Any]:
-    """Return what a model writes after a prompt, drawn by chance from the seed.
+    """Return a model's continuation of a prompt, drawn at random from the seed.
 
     Raises ConfigError: the model cannot be used or does not write, or the prompt is empty or longer than its context.
     """
@@ -156,7 +156,7 @@ def _loaded(manifest: Manifest, file: Path) -> tuple[Task, nn.Module, dict[str, 
 
 
 class _Whole:
-    """Data of which all samples are held out."""
+    """Data with all samples held out."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

@@ -49,7 +49,7 @@ _WHOLE = Piece(0, 0, ())
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Makes torch optimisers of the parameters that the pieces are, or of the one that the vector is, with the keys of a section.
+    """Makes torch optimisers for the pieces of a vector, or for all of it, with the keys of a section.
 
     `one_pass`: more keys, by kind.
     """
@@ -59,13 +59,13 @@ class Maker:
     one_pass: Mapping[str, Keys]
 
     def __call__(self, parameters: list[nn.Parameter]) -> Sequence[torch.optim.Optimizer]:
-        """Return them; each parameter is stepped by one. Raises ConfigError: an unknown name or key."""
+        """Return the optimisers; each parameter belongs to one. Raises ConfigError: an unknown name or key."""
         parts = _PARTS.get(self.section.kind, _alone)(self.section.kind, list(zip(parameters, self.cut or (_WHOLE,), strict=True)))
         keys = self._keys()
         return [self._built(kind, of, chosen(keys)) for kind, of, chosen in parts if of]
 
     def _keys(self) -> dict[str, Any]:
-        """Return what torch's constructor takes."""
+        """Return the keys that torch's constructor takes."""
         given = self.section.params()
         if self.section.kind in OPTIMIZERS.built_in:
             given.pop("decay", None)
@@ -88,12 +88,12 @@ _Part = tuple[str, Sequence[_Of], Callable[[Keys], Keys]]
 
 
 def _alone(kind: str, of: Sequence[_Of]) -> Sequence[_Part]:
-    """Return one optimiser of everything."""
+    """Return one optimiser of all parameters."""
     return [(kind, of, lambda keys: keys)]
 
 
 def _muon(_kind: str, of: Sequence[_Of]) -> Sequence[_Part]:
-    """Return Muon of hidden matrices, and AdamW of all else."""
+    """Return Muon for hidden matrices, and AdamW for all else."""
     hidden, others = _parted(of, lambda piece: piece.hidden)
     return [
         ("muon", hidden, lambda keys: _MATCHED | _only(keys, "momentum", "nesterov", "ns_steps", "weight_decay")),
@@ -146,7 +146,7 @@ def optimizer(
 
 
 def corrects_updates(manifest: Manifest) -> bool:
-    """Tell if corrections are added to updates: those in units of a rate, with any optimiser but sgd."""
+    """Tell if corrections are added to updates, in units of the rate: with any optimiser but sgd."""
     rated = MIXERS.facts(manifest.mix.kind, trusted=True).rated
     return rated and manifest.optimizer.kind != "sgd"
 
@@ -158,7 +158,7 @@ def weighs_updates(manifest: Manifest) -> bool:
 
 
 def corrections_of(manifest: Manifest) -> Corrections:
-    """Return where corrections and weights meet the optimiser of this swarm."""
+    """Return where corrections and weights enter this swarm's local steps."""
     on_updates = corrects_updates(manifest)
     return Corrections(manifest.optimizer.clip_norm, on_updates, on_updates or weighs_updates(manifest))
 

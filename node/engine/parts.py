@@ -20,7 +20,7 @@ SIZES = (1, 2, 3, 5)  # sizes of the parts that are tried
 
 
 class Parts:
-    """Cuts batches of a task, whose loss `model` computes, into parts; what cannot be known is added to `notes`."""
+    """Cuts batches of a task, whose loss `model` computes, into parts; limits are added to `notes`."""
 
     def __init__(self, task: Task, model: nn.Module, device: str, notes: list[str]) -> None:
         self._task, self._model, self._notes = task, model, notes
@@ -28,7 +28,7 @@ class Parts:
         self._means = Means(task.weight if isinstance(task, Weighed) else None, _tolerance(model, device))
 
     def check(self, batch: Any, key: str) -> None:
-        """Raises ConfigError, which names `key`: this batch cannot be cut, or its loss is no mean of those of parts of it.
+        """Raise ConfigError, which names `key`: this batch cannot be cut, or its loss is no mean of those of parts of it.
 
         Small parts of few samples are tried, in several ways: of large ones all may have about equal weights by chance.
         """

@@ -13,7 +13,7 @@ from starling.node.config.schema import OptimizerSection
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of the flat vector that an optimiser sees as one parameter of a shape, and how it is treated."""
+    """A range of the flat vector that an optimiser treats as one parameter with a shape."""
 
     start: int
     end: int

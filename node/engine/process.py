@@ -70,7 +70,7 @@ def serve(worker: Worker, pipe: Pipe) -> None:
 
 
 def _background(worker: Worker, pipe: Pipe) -> BackgroundAnswers:
-    """Return a second thread for calls that come while a gradient is computed."""
+    """Start a second thread for calls that come while a gradient is computed."""
     from starling.node.engine.background_answers import BackgroundAnswers  # noqa: PLC0415 — imports torch, which an opened engine has
 
     background = BackgroundAnswers(worker, pipe)

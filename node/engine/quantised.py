@@ -12,7 +12,7 @@ _PACKED = "qweight"  # a buffer in layers of GPTQ and AWQ, next to their scales
 
 
 def packed(parameter: Tensor) -> bool:
-    """Tell if a parameter is packed: marked so, a tensor of a class of its own, or whole numbers, which cannot be trained."""
+    """Tell if a parameter is packed: marked so, an instance of a tensor subclass, or integer, which cannot be trained."""
     if any(hasattr(parameter, mark) for mark in _MARKS):
         return True
     return type(parameter.data) is not Tensor or not (parameter.is_floating_point() or parameter.is_complex())
@@ -43,7 +43,7 @@ def _belongs(name: str, prefix: str, module: nn.Module) -> bool:
 
 
 def pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield plain tensors that hold a parameter's values: itself, or the parts of a tensor of a class of its own."""
+    """Yield plain tensors with a parameter's values: itself, or the parts of a tensor subclass."""
     data = tensor.detach()
     if hasattr(data, "__tensor_flatten__"):
         for part in data.__tensor_flatten__()[0]:

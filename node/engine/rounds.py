@@ -21,7 +21,7 @@ from starling.node.rpc import calls
 
 @dataclass(slots=True)
 class Tally:
-    """Local steps since something began."""
+    """Counts local steps and their losses."""
 
     began: float
     steps: int = 0
@@ -51,7 +51,7 @@ Report = Callable[[int, Tally, float | None], calls.Trained]
 
 
 class Rounds(Protocol):
-    """Grants local steps, and acts on their ends."""
+    """Grants local steps, and acts at their ends."""
 
     tally: Tally
 
@@ -64,7 +64,7 @@ class Rounds(Protocol):
         """Return the local steps left to do; inf: until further notice."""
 
     def handlers(self) -> Handlers:
-        """Return what answers the calls of this pace."""
+        """Return the handlers of this pace's calls."""
 
     @property
     def waiting(self) -> bool:
@@ -87,7 +87,7 @@ class Rounds(Protocol):
 
 
 class StepsRounds:
-    """Steps pace. Satisfies `Rounds`."""
+    """Pace "steps". Satisfies `Rounds`."""
 
     def __init__(
         self,
@@ -119,16 +119,16 @@ class StepsRounds:
         return False
 
     def noted(self, round: int, loss: float | None) -> None:
-        """Count a step that a call did."""
+        """Count a step done by a call."""
         self.vectors.round = round
         self.tally.note(loss)
 
     def handlers(self) -> Handlers:
-        """Return what answers Train and Mix."""
+        """Return the handlers of Train and Mix."""
         return {calls.Train: self.train, calls.Mix: self.mix, calls.Free: self.free}
 
     def free(self, _call: calls.Free) -> calls.Trained:
-        """Raises LocalProtocolError."""
+        """Raise LocalProtocolError: there are rounds."""
         raise LocalProtocolError("training runs free in clock pace")
 
     def train(self, call: calls.Train) -> calls.Trained | None:

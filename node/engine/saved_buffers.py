@@ -62,7 +62,7 @@ def same(now: Tensor, before: Tensor | None) -> bool:
 
 
 def put(place: Tensor, value: Tensor) -> None:
-    """Give a buffer a value, also of another shape than it has now."""
+    """Set a buffer to a value, also of another shape."""
     if place.shape == value.shape:
         place.copy_(value)
     else:

@@ -36,7 +36,7 @@ class Schedule:
     floor: float = 0.05
 
     def at(self, round: int) -> float:
-        """Return the rate of `round` >= 0; after the last one it stays where it is."""
+        """Return the rate of `round` >= 0; constant after the last one."""
         if self.rounds == 0:
             return self.lr
         warm = self.warmup * self.rounds

@@ -64,7 +64,7 @@ def _narrow(module: nn.Module, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _own_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers by name, each once, but for those of packed layers."""
+    """Return the buffers by name, each once, without those of packed layers."""
     left_out = quantised(module)
     return {name: each for name, each in module.named_buffers() if name not in left_out}
 
@@ -99,7 +99,7 @@ class SideState:
     """
 
     def __init__(self, module: nn.Module, manifest: Manifest) -> None:
-        """Raises ConfigError as `carried_buffers`."""
+        """Find the buffers. Raises ConfigError as `carried_buffers`."""
         self._module = module
         self.notes: list[str] = []
         chosen = manifest.task.buffers
@@ -130,7 +130,7 @@ class SideState:
         return tuple(self._changing.values())
 
     def mark(self) -> None:
-        """Mark the state as good after a round: look for changes, and copy the buffers."""
+        """Mark the state as good after a round: detect changes, and copy the buffers."""
         self._look_at_frozen()
         self._look_at_extra()
         if changed := self._kept.mark():
@@ -144,7 +144,7 @@ class SideState:
         self._kept.reset()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint keeps."""
+        """Return the tensors of a checkpoint."""
         return {**{BUFFER + name: each for name, each in self.buffers.items()}, **self.changing()}
 
     def changing(self) -> dict[str, Tensor]:
@@ -156,11 +156,11 @@ class SideState:
         self._gives = False
 
     def given(self) -> dict[str, Tensor]:
-        """Return what late joiners are given: frozen parameters that were seen to change."""
+        """Return the tensors for late joiners: frozen parameters that were seen to change."""
         return self.changing() if self._gives else {}
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raises ValueError unless buffers are those of the module, whose first dimension may have grown, and frozen parameters its."""
+        """Raise ValueError unless buffers are the module's, whose first dimension may have grown, and frozen parameters its own."""
         exact = _normalising(self._module)
         given, ours = (
             {name: (b.shape[0 if name in exact else 1 :], b.ndim, b.dtype) for name, b in each.items()}
@@ -171,7 +171,7 @@ class SideState:
         self.check_changing({name: each for name, each in tensors.items() if name.startswith(FROZEN)})
 
     def check_changing(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raises ValueError unless all are frozen parameters of the module, finite, as `changing` names them."""
+        """Raise ValueError unless all are frozen parameters of the module, finite, as `changing` names them."""
         for name, each in tensors.items():
             own = self._frozen.get(name.removeprefix(FROZEN)) if name.startswith(FROZEN) else None
             if own is None or own.shape != each.shape or own.dtype != each.dtype or not finite(real(each)):
@@ -186,7 +186,7 @@ class SideState:
         self.take([tensors])
 
     def take(self, given: Sequence[Mapping[str, Tensor]]) -> None:
-        """Take over frozen parameters of nodes, of each number the median, the lower one of two."""
+        """Install the median of several nodes' frozen parameters, number by number, the lower one of two."""
         for name in sorted({name for each in given for name in named(each, FROZEN)}):
             values = [each[FROZEN + name] for each in given if FROZEN + name in each]
             self._changing[name] = self._frozen[name]
@@ -221,7 +221,7 @@ class SideState:
 
 
 def _extra_states(module: nn.Module) -> dict[str, bytes]:
-    """Return what modules with state of another form have, as bytes to compare; nothing of one that has no bytes."""
+    """Return modules' extra state as bytes to compare; nothing for one without bytes."""
     found: dict[str, bytes] = {}
     for name, each in module.named_modules():
         if type(each).get_extra_state is not nn.Module.get_extra_state:
@@ -236,5 +236,5 @@ def _some(parameter: Tensor) -> Tensor:
 
 
 def named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return those whose names begin with the prefix, named without it."""
+    """Return the entries whose names begin with the prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -28,7 +28,7 @@ class Snapshot:
     """
 
     def __init__(self, folder: Path | None, tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> None:
-        """Raises OSError: the disk is full."""
+        """Write the snapshot. Raises OSError: the disk is full."""
         self._file: IO[bytes] = io.BytesIO() if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`
         weakref.finalize(self, self._file.close)  # closes the file if the engine is dropped
         try:

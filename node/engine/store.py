@@ -37,7 +37,7 @@ class Store:
         self.saved: Callable[[], None] = lambda: None  # called after each save
 
     def handlers(self) -> Handlers:
-        """Return what answers Save and Stop."""
+        """Return the handlers of Save and Stop."""
         return {calls.Save: self.save, calls.Stop: self.stop}
 
     def resumed(self) -> int | None:
@@ -63,7 +63,7 @@ class Store:
         return self._written(lambda: self._export(call))
 
     def stop(self, _call: calls.Stop) -> calls.Done | calls.Refused:
-        """Write everything for the last time."""
+        """Write all files for the last time."""
         return self._written(self._close)
 
     def _close(self) -> calls.Refused | None:

@@ -18,7 +18,7 @@ Step = Callable[[], object]
 
 
 class Stretches:
-    """Steps in stretches of a vector of `dtype`; `kept` says how moments are stored between steps, if not unchanged."""
+    """Steps in consecutive parts of a vector of `dtype`; `kept` says how moments are stored between steps, if not unchanged."""
 
     def __init__(self, kept: MomentFormat | None, dtype: torch.dtype) -> None:
         self._plain = Unchanged(dtype)
@@ -53,7 +53,7 @@ class Stretches:
         optimizer.state[parameter] = after
 
     def _opened(self, state: Mapping[str, Any], part: slice, value: Tensor) -> dict[str, Any]:
-        """Return the state of a stretch: views, float32 copies of moments stored otherwise, and copies of what has another shape."""
+        """Return the state of a part: views, float32 copies of moments stored otherwise, and copies of tensors with another shape."""
         return {
             name: self._form(name).read(state, name, part.start, part.stop) if _spread(each, value) else deepcopy(each)
             for name, each in state.items()

@@ -45,7 +45,7 @@ class Finding:
 
 
 def check(kind: str, *, params: Mapping[str, Scalar] | None = None, data: str = "", code: str = "") -> list[Finding]:
-    """Open a node's engine on the task, train, evaluate, export and reload. The first step that fails is the last.
+    """Open a node's engine on the task, train, evaluate, export and reload. Stops at the first step that fails.
 
     `kind` and `params` are the keys of the section `task`, `data` a path or "" for the task's built-in ones, `code` a folder searched after
     installed packages.
@@ -67,7 +67,7 @@ def check(kind: str, *, params: Mapping[str, Scalar] | None = None, data: str = 
 
 
 def _steps(manifest: Manifest, data: str, code: str, folder: Path) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield (name, what to run -> its figures), in order; each is run before the next is requested."""
+    """Yield (name, function -> its figures), in order; each is run before the next is requested."""
     engine = Worker()
     open_request = calls.Open(manifest, data, 0, "cpu", 0, "", "task check", code=code)
     yield "open", lambda: _opened(engine, open_request)

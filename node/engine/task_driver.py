@@ -21,7 +21,7 @@ from starling.node.tasks.evaluate import Result
 
 @dataclass(slots=True)
 class _Evaluation:
-    """Under way: rounds done, the model, and Evaluate's `keep`."""
+    """An evaluation under way: rounds done, the model, and Evaluate's `keep`."""
 
     round: int
     model: MeasuredModel
@@ -30,7 +30,7 @@ class _Evaluation:
 
 
 class TaskDriver:
-    """A task's trainer and the session that it drives.
+    """Drives a session by a task's trainer.
 
     Raises ConfigError: the manifest, the node's settings or the checkpoint cannot be used.
 
@@ -59,7 +59,7 @@ class TaskDriver:
         trainer.guard.checkpoint = self.session.store.model
 
         def limit(call: calls.Limit) -> calls.Done:
-            """Use another number of threads."""
+            """Set the number of threads."""
             torch.set_num_threads(call.threads or most)
             self.threads = threads_of(clock, fixed=call.threads > 0 or fixed)
             return calls.Done()
@@ -114,7 +114,7 @@ class TaskDriver:
 
     @property
     def long_steps(self) -> bool:
-        """Tell if calls should not wait for a gradient."""
+        """Tell if calls must not wait for a gradient."""
         return self.trainer.means.long_steps
 
     def answers_in_background(self, call: calls.Request) -> bool:

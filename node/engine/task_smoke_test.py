@@ -19,7 +19,7 @@ BATCHES = 8  # batches tried until one has a loss
 
 
 def try_task(kind: str, task: Task, model: nn.Module, data: Data, batch_size: int) -> None:
-    """Try batch, loss, gradient and score; the model is as it was before. Raises ConfigError with file and line of what is wrong."""
+    """Try batch, loss, gradient and score; the model is restored. Raises ConfigError with file and line of the error."""
     with torch.random.fork_rng(devices=[]), MeasuredModel(model, followers(model)).lent():
         model.train()
         for number in range(BATCHES):
@@ -66,14 +66,14 @@ def fresh_model(kind: str, task: Task, seed: int) -> nn.Module:
 
 
 def check_loss(kind: str, loss: Any) -> None:
-    """Raises ConfigError unless `loss` is a scalar tensor with a gradient."""
+    """Raise ConfigError unless `loss` is a scalar tensor with a gradient."""
     if not isinstance(loss, Tensor) or loss.shape != () or not loss.requires_grad:
         given = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise ConfigError(f"task.kind: {kind!r}: loss() must return a scalar tensor with a gradient, got {given}")
 
 
 def check_weights(kind: str, model: nn.Module, loss: Tensor) -> None:
-    """Raises ConfigError: the loss depends on trainable tensors that are not the model's, as those of a criterion."""
+    """Raise ConfigError: the loss depends on trainable tensors that are not the model's, such as a criterion's."""
     known = set(map(id, model.parameters()))
     seen, waiting = set(), [loss.grad_fn]
     while waiting:
@@ -91,7 +91,7 @@ def check_weights(kind: str, model: nn.Module, loss: Tensor) -> None:
 
 
 def check_score(kind: str, task: Task, model: nn.Module, data: Data, batch_size: int) -> None:
-    """Measure the model on the first held-out batch, or on all where it cannot be on one. Raises ConfigError: it cannot be."""
+    """Measure the model on the first held-out batch, or on all of them where one is not enough. Raises ConfigError: that fails."""
     first = calling(kind, "data.held_out()", lambda: next(iter(held_out(data, batch_size)), None))
     if first is None:
         raise ConfigError(f"task.kind: {kind!r}: data.held_out() gives no batch, it must hold out at least one sample")

@@ -55,7 +55,7 @@ _NO_TENSORS = (ValueError, KeyError, TypeError, RuntimeError, safetensors.Safete
 
 
 class Pages(dict[str, Tensor]):
-    """Tensors that are pages of a file, private to this process, and must not be written to."""
+    """Read-only tensors that are mapped from a file, private to this process."""
 
     def __init__(self, pages: mmap.mmap) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Pages(dict[str, Tensor]):
 
 
 def release(tensors: Mapping[str, Tensor]) -> None:
-    """Take those out of memory that are pages of a file."""
+    """Release those tensors from memory that are mapped from a file."""
     if isinstance(tensors, Pages):
         tensors.release()
 
@@ -101,8 +101,8 @@ def unpack(data: bytes | bytearray) -> tuple[dict[str, Tensor], dict[str, str | 
 
 
 def load(path: Path) -> tuple[Pages, dict[str, str | int]]:
-    """Read tensors and facts from a file like `unpack`, with mapped pages: replace it by renaming only. Raises OSError too: it
-    cannot be read.
+    """Read tensors and facts from a file like `unpack`, memory-mapped: replace the file by renaming only. Raises OSError too: it cannot be
+    read.
     """
     with path.open("rb") as file:
         length = min(int.from_bytes(file.read(_LENGTH_BYTES), "little"), _MAX_HEADER_BYTES)
@@ -111,7 +111,7 @@ def load(path: Path) -> tuple[Pages, dict[str, str | int]]:
 
 
 def _mapped(file: int, header: bytes) -> Pages:
-    """Raises any of _NO_TENSORS: the header says what is not there."""
+    """Map the tensors of a file. Raises any of _NO_TENSORS: the header describes what is not there."""
     pages = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
     found, begin = Pages(pages), _LENGTH_BYTES + len(header)
     for name, form in json.loads(header).items():
@@ -208,12 +208,12 @@ def copy(source: Path, target: Path) -> Path:
 
 
 def pieces(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> Iterator[bytes | memoryview]:
-    """Return the bytes that `save` writes. Tensors are not copied."""
+    """Return the bytes that `save` writes; tensors are not copied."""
     return _pieces(*_packed(tensors, facts))
 
 
 def flush_folder(folder: Path) -> None:
-    """Make renames in `folder` last through a power cut."""
+    """Make renames in `folder` survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -234,5 +234,5 @@ def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> 
 
 
 def _raw(tensor: Tensor) -> memoryview:
-    """Return the bytes of a contiguous tensor on the CPU, not copied; of this, a little-endian machine."""
+    """Return the bytes of a contiguous tensor on the CPU, not copied; little-endian, as this machine is."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -38,7 +38,7 @@ def one_thread() -> Iterator[None]:
 
 
 class FixedThreads:
-    """The number that torch has now, without trials. `step` gives the result of (work, round)."""
+    """Keeps the current number of threads, without trials. `step` returns the result of (work, round)."""
 
     def __init__(self) -> None:
         self.number = torch.get_num_threads()
@@ -46,7 +46,7 @@ class FixedThreads:
 
 
 class Threads:
-    """The number of torch's threads in local steps, from what torch has now.
+    """Finds the fastest number of torch's threads for local steps, starting from the current one.
 
     A trial does a few steps each with the present number and 1, 2, 4, … up to the first; the fastest replaces the present one if it is a
     tenth faster. The first begins at once. Which number wins depends on time, and the last bits of sums on the number.
@@ -76,7 +76,7 @@ class Threads:
         return result
 
     def _tried(self, now: float, began: float) -> None:
-        """Note a step of the trial under way."""
+        """Record a step of the trial under way."""
         number = self._left[0]
         taken = self._seconds.setdefault(number, [])
         taken.append(now - began)

@@ -8,7 +8,7 @@ from functools import cache
 
 
 def trim() -> None:
-    """Give back whole free pages; nothing where the C library is another one."""
+    """Return whole free pages to the system; does nothing if the C library is not glibc."""
     if (give := _trimmer()) is not None:
         give(0)
 

@@ -21,7 +21,7 @@ _AVERAGED = 0.1  # weight of the newest value in the mean number of local steps 
 
 
 class Outgoing(Protocol):
-    """Makes what is sent to peers of a vector. Both ends of an exchange use it, so the sum of both vectors stays."""
+    """Makes the vector that is sent to peers. Both ends of an exchange use it, so the sum of both vectors is preserved."""
 
     def frozen(self, vector: Tensor, *, live: bool) -> Tensor:
         """Return (D,) for a whole round. `live`: the vector is the model itself, which is not changed before the round is mixed."""
@@ -34,7 +34,7 @@ class Plain:
     """Sends the vector itself."""
 
     def frozen(self, vector: Tensor, *, live: bool) -> Tensor:
-        """Return a copy, of the model itself where it is live."""
+        """Return the vector: the model itself where it is live, else a copy."""
         return vector if live else vector.clone()
 
     def now(self, vector: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Noised:
 
 
 class FrozenVectors:
-    """Steps pace: one vector for all exchanges of a round, whose effects wait for its Mix. Satisfies `Vectors`."""
+    """Pace "steps": one vector for all exchanges of a round, whose effects wait for its Mix. Satisfies `Vectors`."""
 
     exclusive = False
 
@@ -85,17 +85,17 @@ class FrozenVectors:
             self.frozen = Frozen(self._replica.x.clone(), self.frozen.phase)
 
     def vector(self, peer: str) -> Tensor:
-        """Return the frozen one."""
+        """Return the frozen vector."""
         if self.frozen is None:
             raise LocalProtocolError("there is no frozen vector between Mix and the end of the next Train")
         return self.frozen.vector
 
     def take(self, done: Committed) -> None:
-        """Keep an effect until the next Mix."""
+        """Store an effect until the next Mix."""
         self.committed.append(done)
 
     def thawed(self) -> tuple[Frozen | None, list[Committed]]:
-        """Return what was frozen and what was committed, and begin anew."""
+        """Return the frozen vector and the committed effects, and clear both."""
         frozen, committed = self.frozen, self.committed
         if frozen is not None:
             self.frozen, self.committed = None, []
@@ -111,7 +111,7 @@ class FrozenVectors:
 
 
 class GradientWindow:
-    """Marks the time in which a gradient is computed, when the model does not change. `around` is of the driver."""
+    """Marks the time in which a gradient is computed, when the model does not change. The driver sets `around`."""
 
     def __init__(self) -> None:
         self.around: Any = nullcontext
@@ -133,7 +133,7 @@ class GradientWindow:
 
 
 class LiveVectors:
-    """Clock pace: the live vector, to which effects are added at once, or at the end of the local step. Satisfies `Vectors`.
+    """Pace "clock": the live vector, to which effects are added at once, or at the end of the local step. Satisfies `Vectors`.
 
     Args:
         phase: of (round, local steps).
@@ -176,20 +176,20 @@ class LiveVectors:
         return self._outgoing.now(self._replica.shared())
 
     def take(self, done: Committed) -> None:
-        """Add an effect at once, or keep it until the gradient is computed."""
+        """Add an effect at once, or store it until the gradient is computed."""
         if self._window.open:
             self.taken.append(done)
         else:
             self._add(done)
 
     def stepped(self) -> None:
-        """Add what came while the gradient was computed."""
+        """Add the effects that came while the gradient was computed."""
         for done in self.taken:
             self._add(done)
         self.taken = []
 
     def book(self, peer: str) -> None:
-        """Do nothing: effects are added in time."""
+        """Do nothing: effects are added as they come."""
 
     def forget_all(self) -> None: ...
 

@@ -44,12 +44,12 @@ class Unopened:
     def step(self) -> None: ...
 
     def handle(self, request: calls.Request) -> calls.Reply | None:
-        """Raises LocalProtocolError."""
+        """Raise LocalProtocolError: Open must come first."""
         raise LocalProtocolError("the engine is not open")
 
 
 class Worker:
-    """Opens once, then answers.
+    """The engine: handles Open once, then all other calls.
 
     Args:
         clock: seconds, monotonic, for `Trained.seconds`.
@@ -83,7 +83,7 @@ class Worker:
 
     @property
     def long_steps(self) -> bool:
-        """Tell if calls should not wait for a gradient."""
+        """Tell if calls must not wait for a gradient."""
         return self._driver.long_steps
 
     @property
@@ -104,7 +104,7 @@ class Worker:
 
     @property
     def trainer(self) -> TaskTrainer:
-        """Return the trainer, for simulations, checks and tests, as the next; a daemon uses calls."""
+        """Return the trainer, for simulations, checks and tests, like the next property; a daemon uses calls."""
         return self.opened.trainer
 
     @property

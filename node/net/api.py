@@ -18,7 +18,7 @@ Way = Literal["direct", "relayed", "control"]
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """One frame as received: already within MAX_FRAME_BYTES[lane], not yet decoded."""
+    """One received frame: at most MAX_FRAME_BYTES[lane], not decoded."""
 
     peer: str
     lane: Lane
@@ -108,7 +108,7 @@ class Network(Protocol):
         """
 
     async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
-        """Dial the host of a peer's connection at a port and hang up. -> the host, "" without a connection; and whether it is that peer"""
+        """Dial the host of a peer's connection at a port and hang up -> the host, "" without a connection; whether that peer answered."""
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
@@ -143,7 +143,7 @@ class Network(Protocol):
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
 
     def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
-        """Send and receive at most so many bytes a second from now on; 0 is no cap."""
+        """Limit sending and receiving to so many bytes a second from now on; 0 is no cap."""
 
     def answered(self, peer: str) -> str | None:
         """Return the multiaddr, with /p2p/ID, at which our last dial of a peer was answered; None if none was."""

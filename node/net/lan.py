@@ -38,7 +38,7 @@ def mark_of(swarm: str) -> bytes:
 
 
 def told(addresses: Iterable[str]) -> tuple[Endpoint, ...]:
-    """Return the own addresses that may be announced on the local network: private ones, of one port."""
+    """Return this node's addresses that may be announced on the local network: private ones, of one port."""
     found = [parse(each) for each in addresses]
     private = [each for each in found if not (is_name(each) or each.relay) and kind_of(each.host) == "private"]
     return tuple(each for each in private if each.port == private[0].port)
@@ -75,7 +75,7 @@ class Found:
 
 
 class Lan:
-    """Tells the local network of this node, and calls `found` with the addresses of members there.
+    """Announces this node on the local network, and calls `found` with the addresses of members there.
 
     `addresses` are this node's now. Where there is no multicast an event says so, once.
     """

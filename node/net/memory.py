@@ -27,7 +27,7 @@ DIAL_TIMEOUT_S = 0.3
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """Between two peers; the dicts are per sending end."""
+    """A connection between two peers; the dicts are by sending end."""
 
     free_at: dict[str, float] = field(default_factory=dict)
     last_due: dict[tuple[str, Lane], float] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class MemoryHub:
         return frozenset((one, other)) in self._connections
 
     def sever(self, one: str, other: str) -> None:
-        """End the connection between two peers, if there is one; frames under way are lost."""
+        """End the connection between two peers, if there is one; frames in flight are lost."""
         if self._connections.pop(frozenset((one, other)), None) is None:
             return
         for peer, far in sorted(((one, other), (other, one))):

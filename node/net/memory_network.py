@@ -90,7 +90,7 @@ class MemoryNetwork(Inboxes):
         """Do nothing: frames are not assembled here."""
 
     def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
-        """Send and receive at most so many bytes a second from now on; 0 is no cap."""
+        """Limit sending and receiving to so many bytes a second from now on; 0 is no cap."""
         self.up.change(up_bytes_per_s)
         self.down.change(down_bytes_per_s)
 
@@ -103,7 +103,7 @@ class MemoryNetwork(Inboxes):
         return tuple({address_of(peer)} & set(addresses)) if peer in self._traffic else ()
 
     async def dial(self, address: str, *, given: bool = True) -> str:
-        """Connect to a memory address -> the peer id; PeerUnreachable as `MemoryHub.connection`. All is one network here."""
+        """Connect to a memory address -> the peer id; PeerUnreachable as `MemoryHub.connection`."""
         peer = address.rpartition("/")[2]
         if address != address_of(peer):
             raise PeerUnreachable(address, "not a memory address with /p2p/ID")
@@ -122,7 +122,7 @@ class MemoryNetwork(Inboxes):
         self._traffic_of(peer).bytes_sent += len(frame)
 
     def refuse(self, peer: str, until: float) -> None:
-        """Close and reject connections of a peer until then."""
+        """Close and reject connections of a peer until `until` on trio's clock."""
         self._refused[peer] = until
         self._hub.sever(self.peer_id, peer)
 

@@ -35,7 +35,7 @@ def question(operation: int, port: int = 0, outside: int = 0, seconds: int = 0) 
 
 
 def answer(data: bytes, operation: int) -> bytes | None:
-    """Return what follows the header of an answer to this operation; empty: refused; None: no such answer."""
+    """Return the payload of an answer to this operation; empty: refused; None: no such answer."""
     if len(data) < _HEAD.size:
         return None
     version, answered, result, _ = _HEAD.unpack_from(data)
@@ -73,14 +73,14 @@ def gateway() -> str | None:
 
 @dataclass(slots=True)
 class NatPmp:
-    """Satisfies `starling.node.net.port_lease.Router`."""
+    """Maps ports by NAT-PMP. Satisfies `starling.node.net.port_lease.Router`."""
 
     find: Callable[[], str | None] = gateway
     port: int = PORT
     words: str = "NAT-PMP"
 
     async def lead(self, outside: int, port: int) -> Lease | None:
-        """Return the router chooses another port where that one is taken."""
+        """Map a port; the router chooses another one if it is taken."""
         router = await in_thread(self.find)
         if router is None or not (address := await self._ask(router, ADDRESS)):
             return None
@@ -90,7 +90,7 @@ class NatPmp:
         return Lease(str(IPv4Address(address)), given, float(seconds)) if inside == port and given and seconds else None
 
     async def give_back(self, outside: int, port: int) -> None:
-        """End the mapping of the port here; a mapping that is not ended expires."""
+        """End the mapping; one that is not ended expires."""
         if (router := await in_thread(self.find)) is not None:
             await self._ask(router, TCP, port)
 

@@ -30,7 +30,7 @@ class Lease(NamedTuple):
 
 
 class Router(Protocol):
-    """A way to ask the router. Nothing that it answers, or fails to, raises."""
+    """A port-mapping protocol of a router. No answer, or lack of one, raises."""
 
     words: str  # for people
 
@@ -50,7 +50,7 @@ def _routers() -> tuple[Router, ...]:
 
 @dataclass(slots=True)
 class PortLease:
-    """Keeps a port for a node with these `addresses`, while `serve` runs.
+    """Keeps a port mapped for a node with these `addresses`, while `serve` runs.
 
     `changed` is called with each new address and port outside, and with None when the router gives no more.
     """

@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class RoundRobin(Generic[T]):
-    """Items by owner: at most `each` of one, and at most `total` weight of all together."""
+    """Queues of items by owner: at most `each` of one, and at most `total` weight together."""
 
     def __init__(self, each: int, total: int) -> None:
         self._each = each

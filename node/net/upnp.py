@@ -28,7 +28,7 @@ class Device(Protocol):
         """Choose the router among them."""
 
     def externalipaddress(self) -> str:
-        """Return the outside address."""
+        """Return the router's outside address."""
 
     def addportmapping(self, port: int, protocol: str, host: str, own_port: int, name: str, remote: str, lease_s: int, /) -> bool:
         """Forward a port to a host."""
@@ -46,7 +46,7 @@ def _device() -> Device:
 
 @dataclass(slots=True)
 class Upnp:
-    """Satisfies `starling.node.net.port_lease.Router`."""
+    """Maps ports by UPnP. Satisfies `starling.node.net.port_lease.Router`."""
 
     make: Callable[[], Device] = _device
     words: str = "UPnP"
@@ -57,7 +57,7 @@ class Upnp:
         return await in_thread(partial(self._lead, outside, port))
 
     async def give_back(self, outside: int, port: int) -> None:
-        """End the mapping of the outside port; a mapping that is not ended expires."""
+        """End the mapping of the outside port; one that is not ended expires."""
         await in_thread(partial(self._give_back, outside))
 
     def _lead(self, first: int, port: int) -> Lease | None:

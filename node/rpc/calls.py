@@ -303,7 +303,7 @@ class Summed(Call, frozen=True, tag="summed"):
 
 
 class Finish(Call, frozen=True, tag="finish"):
-    """Apply a crew's step, whose loss is known now; not `fine`: it counts as undone. -> Done"""
+    """Apply a crew's step, whose loss is known now; if not `fine`, it counts as undone. -> Done"""
 
     round: int
     scale: float  # scale of the gradient, in (0, 1]

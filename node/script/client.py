@@ -63,7 +63,7 @@ class Client:
             os.close(file)
 
     def send(self, message: messages.FromScript) -> None:
-        """Tell the engine. Raises Closed."""
+        """Send a message to the engine. Raises Closed."""
         messages.send(self._socket, message)
 
     @property
@@ -72,7 +72,7 @@ class Client:
         return platform.readable(self._socket)
 
     def receive(self) -> messages.Grant | messages.Measure:
-        """Wait for what is to be done next, and say what the node waits for if that takes long. Raises Closed."""
+        """Wait for the engine's next message, and report what the node waits for if that takes long. Raises Closed."""
         told = ""
         while not platform.readable(self._socket, timeout_s=LONG_S):  # an interrupt here loses nothing
             if (doing := self._doing()) and doing != told:
@@ -84,11 +84,11 @@ class Client:
         return message
 
     def hang_up(self) -> None:
-        """Close the socket, without a word."""
+        """Close the socket without a farewell."""
         self._socket.close()
 
     def close(self) -> None:
-        """Say goodbye, if the engine is connected, and disconnect."""
+        """Send a farewell, if the engine is connected, and disconnect."""
         try:
             self.send(messages.Bye())
         except Closed:

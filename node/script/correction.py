@@ -29,7 +29,7 @@ class Correction(Protocol):
 
 
 class Nowhere:
-    """Corrects nothing, ever: closures may be evaluated as often as an optimiser likes. Satisfies `Correction`."""
+    """No correction; closures may be evaluated any number of times. Satisfies `Correction`."""
 
     active = False
 

@@ -84,7 +84,7 @@ def create(folder: Path, parts: Parts, metric: Metric, given: Mapping[str, Any],
 
 
 def _all_wrong(chosen: Sequence[str], load: Callable[[Sequence[str]], T], wrong: list[str]) -> T | None:
-    """Return what `load` makes of assignments; None: something is wrong with them, and is added to `wrong`, a line each.
+    """Return the settings that `load` makes of assignments; None: errors were added to `wrong`, a line each.
 
     Each line behind the first is what `load` says once the ones before are heeded.
     """
@@ -106,7 +106,7 @@ def _all_wrong(chosen: Sequence[str], load: Callable[[Sequence[str]], T], wrong:
 
 
 def _heeded(line: str, chosen: Sequence[str]) -> Sequence[str]:
-    """Return assignments as an error wants them: with what it suggests, else without the key that it is about; none: it does not say."""
+    """Return the assignments corrected as an error suggests, or without the key that it is about; none: it names none."""
     suggested = [each for each in _SUGGESTED.findall(line) if each not in chosen]
     if suggested:
         return [*chosen, *suggested]
@@ -142,7 +142,7 @@ def fingerprint_of(layout: Layout, model: nn.Module, metric: Metric) -> tuple[st
 
 
 def _optimizer(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
-    """Return what the manifest says of the optimiser: its kind, by which corrections are chosen, and its rate."""
+    """Return the manifest's keys of the optimiser: its kind, by which corrections are chosen, and its rate."""
     kinds = {type(each).__name__.lower() for each in optimizers}
     rate = float(optimizers[0].param_groups[0]["lr"])
     common = {"optimizer.lr": rate if math.isfinite(rate) and rate > 0.0 else None, "optimizer.schedule": "constant"}

@@ -14,7 +14,7 @@ from starling.gossip.mix.borne import REMEMBERED, Borne, subtract
 
 
 class Flows:
-    """Takes of a correction c (d,) what the last gradients bear out.
+    """Applies the part of a correction c (d,) that the last gradients confirm.
 
     Attributes:
         active: whether there is one.
@@ -33,12 +33,12 @@ class Flows:
         self._stretches = []
 
     def take(self, gradient: Tensor, start: int) -> None:
-        """Correct a stretch (n,) of the gradient in place, which begins at coordinate `start`."""
+        """Correct a part (n,) of the gradient in place, which begins at coordinate `start`."""
         c = self._c[start : start + gradient.numel()].to(gradient.device)
         self._stretches.append(subtract(self.known, c, gradient))
 
     def stepped(self) -> None:
-        """Note that a local step is over. The products of its stretches add up, beside what is remembered of those before."""
+        """Note that a local step is over, and add the products of its parts to the stored ones."""
         first, *others = self._stretches or [subtract(self.known, self._c[:0], self._c[:0])]
         before, known = self.known, first
         for each in others:

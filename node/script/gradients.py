@@ -17,7 +17,7 @@ from starling.node.script.parameters import Parameters
 
 
 class Gradients:
-    """The gradients of `parameters`."""
+    """Flat access to the gradients of `parameters`."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._cut, self._layout = parameters.cut, parameters.layout
@@ -37,7 +37,7 @@ class Gradients:
         return sum(begins[number + 1] - begins[number] for number in numbers)
 
     def refuse_sparse(self, optimizer: Optimizer) -> None:
-        """Raises ConfigError: an optimiser finds a gradient that is sparse."""
+        """Raise ConfigError: an optimiser has a sparse gradient."""
         for number in self._of(optimizer):
             gradient = self._parameters[number].grad
             if gradient is not None and gradient.layout is not torch.strided:
@@ -45,7 +45,7 @@ class Gradients:
                 raise ConfigError(f"{module} has sparse gradients: build the embedding with sparse=False")
 
     def correct(self, optimizer: Optimizer, correction: Correction, scale: float) -> None:
-        """Correct in place the gradients that an optimiser finds, which are `scale` times too long; missing ones stay missing.
+        """Correct in place the gradients of an optimiser, which are scaled by `scale`; missing ones stay missing.
 
         Parameters of the optimiser that lie side by side in the vector are corrected as one stretch.
         """
@@ -71,7 +71,7 @@ class Gradients:
         return sorted({self._numbers[id(each)] for each in _members(optimizer) if id(each) in self._numbers})
 
     def _stretches(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield first and last coordinate, exclusive, of parameters that lie side by side."""
+        """Yield (first, last) coordinates, last exclusive, of parameters that are consecutive in the vector."""
         begins, first = self._layout.offsets, 0
         for place, number in enumerate(numbers):
             if place + 1 == len(numbers) or numbers[place + 1] != number + 1:
@@ -87,5 +87,5 @@ class Gradients:
 
 
 def _members(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield the parameters of an optimiser as its groups are now: loading a state replaces them."""
+    """Yield the parameters of an optimiser's current groups: loading a state replaces them."""
     return (each for group in optimizer.param_groups for each in group["params"])

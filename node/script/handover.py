@@ -32,7 +32,7 @@ class Report:
 
 @dataclass(slots=True)
 class Exchanged:
-    """Parts of a script that are exchanged.
+    """The parts of a script that are exchanged with the engine.
 
     Args:
         parameters: of its model.
@@ -54,7 +54,7 @@ class Exchanged:
             self.memories.write(engine.mean, engine.square, grant.age)
 
     def report(self) -> Report:
-        """Copy the memories to the script's half -> what is to be said of them and of the correction."""
+        """Copy the optimisers' state to the script's half -> a report on it and on the correction."""
         known = () if self.flows is None else tuple(self.flows.known)
         decays = None if self.memories is None else self.memories.decays()
         if self.memories is None or decays is None:
@@ -66,16 +66,16 @@ class Exchanged:
 
 
 class Handover(Protocol):
-    """Between a script and its engine."""
+    """Transfers values between a script and its engine."""
 
     def begin(self, grant: messages.Grant, *, parameters: bool) -> None:
-        """Take over what the first grant gives; not `parameters`: those and memories stay, as the script has a checkpoint of its own."""
+        """Install the first grant's values; without `parameters`, only the correction: the script has a checkpoint of its own."""
 
     def give(self) -> Report:
         """Write the values to the script's half."""
 
     def take(self, grant: messages.Grant, steps: int) -> None:
-        """Take over what a later grant gives, so many local steps after `give`."""
+        """Install a later grant's values, `steps` local steps after `give`."""
 
 
 class Replacing:
@@ -101,7 +101,7 @@ class Replacing:
 
 
 class Moving:
-    """Satisfies `Handover`. The script's half holds what was given until the next `give`."""
+    """Hands over values and adds differences to them. The script's half holds what `give` gave until the next. Satisfies `Handover`."""
 
     def __init__(self, exchanged: Exchanged) -> None:
         self._exchanged = exchanged
@@ -124,7 +124,7 @@ class Moving:
         return report
 
     def take(self, grant: messages.Grant, steps: int) -> None:
-        """Add the differences of the halves, and bring the script's half up to date: it is given next."""
+        """Add the differences of the halves, and update the script's half, which is given next."""
         exchanged = self._exchanged
         script, engine, memories = exchanged.vectors.script, exchanged.vectors.engine, exchanged.memories
         exchanged.parameters.move(script.x, engine.x)

@@ -122,7 +122,7 @@ class Hooks:
         return sum(rate * count for rate, count in counted if count) / sum(count for _, count in counted)
 
     def correct(self, optimizer: object = None) -> None:
-        """Do before a step what the hooks would do, for optimisers without hooks. A scaler must have unscaled the gradients.
+        """Correct gradients before a step, for optimisers without hooks. A scaler must have unscaled the gradients.
 
         Args:
             optimizer: the one that is about to step, perhaps wrapped; None: all.
@@ -141,12 +141,12 @@ class Hooks:
             self.after(each)
 
     def close(self) -> None:
-        """Remove the hooks. To be called once or more."""
+        """Remove the hooks; may be called again."""
         self.closed = True
         self._remove()
 
     def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Do what comes before a step with these arguments -> others to be used instead, or None. Called by the hooks."""
+        """Handle the beginning of a step -> arguments to use instead, or None. Called by the hooks."""
         if id(optimizer) in self._by_hand or (id(optimizer) in self._open and within_another(optimizer)):
             return None
         self._process.refuse_forks()
@@ -159,7 +159,7 @@ class Hooks:
         return None
 
     def after(self, optimizer: Optimizer) -> None:
-        """Do what comes after a step. Called by the hooks."""
+        """Handle the end of a step. Called by the hooks."""
         if id(optimizer) in self._by_hand or (id(optimizer) in self._open and within_another(optimizer)):
             return
         if self._open.pop(id(optimizer), False):
@@ -167,7 +167,7 @@ class Hooks:
             self._rates[id(optimizer)] = [(rate_of(group), group["params"]) for group in optimizer.param_groups]
 
     def _wrapped(self, optimizer: Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a closure that corrects after it ran."""
+        """Return a closure that corrects the gradients after it ran."""
         calls = 0
 
         def corrected(*args: Any, **kwargs: Any) -> Any:
@@ -182,7 +182,7 @@ class Hooks:
         return corrected
 
     def _correct(self, optimizer: Optimizer) -> None:
-        """Correct the gradients of an optimiser, if there are any and its step is not going to be skipped."""
+        """Correct the gradients of an optimiser, if there are any and its step will not be skipped."""
         if bool(getattr(optimizer, "found_inf", None)):  # of a GradScaler
             return
         if not self._gradients.exist(optimizer):
@@ -212,7 +212,7 @@ After = Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]
 
 
 def _weakly(owner: "weakref.ref[Hooks]") -> tuple[Before, After]:
-    """Return hooks that do nothing once their owner is gone. A compiler leaves them as they are."""
+    """Return hooks that do nothing once their owner is deleted. A compiler does not trace them."""
 
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         hooks = owner()

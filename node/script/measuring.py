@@ -24,7 +24,7 @@ class Measuring:
     """
 
     def __init__(self, model: nn.Module, evaluate: Callable[[], Any] | None) -> None:
-        """Raises ConfigError: the function is none."""
+        """Store the evaluation function. Raises ConfigError: it is not callable."""
         if evaluate is not None and not callable(evaluate):
             raise ConfigError(f"evaluate: must be a function without arguments, got a {type(evaluate).__name__}")
         self._model, self._evaluate = model, evaluate
@@ -33,7 +33,7 @@ class Measuring:
         self.metric = LOSS
 
     def log(self, figures: Mapping[str, Any]) -> None:
-        """Keep figures for the next time that the swarm asks. Raises ConfigError: one is no number."""
+        """Store figures for the swarm's next request. Raises ConfigError: one is no number."""
         self._logged = _numbers("log", figures)
 
     def measured(self, round: int) -> Measured:

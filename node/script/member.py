@@ -75,7 +75,7 @@ class Member:
 
     @property
     def grant(self) -> messages.Grant:
-        """Return what is granted; at first wait until training begins, and take over the swarm's parameters."""
+        """Return the current grant; at first wait until training begins, and install the swarm's parameters."""
         if self._grant is None:
             due = self.client.welcome.round
             restored = None if self._own else self._kept.restore(due)
@@ -132,7 +132,7 @@ class Member:
         self._own = dict(state)
 
     def close(self, *, part: bool = True) -> None:
-        """Take the hooks away, give the engine the steps of an unfinished round if `part`, keep the state, and say goodbye."""
+        """Remove the hooks, give the engine the steps of an unfinished round if `part`, store the state, and disconnect."""
         self.hooks.close()
         if self.process.is_elsewhere:
             return
@@ -184,7 +184,7 @@ class Member:
         self._is_given = True
 
     def _taken(self, grant: messages.Grant | None) -> bool:
-        """Take over what a grant gives, if there is one."""
+        """Install a grant's values, if there is one."""
         if grant is None:
             return False
         before = 0 if self._grant is None else self._grant.round
@@ -205,7 +205,7 @@ class Member:
         return True
 
     def _granted(self, *, wait: bool) -> messages.Grant | None:
-        """Return the next grant, and evaluate before it if that is wanted; None: there is none yet."""
+        """Return the next grant, and evaluate before it if requested; None: there is none yet."""
         while wait or self.client.ready:
             try:
                 match self.client.receive():

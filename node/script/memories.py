@@ -43,7 +43,7 @@ class _Piece:
 
 
 class OptimizerMemories:
-    """The memories of `optimizers`, which step `parameters`.
+    """Optimiser state of `optimizers`, which step `parameters`, as flat vectors.
 
     Args:
         optimizers: the innermost ones (`starling.node.script.optimizers.unwrapped`).
@@ -59,12 +59,12 @@ class OptimizerMemories:
 
     @property
     def known(self) -> bool:
-        """Tell if all that is remembered is known by name: nothing need be there before the first local step, but after it."""
+        """Tell if all state is known by name: it may be missing before the first local step, but not after it."""
         pieces = self._pieces()
         return pieces is not None and (self.steps == 0 or any(piece.state for piece in pieces))
 
     def decays(self) -> tuple[Decay, ...] | None:
-        """Return how fast the coordinates forget, in order and without gaps; None: not all is known, or an optimiser has no memory yet.
+        """Return the decay rates by coordinate, in order and without gaps; None: not all is known, or an optimiser has no state yet.
 
         A parameter that its optimiser has not stepped yet counts as the others of that optimiser. Neighbouring parameters of one optimiser
         with equal decays are one piece.
@@ -86,7 +86,7 @@ class OptimizerMemories:
         return tuple(decay for _, decay in found) or None
 
     def age(self) -> int:
-        """Return the local steps that are remembered: the optimisers' greatest count, `steps` where they keep none; 0: nothing is."""
+        """Return the number of local steps in the state: the optimisers' largest count, `steps` where they have none; 0: empty."""
         states = [piece.state for piece in self._pieces() or [] if piece.state]
         counts = [int(state[AGE]) for state in states if AGE in state]
         return max(counts) if counts else self.steps if states else 0
@@ -104,7 +104,7 @@ class OptimizerMemories:
                     torch._foreach_copy_([place for place, _ in copied], [each for _, each in copied])
 
     def write(self, mean: Tensor, square: Tensor, age: int) -> None:
-        """Replace the memories, where there are some and they are known, by m and v (d,) of `age` local steps, and set their counts.
+        """Replace existing, known state by m and v (d,) of `age` local steps, and set its counts.
 
         Raises ValueError: m or v has another length.
         """
@@ -121,7 +121,7 @@ class OptimizerMemories:
             self.steps = age
 
     def carry(self, other: Memories, base: Memories, steps: int) -> None:
-        """Add in place what exchanges did to m and v (d,) elsewhere, `steps` local steps ago: from `base` to `other`. All are known."""
+        """Add to m and v (d,) what exchanges changed elsewhere, `steps` local steps ago: from `base` to `other`. All must be known."""
         age, begins = self.age(), self._parameters.layout.offsets
         for piece, start, stop in zip(self._pieces() or [], begins, begins[1:], strict=False):
             if piece.mean is None or piece.first is None:
@@ -138,7 +138,7 @@ class OptimizerMemories:
             _set_count(piece.state, age)
 
     def _pieces(self) -> list[_Piece] | None:
-        """Return what is remembered of each parameter; None: not all of it is known."""
+        """Return the state of each parameter; None: not all of it is known."""
         owners: dict[int, list[tuple[Optimizer, Mapping[str, Any]]]] = {}
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
@@ -155,7 +155,7 @@ class OptimizerMemories:
 
 
 def _piece(parameter: nn.Parameter, owner: Optimizer, group: Mapping[str, Any]) -> _Piece | None:
-    """Return what an optimiser remembers of a parameter; None: it is not all known by name, or has other shapes than the parameter."""
+    """Return an optimiser's state of a parameter; None: not all is known by name, or it has another shape."""
     state = getattr(owner, "state", {}).get(parameter, {})
     first, second = group.get("betas", (group.get("momentum"), None))
     betas = (None if first is None else float(first), None if second is None else float(second))

@@ -40,7 +40,7 @@ def unwrapped(given: object, *, by_hand: bool = False) -> list[Optimizer]:
 
 
 def innermost(optimizer: Any) -> Any:
-    """Return what an optimiser wraps, of that what it wraps, and so on; itself, if it wraps none."""
+    """Return the innermost optimiser that an optimiser wraps; itself, if it wraps none."""
     seen: list[Any] = []
     while not any(optimizer is each for each in seen):
         seen.append(optimizer)
@@ -59,7 +59,7 @@ def has_hooks(optimizer: Optimizer) -> bool:
 
 
 def within_another(optimizer: Optimizer) -> bool:
-    """Return whether the step whose hook runs was called by a step of the same optimiser: two of torch's frames are around it.
+    """Return whether a step of the same optimiser called the step whose hook runs: then two of torch's frames are around it.
 
     A counter would be wrong after a step that raised, and so would be a frame kept: it would keep all that its callers hold.
     """

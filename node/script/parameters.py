@@ -95,7 +95,7 @@ class Parameters:
                 torch._foreach_sub_(lost, [values[number] for number in self.lost])
 
     def move(self, own: Tensor, other: Tensor) -> None:
-        """Add `other` − `own` (d,) to the parameters, and copy them to `own`, in the host's memory: one pass where that is possible."""
+        """Add `other` − `own` (d,) to the parameters, and copy them to `own`, in host memory: in one pass where that is possible."""
         with quiet():
             values = self._values()
             plain = all(each.is_contiguous() and each.dtype == own.dtype and each.device == own.device for each in values)
@@ -124,7 +124,7 @@ class Parameters:
         return list(as_named(flat, self.layout).values())
 
     def check_same(self) -> None:
-        """Raises ConfigError: a parameter was replaced, or a trainable one was added, since this was made."""
+        """Raise ConfigError: a parameter was replaced, or a trainable one was added, since this was made."""
         present = {id(each) for each in self._model.parameters()}
         for name, each in self.named.items():
             if id(each) not in present:
@@ -147,7 +147,8 @@ class Parameters:
                     self._frozen.discard(id(each))
 
     def check_trained(self) -> None:
-        """Check at a round's end what was frozen: it may be for a while, as a discriminator is while its generator is trained.
+        """Check parameters that were frozen at a round's end: that is allowed for a while, as for a discriminator while its generator is
+        trained.
 
         Raises ConfigError: a parameter was frozen from one round's end to the next, without a step in between; mixes move it all the same.
         """

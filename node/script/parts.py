@@ -23,18 +23,18 @@ class Life(Protocol):
     """Reports whether the node of a script runs."""
 
     def check(self) -> None:
-        """Raises GossipError: it has failed, or is not there."""
+        """Raise GossipError: the node has failed, or does not run."""
 
     def is_over(self) -> bool:
-        """Return whether it has ended in order. Raises GossipError: it has failed."""
+        """Return whether the node has ended in order. Raises GossipError: it has failed."""
 
     def doing(self) -> str:
-        """Return what it waits for, in a line; "" if that is not known."""
+        """Return what the node waits for, in a line; "" if that is not known."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """Parts of a script.
+    """Parts of a script that take part in exchanges.
 
     Args:
         model: what it trains.
@@ -56,7 +56,7 @@ class Parts:
 
 
 class Tally:
-    """Local steps of a round."""
+    """Counts the local steps of a round."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()

@@ -11,13 +11,13 @@ from starling.gossip.errors import ConfigError
 
 
 def refuse_workers() -> None:
-    """Raises ConfigError: this process was spawned by multiprocessing and is importing the user's script again."""
+    """Raise ConfigError: this process was spawned by multiprocessing and is importing the user's script again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError('a worker imports this script again: put it under `if __name__ == "__main__":`')
 
 
 def refuse_ranks() -> None:
-    """Raises ConfigError: this process is one of several ranks of a training, as `torchrun` starts them: each would be a member."""
+    """Raise ConfigError: this process is one of several ranks of a training, as `torchrun` starts them, and each would be a member."""
     if dist.is_available() and dist.is_initialized():
         rank, size = str(dist.get_rank()), str(dist.get_world_size())
     else:
@@ -30,7 +30,7 @@ def refuse_ranks() -> None:
 
 
 class Joined:
-    """The process that joined a swarm, which made this."""
+    """The process that joined a swarm."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -41,6 +41,6 @@ class Joined:
         return os.getpid() != self._process
 
     def refuse_forks(self) -> None:
-        """Raises ConfigError: this is another process, a fork."""
+        """Raise ConfigError: this is another process, a fork."""
         if self.is_elsewhere:
             raise ConfigError("this process is a fork of the one that joined: train and call swarm.step() in the parent only")

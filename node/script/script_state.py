@@ -20,7 +20,7 @@ class ScriptState:
     """State of the objects given by name, stored next to the node's checkpoint."""
 
     def __init__(self, folder: Path, objects: Mapping[str, Any] | None) -> None:
-        """Raises ConfigError: one has no state."""
+        """Check the objects. Raises ConfigError: one has no state."""
         self._folder, self._objects = folder, dict(objects or {})
         for name, each in self._objects.items():
             if not (callable(getattr(each, "state_dict", None)) and callable(getattr(each, "load_state_dict", None))):

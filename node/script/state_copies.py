@@ -16,7 +16,7 @@ Copies = Iterable[str] | Callable[[nn.Parameter], Iterable[Tensor]]
 
 
 class StateCopies:
-    """The copies of parameters.
+    """Copies of parameters that optimisers hold.
 
     Args:
         named: the parameters by name.
@@ -30,7 +30,7 @@ class StateCopies:
         self._function = more if callable(more) else None
 
     def by_number(self) -> Iterator[tuple[Tensor, int]]:
-        """Yield each copy once, with the number of its parameter. Raises ConfigError: the function gave one of another shape."""
+        """Yield each copy once, with its parameter's number. Raises ConfigError: the function returned one of another shape."""
         seen = set[int]()
         for number, (name, parameter) in enumerate(self._named.items()):
             seen.add(id(parameter))

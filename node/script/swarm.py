@@ -42,7 +42,7 @@ class Running:
         self._folder, self.node = folder, node
 
     def check(self) -> None:
-        """Raises GossipError: it is not there."""
+        """Raise GossipError: the node does not run."""
         if self.node is not None:
             self.node.raise_if_ended()
         elif not Attached(self._folder).running:
@@ -174,7 +174,7 @@ class Swarm:
 
     @staticmethod
     def _check_process() -> None:
-        """Raises ConfigError: this process can be no member."""
+        """Raise ConfigError: this process can be no member."""
         refuse_workers()
         refuse_ranks()
 
@@ -195,12 +195,12 @@ class Swarm:
 
     @property
     def round(self) -> int:
-        """Return the round that is being done. At first it waits until training begins."""
+        """Return the current round; at first, wait until training begins."""
         return self._member.grant.round
 
     @property
     def finished(self) -> bool:
-        """Return whether the swarm has done its rounds, or the node has ended. At first it waits until training begins."""
+        """Return whether the swarm has done its rounds, or the node has ended; at first, wait until training begins."""
         return self._member.grant.finished
 
     def lr(self) -> float:
@@ -239,7 +239,7 @@ class Swarm:
         self._member.hooks.corrected(optimizer)
 
     def log(self, **figures: float) -> None:
-        """Say how good the model is, by name, for the next evaluation that the swarm wants; for scripts without `evaluate`."""
+        """Store figures of the model, by name, for the swarm's next evaluation; for scripts without `evaluate`."""
         self._member.measuring.log(figures)
 
     def state_dict(self) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class Swarm:
         return self._member.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on in the middle of a round from the script's own checkpoint, if the node is still in that round.
+        """Continue in the middle of a round from the script's own checkpoint, if the node is still in that round.
 
         Call it before the first step; the parameters that the model has then stay, unless the node is elsewhere.
         """

@@ -54,7 +54,7 @@ def loop(patterns: tuple[str, ...], repeat: int, seconds: float, as_json: bool) 
 
 
 def wanted(patterns: Sequence[str]) -> list[tuple[str, str, str, str]]:
-    """Return the cases that a pattern is for, all if there is none. Raises ConfigError: a pattern is for no case."""
+    """Return the cases that match a pattern, all if there is none. Raises ConfigError: a pattern matches none."""
     from starling.kernels.schema import DRIVERS, LOOP_CASES, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS
 
     every = list(LOOP_CASES)
@@ -68,7 +68,7 @@ def wanted(patterns: Sequence[str]) -> list[tuple[str, str, str, str]]:
 
 
 def _matches(case: Sequence[str], pattern: str) -> bool:
-    """Return whether a pattern is for a case; one without a driver is for both."""
+    """Return whether a pattern matches a case; one without a driver matches both."""
     return any(fnmatchcase("/".join(part), pattern) for part in (case, case[:3]))
 
 

@@ -125,7 +125,7 @@ class Files:
     group: tuple[str, ...]
 
     def check(self) -> None:
-        """Raise ConfigError before any run where a file could not be written after it."""
+        """Raise ConfigError before any run if a file could not be written after it."""
         from starling.node.simulate import plot
 
         for option, path in (("--csv", self.csv), ("--aggregate", self.aggregate), ("--plot", self.plot)):
@@ -135,7 +135,7 @@ class Files:
             plot.check(self.plot)
 
     def write(self, runs: Runs) -> None:
-        """Write those that are wanted. Raises ConfigError: one cannot be written."""
+        """Write the requested files. Raises ConfigError: one cannot be written."""
         from starling.node.simulate import results
 
         if self.csv is not None:

@@ -67,7 +67,7 @@ class ProcessEngine:
         return reply
 
     def kill(self) -> None:
-        """End the process at once, e.g. when it does not answer. Calls under way raise EngineError."""
+        """End the process at once, e.g. when it does not answer. Pending calls raise EngineError."""
         self._process.kill()
 
     async def run(self) -> None:

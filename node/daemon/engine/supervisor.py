@@ -21,7 +21,7 @@ StartEngine = Callable[[], AbstractAsyncContextManager[EngineHandle]]
 
 
 class EngineSupervisor:
-    """An EngineHandle over a succession of engines, processes or inline, that `start` opens; `open_request` is the first call to each.
+    """An EngineHandle over consecutive engines, processes or inline, that `start` opens; `open_request` is the first call to each.
 
     One that does not reply for `silence_s` counts as dead.
     """
@@ -71,13 +71,13 @@ class EngineSupervisor:
         return self._engine
 
     async def ready(self) -> calls.Opened:
-        """Wait until an engine is up. -> its reply when it opened the task"""
+        """Wait until an engine runs -> its reply when it opened the task."""
         await self._up.wait()
         assert self.opened is not None
         return self.opened
 
     async def limit(self, threads: int) -> None:
-        """Do local steps on so many threads, in this engine and in those that follow; 0: as many as are fastest."""
+        """Do local steps on so many threads, in this engine and in later ones; 0: as many as are fastest."""
         self._open_request = structs.replace(self._open_request, threads=threads)
         with suppress(EngineError):
             await self.call(calls.Limit(threads))
@@ -107,7 +107,7 @@ class EngineSupervisor:
             )
 
     def _give_up_at_one_place(self) -> None:
-        """Raises EngineError: the engine died as the one before it, at the same line of code in the same step, which comes again."""
+        """Raise EngineError if the engine died like the one before it, at the same line of code in the same step: it would die again."""
         place = self._end.place
         if place and place == self._place_before:
             raise EngineError(

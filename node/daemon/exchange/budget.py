@@ -17,7 +17,7 @@ FIRST_BYTES = 256 << 10
 
 
 class Budget(Protocol):
-    """Bytes per exchange by peer."""
+    """Byte budget of an exchange, by peer."""
 
     concurrent_s: float
     """How long the local steps take beside which exchanges run, as the round waits for whichever takes longer; inf where there are none."""
@@ -27,11 +27,11 @@ class Budget(Protocol):
         ...
 
     def observe(self, fact: Fact) -> None:
-        """Learn from how long frames take to be sent."""
+        """Take the time that a frame took to be sent."""
         ...
 
     def forget(self, peer: str) -> None:
-        """Forget a peer that is gone."""
+        """Delete the measurements of a peer that is gone."""
         ...
 
 
@@ -43,7 +43,7 @@ class FixedBudget:
         self._fixed = fixed
 
     def bytes_for(self, peer: str) -> int:
-        """Return the manifest's number."""
+        """Return the manifest's number of bytes."""
         return self._fixed
 
     def observe(self, fact: Fact) -> None: ...
@@ -62,7 +62,7 @@ class MeasuredBudget:
         self._rates: dict[str, float] = {}
 
     def bytes_for(self, peer: str) -> int:
-        """Return a number by the peer's rate, or that of others if its own is unknown; without a cap, `first` before any rate is known."""
+        """Return the budget by the peer's rate, or by others' if that is unknown; without a cap, `first` before any rate is known."""
         caps = [cap for cap in (self._limits.up_bytes_per_s, self._limits.down_bytes_per_s) if cap > 0]
         usual = median_low(self._rates.values()) if self._rates else 0.0
         rate = self._rates.get(peer, usual)
@@ -71,7 +71,7 @@ class MeasuredBudget:
         return exchange_budget(rate, min(self._slot_s, self.concurrent_s), FILL, min(caps, default=0)) or self._first
 
     def observe(self, fact: Fact) -> None:
-        """Learn the peer's rate from a frame that was sent; small ones do not measure it."""
+        """Estimate the peer's rate from a sent frame; small ones are ignored."""
         match fact:
             case Sent(message, size, seconds) if size >= MIN_MEASURED_BYTES:
                 rate = size / seconds if seconds > 0 else math.inf
@@ -80,7 +80,7 @@ class MeasuredBudget:
                 self._rates[message.peer] = smoothed
 
     def forget(self, peer: str) -> None:
-        """Forget a peer that is gone."""
+        """Delete the rate of a peer that is gone."""
         self._rates.pop(peer, None)
 
 

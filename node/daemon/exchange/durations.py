@@ -16,7 +16,7 @@ class Durations:
     _reported: bool = False
 
     def observe(self, fact: Fact) -> None:
-        """Learn from a payload that was sent, or a call that was replied to."""
+        """Record the time of a sent payload, or of an answered call."""
         match fact:
             case Called(seconds=seconds):
                 self.link_deadlines.calls.observe(seconds)

@@ -9,7 +9,7 @@ from starling.gossip.wire.schema import Message
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A message from or to a peer."""
+    """Base of facts about a message from or to a peer."""
 
     peer: str
     kind: type[Message]
@@ -30,7 +30,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A message is about to go out, perhaps again."""
+    """A message is about to be sent, perhaps again."""
 
     message: About
 

@@ -34,7 +34,7 @@ class _UnderWay:
 
 
 class Transactions:
-    """Exchanges of one node; `unix_time` in seconds."""
+    """The recent exchanges of one node; `unix_time` in seconds."""
 
     def __init__(self, unix_time: Callable[[], float]) -> None:
         self._unix_time = unix_time
@@ -62,7 +62,7 @@ class Transactions:
         return len(self._under_way)
 
     def observe(self, fact: Fact) -> None:
-        """Record what belongs to a transaction, or to a question and its answer."""
+        """Record facts of a transaction, or of a request and its answer."""
         match fact:
             case Received(message) if message.kind in WITH_PAYLOAD:
                 self._of(message).received = message.payload_bytes

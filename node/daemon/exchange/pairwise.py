@@ -111,7 +111,7 @@ class PairwiseExchange(ExchangeService[Pairwise]):
             self.carry_out(self._core.chase())
 
     async def revoke(self, peer: str) -> None:
-        """Delete the flow of a peer that is gone, banned or reborn, what was settled too."""
+        """Delete the flow of a peer that is gone, banned or restarted, settled flows too."""
         core = self._core
         edge = core.edges.get(peer)
         self._budget.forget(peer)
@@ -123,7 +123,7 @@ class PairwiseExchange(ExchangeService[Pairwise]):
             core.release(peer)
 
     async def reset_all(self) -> None:
-        """Start every edge anew and notify the peers: the engine lost its flows, or holds another model."""
+        """Reset every edge and notify the peers: the engine lost its flows, or has another model."""
         peers = list(self._core.edges)
         self.carry_out(self._core.reset_all(trio.current_time()))
         self._move()

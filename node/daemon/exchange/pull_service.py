@@ -206,7 +206,7 @@ class PulledExchange(ExchangeService[Pulls]):
         return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.diverged, max(0.0, waited_s))
 
     def _telling(self, round: int) -> Callable[[], None]:
-        """Return what tells of each request for vectors of `round` once it has ended."""
+        """Return a callback that reports each request for vectors of `round` once it has ended."""
         numbers = dict(self._core.questions)
 
         def tell() -> None:

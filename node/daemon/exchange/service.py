@@ -101,7 +101,7 @@ class ExchangeService(Generic[Core]):
                 self._nursery = None
 
     def _tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """Return what runs beside the frames."""
+        """Return the tasks that run concurrently with the reading of frames."""
         return ()
 
     def _receive(self, peer: str, frame: bytes | memoryview) -> None:
@@ -113,7 +113,7 @@ class ExchangeService(Generic[Core]):
             subscriber(fact)
 
     def carry_out(self, commands: Iterable[Command]) -> None:
-        """Carry out what a core returned."""
+        """Carry out the commands that a core returned."""
         for command in commands:
             match command:
                 case SendMessage(peer, message, repeat):

@@ -47,7 +47,7 @@ class SlowWatch:
         return self._core.size
 
     def observe(self, fact: Fact) -> None:
-        """Learn from frames that were sent, and from answers: how long one takes counts from the last time that it was requested."""
+        """Record the times of sent frames, and of answers, counted from the last time that they were requested."""
         match fact:
             case Sent(message, frame_bytes, seconds):
                 if message.kind is Request:

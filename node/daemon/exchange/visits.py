@@ -53,7 +53,7 @@ class VisitExchange(PairwiseExchange):
                 self.sticky.drop(peer)
 
     def _rate(self, peer: str, outcome: Outcome, seconds: float) -> None:
-        """Tell how fast a visit was: bytes both ways over all of its time, the peer's computing included."""
+        """Report the rate of a visit: bytes both ways over its whole time, including the peer's computing."""
         moved = self._moved_bytes.pop(peer, 0)
         if outcome in {"committed", "timeout"}:
             self.sticky.measured(peer, moved / seconds if outcome == "committed" and seconds > 0.0 else 0.0)
@@ -80,7 +80,7 @@ class VisitExchange(PairwiseExchange):
         return outcome
 
     async def settle(self, peer: str) -> bool:
-        """Close the edge in order; the caller sets the deadline. -> its flow is settled; else it was deleted, or there was none"""
+        """Close the edge in order; the caller sets the deadline -> whether its flow is settled, instead of deleted or missing."""
         core = self._core
         edge = core.edges.get(peer)
         if edge is None:

@@ -99,7 +99,7 @@ class Admission:
         return "" if standing == GOOD or self._puzzle is not None else self._why(standing.reason)
 
     async def obtain(self) -> None:
-        """Find our first ticket, if the swarm requires one and that of an earlier run has expired."""
+        """Find a proof of work for our record, if the swarm requires one and that of an earlier run has expired."""
         puzzle, known = self._puzzle, self._store.known_ticket()
         if puzzle is None:
             return
@@ -111,7 +111,7 @@ class Admission:
         self._show(await self._work(puzzle.epoch(self._unix_s())))
 
     async def renew(self, present: Callable[[bytes], object]) -> None:
-        """Find a ticket for each new epoch in time, until cancelled; `present` is called with each new credential."""
+        """Find a proof of work for each new epoch in time, until cancelled; `present` is called with each new credential."""
         if self._puzzle is None:
             return
         share = derive(0, "renew", self._identity.peer_id) / 2**63 / SPREAD

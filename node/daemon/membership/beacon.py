@@ -36,7 +36,7 @@ MAX_SENDERS = 4096
 
 
 class BeaconService:
-    """The order in which the overlay ranks members: by salts that no member can predict more than an epoch ahead."""
+    """Salts for the order in which the overlay ranks members; no member can predict them more than an epoch ahead."""
 
     def __init__(self, context: NodeContext, members: Members) -> None:
         self._context, self._members = context, members
@@ -82,7 +82,7 @@ class BeaconService:
             self._poll()
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Send, and request what is missing, until cancelled."""
+        """Send beacons, and request missing ones, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._best_effort.serve)
             task_status.started()

@@ -28,8 +28,8 @@ STORE_S = 10.0  # … and the seconds between writes
 
 
 class Bootstrap:
-    """Addresses of peers to begin with: from the settings or the invite, which the owner gave, of members met in an earlier run, and of
-    those that are found on the local network meanwhile.
+    """Addresses of the first peers to dial: from the settings or the invite, of members met in an earlier run, and of those found on the
+    local network.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Bootstrap:
         self._other_version = ""
 
     def add(self, address: str) -> None:
-        """Note that a member may be at this address too.
+        """Add an address at which a member may be found.
 
         Of MAX_ADDED the one dialled in vain most often, VAIN_DIALS times at least, makes room: who announces many is in nobody's way.
         """
@@ -63,7 +63,7 @@ class Bootstrap:
         self._added = trio.Event()
 
     def dialled(self, address: str, *, reached: bool) -> bool:
-        """Note whether an added address was reached. Returns whether to go on with it."""
+        """Record whether an added address was reached -> whether to keep it."""
         if address in self._vain:
             self._vain[address] = 0 if reached else self._vain[address] + 1
         return address in self.addresses

@@ -24,29 +24,29 @@ Opens = Callable[[str], Awaitable[bool]]
 
 
 class Hint(Protocol):
-    """Whoever found an address that nobody gave."""
+    """Callback of whoever found an address, which nobody gave."""
 
     def __call__(self, address: str, *, reached: bool) -> bool:
-        """Note whether an address was reached. Returns whether to go on with it."""
+        """Record whether an address was reached -> whether to keep it."""
 
 
 class Greeting(Protocol):
-    """The membership of this node, as far as bootstrap peers are greeted for it."""
+    """The membership operations that greeting bootstrap peers needs."""
 
     @property
     def members(self) -> tuple[str, ...]:
         """Return the peers believed alive, this node included."""
 
     def greet(self, peer: str, *, given: bool) -> None:
-        """Tell a peer that has been dialled that this node is here; `given`: its owner named the peer."""
+        """Send Hello to a peer that has been dialled; `given`: its owner named the peer."""
 
     def begin_anew(self) -> None:
-        """Take a new incarnation: a node that has our place hears of it, and says so too."""
+        """Take a new incarnation, so that a node with our identity hears of it and reports itself."""
 
 
 @dataclass(slots=True)
 class Contacts:
-    """The bootstrap peers of one node.
+    """Keeps one node in touch with its bootstrap peers.
 
     Attributes:
         ignored: they let us connect and say nothing.
@@ -99,7 +99,7 @@ class Contacts:
             pause = FIRST_PAUSE_S if present else min(2 * pause, LONGEST_PAUSE_S)
 
     async def _greet(self, address: str, *, given: bool, complain: bool) -> bool:
-        """Return whether the peer could be dialled, and was greeted."""
+        """Greet a peer -> whether it could be dialled, and was greeted."""
         try:
             peer = await self.context.network.dial(address, given=given)
         except PeerUnreachable as error:

@@ -19,16 +19,16 @@ OtherControl = Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed 
 
 
 class Reader(Protocol):
-    """Keeps the member list."""
+    """Operations of the member list that reading the lane needs."""
 
     def admits(self, peer: str) -> bool:
         """Return whether a peer is a member. Raises RemoteProtocolError: it never was."""
 
     def read(self, peer: str, message: Control) -> None:
-        """Take a message about membership whose records are verified."""
+        """Process a message about membership whose records are verified."""
 
     def seen(self, peer: str) -> None:
-        """Note a frame whose records are not verified yet."""
+        """Note a frame of a peer, whose records are not verified yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,6 @@ class ControlLane:
 
 
 async def ended(what: str) -> None:
-    """Raise GossipError, as what is followed ended: a node that hears nothing any more does not go on as if all were quiet."""
+    """Raise GossipError because a followed channel ended: a node that hears nothing must not continue as if all were quiet."""
     await trio.lowlevel.checkpoint()  # raises Cancelled if the node itself is ending
     raise GossipError(f"the network gives no {what} any more")

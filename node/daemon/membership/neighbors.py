@@ -47,7 +47,7 @@ class Members(Protocol):
         """Return whether the peer was silent and has only been back for a short time."""
 
     def probe_now(self, peers: Collection[str], *, late: bool = False) -> None:
-        """Find out whether these peers are there, about to be waited for or `late` with an answer."""
+        """Probe peers that are about to be waited for, or are `late` with an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +144,12 @@ class Caps:
     labels: Callable[[str], Collection[str]] = lambda _peer: ()  # peer -> its labels, see `starling.robust.sampling.labels`
 
     def known(self, peers: Iterable[str]) -> Mapping[str, Collection[str]]:
-        """Return the labels by peer, as far as there is a limit."""
+        """Return the labels by peer, where there is a limit."""
         return {peer: self.labels(peer) for peer in peers} if self.per_label else {}
 
 
 def secret_draws(secret: bytes, incarnation: int) -> Callable[[int], int]:
-    """Return the seed of each round's draw, from what only this node has; another one after each restart."""
+    """Return the seed of each round's draw, secret to this node and different after each restart."""
     return partial(derive, 0, secret, "draw", incarnation)
 
 
@@ -179,7 +179,7 @@ class RandomNeighbors:
 
 @dataclass(frozen=True, slots=True)
 class LastingNeighbors:
-    """Peers with an edge that lasts, in clock pace."""
+    """Peers with a lasting edge, in pace "clock"."""
 
     members: AliveMembers
     me: str

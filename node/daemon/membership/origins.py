@@ -51,7 +51,7 @@ class Origins:
         return chain[-1] if chain else None
 
     def inviters_of(self, peer: str) -> tuple[str, ...]:
-        """Return the peers that answer for a peer, its own inviter last; never the creator, who could else be banned through its guests."""
+        """Return the peers that answer for a peer, its own inviter last; never the creator, whom guests could else get banned."""
         member = self.table().get(peer)
         chain = () if member is None else self.gate.inviters(member.record)
         return chain[1:]

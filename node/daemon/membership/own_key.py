@@ -10,7 +10,7 @@ IDENTITY_TWICE = (
 
 
 class OwnKey:
-    """The key of one node.
+    """Watches for another node with this node's key.
 
     Attributes:
         is_twice: another node runs with it.
@@ -22,7 +22,9 @@ class OwnKey:
         self.is_twice = False
 
     def check(self) -> None:
-        """Look for a record of ours from a start between this one and now: another node's. From the future: of a clock set back."""
+        """Look for a record of ours from a start between this one and now: it is another node's. One from the future comes from a clock set
+        back.
+        """
         context, rival = self._context, self._local.outranked
         if rival == self._rival:
             return

@@ -39,7 +39,7 @@ def is_direct(address: str) -> bool:
 
 
 class ReachabilityService:
-    """Asks, answers, and tells the network what was found."""
+    """Requests and answers dial-backs, and tells the network the result."""
 
     def __init__(self, context: NodeContext, members: Members) -> None:
         self._me, self._network, self._report = context.me, context.network, context.report
@@ -72,7 +72,7 @@ class ReachabilityService:
             self._core.vote(source, message.reached, trio.current_time(), message.seen)
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Ask and answer until cancelled; nothing where the network has no ports."""
+        """Request and answer dial-backs until cancelled; nothing where the network has no ports."""
         async with trio.open_nursery() as nursery:
             if self._network.port is not None:
                 await nursery.start(self._best_effort.serve)

@@ -51,7 +51,7 @@ MAX_KEPT = 8192  # digests of records
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A message, and the records in it that are to be verified before it is read."""
+    """A message, and the records in it that must be verified before it is read."""
 
     peer: str
     message: wire.Control
@@ -60,7 +60,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class RecordVerifier:
-    """Says what of a message may be read now, and reads the rest when it is verified; `signed` has no side effects."""
+    """Decides which part of a message may be processed now, and processes the rest when it is verified; `signed` has no side effects."""
 
     members: MemberList
     gate: Gatekeeper
@@ -108,21 +108,21 @@ class RecordVerifier:
         return None
 
     def _heard(self, source: str, peer: str, records: Iterable[Record], known: bool, now: float) -> tuple[Record, ...]:
-        """Return those of several records that a peer may tell: its own, and of others as many as it may name."""
+        """Return the records that a peer may report: its own, and as many of others as it may name."""
         if peer in self.greeted:
             return tuple(records)
         told = [record for record in records if known or record.peer == peer]
         return tuple(record for record in told if record.peer == peer or self._may_name(source, record, now))
 
     def _news(self, record: Record) -> bytes | None:
-        """Return the digest of a record that would be stored and was not verified before; None of any other."""
+        """Return the digest of a record that would be stored and was not verified before; None for any other."""
         if not self.members.is_news(record):
             return None
         digest = _digest(record)
         return None if digest in self._found else digest
 
     async def serve(self) -> None:
-        """Verify what waits, until cancelled."""
+        """Verify waiting records until cancelled."""
         while True:
             await self._arrived.wait()
             self._arrived = trio.Event()

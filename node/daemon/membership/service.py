@@ -131,7 +131,7 @@ class Membership:
         return self._core.silent(peer)
 
     def lately_gone(self, peer: str) -> bool:
-        """Return whether a probe of this member took longer than usual, and it has not been back for long."""
+        """Return whether a probe of this member took longer than usual a short time ago."""
         return self._core.lately_gone(peer, trio.current_time())
 
     def probe_now(self, peers: Collection[str], *, late: bool = False) -> None:
@@ -167,7 +167,7 @@ class Membership:
         return self._core.rtt_s.get(peer)
 
     async def serve(self, other: Callable[[str, OtherControl], object], task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Take part until cancelled. Raises GossipError: this node may not be a member any more.
+        """Take part until cancelled. Raises GossipError: this node may no longer be a member.
 
         `other` is called with members' control messages that are not about membership, and may raise RemoteProtocolError.
         """
@@ -183,18 +183,18 @@ class Membership:
             task_status.started()
 
     def sit(self, seat: int) -> None:
-        """Say in our record that this is our place in a crew."""
+        """Announce our stage of a crew in our record."""
         self._do(self._core.update(trio.current_time(), seat=seat))
 
     def greet(self, peer: str, *, given: bool) -> None:
-        """Tell a peer that has been dialled that this node is here; `given`: its owner named the peer."""
+        """Send Hello to a peer that has been dialled; `given`: its owner named the peer."""
         if given:
             self._records.greeted.add(peer)
         self._do(self._core.update(now := trio.current_time(), addresses=self._network.announced))
         self._do(self._core.greet(peer, now))
 
     def begin_anew(self) -> None:
-        """Take a new incarnation: a node that has our place hears of it, and says so too."""
+        """Take a new incarnation, so that a node with our identity hears of it and reports itself."""
         later = max(int(self._context.unix_time() * 1000), self._core.own.incarnation + 1)
         self._do(self._core.update(trio.current_time(), incarnation=later, version=0))
 
@@ -203,7 +203,7 @@ class Membership:
         await self._outputs.send_all(self._core.leave(trio.current_time()))
 
     def read(self, peer: str, message: Control) -> None:
-        """Take a message about membership whose records are verified."""
+        """Process a message about membership whose records are verified."""
         now = trio.current_time()
         try:
             self._do(self._core.receive(peer, message, now))
@@ -223,7 +223,7 @@ class Membership:
         await ended("events")
 
     def seen(self, peer: str) -> None:
-        """Note that a peer is there."""
+        """Note that a peer is alive."""
         outputs = self._core.frame_seen(peer, trio.current_time())
         if outputs:
             self._do(outputs)
@@ -245,6 +245,6 @@ class Membership:
             raise GossipError(f"admission: {why}")
 
     def _do(self, outputs: Sequence[Output]) -> None:
-        """Carry out the detector's outputs. Never waits."""
+        """Carry out the detector's outputs without waiting."""
         self._outputs.carry_out(outputs)
         self._wake.set()

@@ -34,7 +34,7 @@ class StopService:
             )
 
     def evaluated(self, round: int, value: float) -> None:
-        """Note our value after `round` rounds, and tell all members how we vote now."""
+        """Record our value after `round` rounds, and send our vote to all members."""
         if self.votes is not None:
             self._round = round
             self.votes.evaluated(round, value)
@@ -43,12 +43,12 @@ class StopService:
                     self._tell(peer)
 
     def welcome(self, peer: str) -> None:
-        """Tell a member that joined or began anew how we vote; it does not read that before it knows us, but then tells us its own."""
+        """Send our vote to a member that joined or restarted; it ignores that until it knows us, but then sends its own."""
         if self.votes is not None:
             self._tell(peer)
 
     def forget(self, peer: str) -> None:
-        """Drop the vote of a member that is gone or began anew."""
+        """Delete the vote of a member that is gone or restarted."""
         if self.votes is not None:
             self.votes.forget(peer)
 
@@ -57,14 +57,14 @@ class StopService:
         self._best_effort.send_soon(peer, StopVote(self._round, self.votes.stalled))
 
     def receive(self, peer: str, vote: StopVote) -> None:
-        """Take the vote of a member; one that goes on is told again if we would stop, as it may have joined since."""
+        """Process a member's vote; if it continues while we would stop, answer with ours, as it may have joined since."""
         if self.votes is not None:
             self.votes.voted(peer, vote.stop)
             if self.votes.stalled and not vote.stop:
                 self._tell(peer)
 
     def agreed(self) -> bool:
-        """Return whether this node stops, as the swarm does."""
+        """Return whether enough members vote to stop, this node included."""
         return self.votes is not None and self.votes.agreed(self._electors())
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:

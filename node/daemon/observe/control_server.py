@@ -157,7 +157,7 @@ def _error(why: str) -> bytes:
 
 
 async def _send(stream: trio.SocketStream, line: bytes, *, shield: bool = False) -> None:
-    """Write within a deadline. Shielded, it goes out even while the node is being cancelled: the answer to `stop`."""
+    """Write within a deadline, shielded from cancellation: the answer to `stop` goes out while the node is being cancelled."""
     with trio.fail_after(SLOW_S) as scope:
         scope.shield = shield
         await stream.send_all(line)

@@ -100,7 +100,7 @@ class MetricsService:
         self._report.event("no_metrics", f"metrics.listen: {why}, got {self._listen!r}; {advice}", level="error")
 
     async def answer(self, stream: trio.abc.HalfCloseableStream) -> None:
-        """Answer the one request of a connection, and close it."""
+        """Answer the single request of a connection, and close it."""
         async with stream:
             host = _client(stream)
             if not self._rates.take(host, trio.current_time()):
@@ -171,7 +171,7 @@ class MetricsService:
 
 
 def _client(stream: trio.abc.Stream) -> str:
-    """Return the address of who connected; "" where it has gone."""
+    """Return the address of the client; "" if it has disconnected."""
     try:
         return str(stream.socket.getpeername()[0]) if isinstance(stream, trio.SocketStream) else ""
     except OSError:

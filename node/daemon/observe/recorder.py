@@ -48,7 +48,7 @@ class Recorder:
     _failed: bool = False
 
     async def serve(self) -> None:
-        """Record until cancelled; returns at once where that is off."""
+        """Record until cancelled; returns at once where recording is off."""
         if not self.section.every_s:
             return
         try:

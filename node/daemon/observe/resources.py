@@ -33,12 +33,12 @@ class ResourceMonitor:
         self._seen = Resources(memory_bytes=self._processes_now(None)[1], disk_bytes=_bytes_of(folder))
 
     def on_battery(self) -> bool:
-        """Return whether this machine has a battery, and no mains."""
+        """Return whether this machine has a battery and no external power."""
         battery = psutil.sensors_battery()
         return battery is not None and battery.power_plugged is False
 
     def usage(self, engine_pid: int | None) -> Resources:
-        """Return what `sample` does, with the number of tasks."""
+        """Return the result of `sample`, with the number of tasks."""
         return structs.replace(self.sample(engine_pid), tasks=trio.lowlevel.current_statistics().tasks_living)
 
     def sample(self, engine: int | None) -> Resources:

@@ -18,7 +18,7 @@ Reply = TypeVar("Reply", ManifestReply, StateOffer, Chunk, Digests, StageReply)
 
 
 class Asking:
-    """Asks peers on a network; whoever reads the lane hands over what comes by `route`."""
+    """Requests to peers on a network; the reader of the lane passes replies to `route`."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -38,7 +38,7 @@ class Asking:
     async def ask(self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0, *, timeout_s: float = REPLY_S) -> Reply:
         """Return the peer's reply of a kind to a query, which is repeated until then. Raises TransportError, trio.TooSlowError: no answer.
 
-        A reply that is under way for less than `late_s` is not asked for again; `patience_s` is what the peer may take to make it.
+        A reply that is under way for less than `late_s` is not requested again; `timeout_s`: how long the peer may take to make it.
         """
         send, receive = trio.open_memory_channel[Any](1)
         key = (peer, kind, _key(query))

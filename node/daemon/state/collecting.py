@@ -34,7 +34,7 @@ MOST_BESIDE = 2 * ASKED  # members asked at a time, including those that lag
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which models are newer, and by which number the engine knows this collection of them."""
+    """Which models are newer, and the number of this collection at the engine."""
 
     newer_than: int
     abreast: Collection[str]
@@ -84,7 +84,7 @@ class Collecting:
         return sorted(self.held), ()
 
     def _ahead(self, offers: Sequence[Offered]) -> list[Offered]:
-        """Count the offers that contradict. -> those that are newer"""
+        """Count contradicting offers -> the newer ones."""
         offers = [offered for offered in offers if offered.offer.size]
         for offered in offers:
             self.times.offered(offered.peer, offered.took_s)
@@ -92,7 +92,7 @@ class Collecting:
         return [offered for offered in offers if offered.offer.round > self.wanted.newer_than]
 
     async def _hold_one(self, same: Sequence[Offered]) -> None:
-        """Download a model from all who have it, and pass it to the engine."""
+        """Download a model from all that have it, and pass it to the engine."""
         state = await self.transfer.downloads.download(same[0], same, self.times)
         self.times.end(trio.current_time())
         if state is not None:
@@ -146,7 +146,7 @@ class Collecting:
             raise lost[0]
 
     async def _ending(self, peer: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work with a member, and say when it is done."""
+        """Do the work with a member, and signal its end."""
         try:
             await work()
         finally:
@@ -154,7 +154,7 @@ class Collecting:
             self._changed.set()
 
     def _lagging(self, now: float) -> set[str]:
-        """Return the members asked that are silent, or would come later than a further model may once there are two."""
+        """Return the asked members that are silent, or would come later than a further model could, once there are two."""
         at_pace = {peer: self.transfer.downloads.at_pace_s(peer, now) for peer in self._under_way}
         took = sorted([*self._took_s, *(it for it in at_pace.values() if it is not None)])
         longest_s = 2.0 * took[1] + (self.times.usual_s() or self.times.least_s) if len(took) > 1 else math.inf
@@ -165,7 +165,7 @@ class Collecting:
         }
 
     async def _consider(self, offered: Offered, state: bytes | ModelFile) -> None:
-        """Pass a model to the engine, unless it holds enough. Raises EngineError: the engine was lost."""
+        """Pass a model to the engine, unless it has enough. Raises EngineError: the engine was lost."""
         file, data = (state, b"") if isinstance(state, ModelFile) else (None, state)
         try:
             async with self._considering:

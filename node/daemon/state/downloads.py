@@ -38,7 +38,7 @@ class Incoming:
         return 0 if self.chunks is None else self.chunks.received
 
     def at_pace_s(self, now: float) -> float | None:
-        """Return what all of it takes at the pace until `now`; None: nothing is here yet."""
+        """Return the time of the whole download at its average rate until `now`; None: nothing has arrived yet."""
         received = self.received
         return (now - self.began) * self.size / received if received else None
 
@@ -53,7 +53,7 @@ class Offered:
 
 
 class Downloads:
-    """Models that one node downloads; `partial`: where to keep what was received of one over restarts; None: nowhere."""
+    """Downloads of models; `partial`: where to store incomplete ones over restarts; None: nowhere."""
 
     def __init__(self, asking: Asking, report: Reporter, partial: Path | None) -> None:
         self._asking, self._report, self._partial = asking, report, partial
@@ -62,7 +62,7 @@ class Downloads:
 
     @contextmanager
     def receiving(self, peer: str, size: int, times: ChunkTimes) -> Iterator[Incoming]:
-        """Show a download among those under way, while it is."""
+        """Show a download in the status while it is under way."""
         if size > MAX_CHUNK_BYTES:
             times.least_s = QUEUED_S
         self._incoming[peer] = incoming = Incoming(trio.current_time(), size, times)
@@ -78,7 +78,7 @@ class Downloads:
         return tuple(TransferStatus(peer, "model", it.received, it.size, now - it.began) for peer, it in self._incoming.items())
 
     def at_pace_s(self, peer: str, now: float) -> float | None:
-        """Return what the download from a peer takes in all at its pace until `now`; None: nothing is here yet."""
+        """Return the time of the whole download from a peer at its rate until `now`; None: nothing has arrived yet."""
         return self._incoming[peer].at_pace_s(now) if peer in self._incoming else None
 
     async def download(self, chosen: Offered, holders: Sequence[Offered] = (), times: ChunkTimes | None = None) -> bytes | ModelFile | None:
@@ -134,7 +134,7 @@ class Downloads:
                 partial.close(finished=incoming.received == incoming.size)
 
     async def _new_file(self, size: int) -> ModelFile | None:
-        """Return a file for a model; None: it is to be kept in memory."""
+        """Return a file for a model; None: it is stored in memory."""
         if self._partial is None:
             return None
         with suppress(OSError):
@@ -196,7 +196,7 @@ class Downloads:
         return bytes(listed)
 
     async def _resume(self, chunks: Download, path: Path) -> Partial | None:
-        """Take what an earlier run received of this model. Returns where to keep what comes, None if the disk does not take it."""
+        """Read what an earlier run received of this model -> where to store further chunks, None if the disk refuses."""
 
         def begin() -> Partial:
             partial = Partial(path, chunks.size)

@@ -29,12 +29,12 @@ class File(Protocol):
     """A file, mapped into memory, that chunks are put into."""
 
     def release(self) -> None:
-        """Let go of the pages that were written."""
+        """Release the written pages from memory."""
 
 
 @dataclass(slots=True)
 class Fetching:
-    """A download under way. `ask(peer, index)` gives the bytes that a peer sends for a chunk, b"" if none came in time."""
+    """A download under way. `ask(peer, index)` returns the bytes of a chunk from a peer, b"" if none came in time."""
 
     chunks: Download
     sources: Sequence[str]
@@ -71,7 +71,7 @@ class Fetching:
                     nursery.start_soon(self._ask_beside, peer)
 
     async def _ask_beside(self, peer: str) -> None:
-        """Ask for a chunk beside another, until there is none to ask for, one does not come, or they have become slow."""
+        """Request a further chunk concurrently, until none is left, one does not come, or they have become slow."""
         while self.chunks.missing:
             began, index = trio.current_time(), self.chunks.take(peer, trio.current_time())
             if index is None or not await self._get(peer, index) or trio.current_time() - began > 2.0 * AHEAD_S:
@@ -79,7 +79,7 @@ class Fetching:
         self._beside[peer] -= 1
 
     async def _get(self, peer: str, index: int) -> bool:
-        """Ask a peer for a chunk -> whether it came."""
+        """Request a chunk from a peer -> whether it came."""
         data = await self.ask(peer, index)
         if len(data) != self.chunks.length(index):  # a peer that sends a byte at a time would delay us for days
             self.chunks.failed(peer, index, trio.current_time())

@@ -105,7 +105,7 @@ class ModelSync:
         return None
 
     def _remember(self, times: ChunkTimes) -> None:
-        """Ask those last the next time that let this node down, which is their fault, until they send something again."""
+        """Ask members that failed to deliver last the next time, until they send something again."""
         for peer in times.delivered:
             self._let_down.pop(peer, None)
         for peer in sorted(times.let_down - self._let_down.keys()):

@@ -18,7 +18,7 @@ _BEGIN, _END = "model-", ".part"
 
 
 class Partial:
-    """A file with the chunks of one state at their places; all methods block and raise OSError."""
+    """A file with the chunks of one state in their places; all methods block and raise OSError."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path, self._size = path, size
@@ -50,7 +50,7 @@ class ModelFile:
 
     @staticmethod
     def clear(folder: Path) -> None:
-        """Delete those that a killed node left."""
+        """Delete files that a killed node left."""
         for path in folder.glob(f"{_BEGIN}*{_END}"):
             path.unlink(missing_ok=True)
 
@@ -67,7 +67,7 @@ class ModelFile:
             os.close(descriptor)
 
     def release(self) -> None:
-        """Let go of the pages that were written; they stay in the file."""
+        """Release the written pages from memory; they stay in the file."""
         platform.drop_pages(self.pages)
 
     def delete(self) -> None:

@@ -20,12 +20,12 @@ SNAPSHOT_BYTES_PER_S = 16 << 20  # least rate at which a busy engine packs and h
 
 
 def engine_s(most_bytes: int) -> float:
-    """Return how long an engine may take for what it is asked about a model of at most so many bytes."""
+    """Return how long an engine may take for a request about a model of at most so many bytes."""
     return REPLY_S + most_bytes / SNAPSHOT_BYTES_PER_S
 
 
 class Snapshots:
-    """Snapshots of the model of one node; `most_bytes`: of such a model."""
+    """Snapshots of one node's model; `most_bytes`: its largest size."""
 
     def __init__(self) -> None:
         self.most_bytes = 0
@@ -35,25 +35,25 @@ class Snapshots:
         self._read_at = -math.inf
 
     def give(self, engine: EngineHandle) -> None:
-        """Tell of this engine's model from now on."""
+        """Offer this engine's model from now on."""
         self._engine, self._held = engine, None
 
     async def offer(self, query: StateQuery) -> StateOffer:
-        """Return an offer, of no bytes while there is no engine. Raises EngineError, trio.TooSlowError."""
+        """Return an offer, of 0 bytes while there is no engine. Raises EngineError, trio.TooSlowError."""
         if self._engine is None:
             return StateOffer(query.nonce, 0, 0, 0, b"", b"")
         held = await self._hold(self._engine)
         return StateOffer(query.nonce, held.snapshot, held.round, held.size, held.digest, held.schema)
 
     def digests(self, query: DigestsQuery) -> Digests:
-        """Return digests of chunks from an offset on; none of a snapshot that is gone."""
+        """Return digests of chunks from an offset on; empty if the snapshot was deleted."""
         held = None if self._engine is None or self._held is None else self._held[0]
         there = held is not None and held.snapshot == query.snapshot
         part = held.digests[query.offset :][:MAX_CHUNK_BYTES] if held is not None and there else b""
         return Digests(query.snapshot, query.offset, part)
 
     async def chunk(self, query: ChunkQuery) -> Chunk:
-        """Return a chunk from an offset on; none of a snapshot that is gone. Raises EngineError, trio.TooSlowError."""
+        """Return a chunk from an offset on; empty if the snapshot was deleted. Raises EngineError, trio.TooSlowError."""
         if self._engine is None:
             return Chunk(query.snapshot, query.offset, b"")
         with trio.fail_after(engine_s(self.most_bytes)):

@@ -53,7 +53,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts
 
 
 def number(swarm: str) -> int:
-    """Return the number of the snapshot by which the file is asked for, in a swarm of this id."""
+    """Return the snapshot number by which the file is requested in a swarm of this id."""
     return derive(0, "start", swarm) >> 1
 
 
@@ -67,7 +67,7 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class StartFile:
-    """The file on this node's disk.
+    """The file of the initial model on this node's disk.
 
     Args:
         path: where it is, or will be; `start.part` beside it is used while it is received.
@@ -80,7 +80,7 @@ class StartFile:
     offload: Offload
 
     async def listed(self) -> bytes | None:
-        """Return the digests of its chunks; None: it is not there, or another one."""
+        """Return the digests of its chunks; None: there is none, or another one."""
         return await self.offload(lambda: start_file.listed(self.path, self.wanted))
 
     async def copied(self, given: Path) -> bytes:
@@ -88,7 +88,7 @@ class StartFile:
         return await self.offload(lambda: start_file.keep(given, self.path, self.wanted))
 
     async def chunk(self, offset: int, listed: bytes) -> bytes:
-        """Return the chunk that begins there; b"" if there is none, or the file has been damaged: no peer is told what is wrong."""
+        """Return the chunk that begins there; b"" if there is none, or the file has been damaged."""
         at = offset // MAX_CHUNK_BYTES * DIGEST_BYTES
 
         def read() -> bytes:
@@ -98,11 +98,11 @@ class StartFile:
         return await self.offload(read)
 
     async def received(self) -> Received:
-        """Return what is received of it. Raises GossipError: the disk does not take it."""
+        """Return the partly received file. Raises GossipError: the disk refuses it."""
         return await self._on_disk(lambda: Received(self.path, self.wanted.size))
 
     async def finish(self, file: Received) -> None:
-        """Put what was received in its place. Raises GossipError: the disk does not take it."""
+        """Move the received file to its place. Raises GossipError: the disk refuses it."""
         await self._on_disk(file.finish)
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
@@ -117,7 +117,7 @@ class StartFile:
 
 @dataclass(slots=True)
 class StartModel:
-    """The model of the swarm with this id, in `file`."""
+    """Fetches and serves the initial model of the swarm with this id, in `file`."""
 
     file: StartFile
     swarm: str
@@ -141,7 +141,7 @@ class StartModel:
         self.transfer.lend(number(self.swarm), self._answer)
 
     async def _answer(self, peer: str, query: ChunkQuery | DigestsQuery) -> None:
-        """Raises TransportError: the answer cannot be sent."""
+        """Answer a request. Raises TransportError: the answer cannot be sent."""
         async with self._replies:
             if isinstance(query, DigestsQuery):
                 there = self._listed[query.offset :][:MAX_CHUNK_BYTES]
@@ -169,7 +169,7 @@ class StartModel:
         return found
 
     async def _attempt(self, file: Received, ways: Ways) -> bytes | None:
-        """Ask the peers there are for what is missing -> the digests of all chunks; None: some are still missing."""
+        """Request missing chunks from the known peers -> the digests of all chunks; None: some are still missing."""
         holders, listed = await self._holders(ways)
         if not holders:
             return None

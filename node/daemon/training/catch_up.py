@@ -63,7 +63,7 @@ class Claims:
     _pause_s: float = FETCH_PAUSE_S
 
     def due(self, now: float) -> bool:
-        """Return whether the next one is looked into."""
+        """Return whether the next claim is checked."""
         return now >= self._not_before
 
     def empty(self, now: float) -> None:
@@ -72,13 +72,13 @@ class Claims:
         self._pause_s = min(2.0 * self._pause_s, LONGEST_FETCH_PAUSE_S)
 
     def confirmed(self) -> None:
-        """Begin with a short pause the next time: the swarm is there."""
+        """Begin with a short pause the next time: the swarm is really further."""
         self._pause_s = FETCH_PAUSE_S
 
 
 @dataclass(slots=True)
 class Anchors:
-    """Counts rounds, one after the other, that this node began from another anchor than most others."""
+    """Counts consecutive rounds that this node began from other outer parameters than most peers."""
 
     together: tuple[str, ...] = ()
     """Peers that have one anchor, in the last of these rounds."""
@@ -86,29 +86,29 @@ class Anchors:
     not_before: float = -math.inf
 
     def began(self, diverged: tuple[str, ...]) -> None:
-        """Note a round, with those that began it from the anchor of most; () unless ours is another."""
+        """Record a round, with the majority's peers if their outer parameters differ from ours, else ()."""
         self.rounds, self.together = (self.rounds + 1 if diverged else 0), diverged
 
     def diverged(self, now: float) -> bool:
-        """Return whether the anchor of most is to be fetched."""
+        """Return whether the majority's outer parameters must be fetched."""
         return self.rounds >= DIVERGED_ROUNDS and now >= self.not_before
 
 
 @dataclass(slots=True)
 class Jumps:
-    """Steps pace: finds the round after each round."""
+    """Pace "steps": finds the round after each round."""
 
     catch_up: CatchUp
     pace: PaceSection
     report: Reporter
     left_behind: Callable[[int, int], int]
-    """(round, reach) -> the round that peers have reached if they left us behind, else `round`; two are believed about `reach` rounds."""
+    """(round, missed_rounds) -> the round that peers have reached if they left us behind, else `round`."""
     suspension: Suspension = field(default_factory=Suspension)
     _claims: Claims = field(default_factory=Claims)
     _anchors: Anchors = field(default_factory=Anchors)
 
     def ended(self, outcome: RoundOutcome, elapsed_s: float) -> None:
-        """Note a round that took `elapsed_s`."""
+        """Record a round that took `elapsed_s`."""
         self.suspension.ended(elapsed_s, outcome.waited_s)
         self._anchors.began(outcome.diverged)
 
@@ -127,7 +127,7 @@ class Jumps:
         return max(following, int(min(ahead, last_round(self.pace))))
 
     def _ahead(self, outcome: RoundOutcome) -> int:
-        """Return the round that peers have reached, as the round's exchanges say, or further if this node was held up."""
+        """Return the round that peers have reached by the round's exchanges, or a later one if this node was suspended."""
         if not self.suspension.missed_rounds:
             return outcome.behind
         return max(outcome.behind, self.left_behind(outcome.round, self.suspension.missed_rounds))

@@ -20,7 +20,7 @@ FEW_ROUNDS = 20  # rounds before that is reported
 
 @dataclass(slots=True)
 class Grants:
-    """Local steps of one node's rounds, granted and done.
+    """Grants and does the local steps of one node's rounds.
 
     A node that is paused rests for as long as the local steps of a round take, or others would be waited for as if they were late. The
     first round of a process is done in any case: how long it takes is how long later ones are waited out.
@@ -63,7 +63,7 @@ class Grants:
         return calls.Train(round, self._local_steps.now * local, now.first, now.last, turn(self.overlay, n, round))
 
     async def train(self, grant: calls.Train) -> calls.Trained:
-        """Do the local steps of a round, or rest. Raises EngineError: the engine was lost."""
+        """Do the local steps of a round, or pause. Raises EngineError: the engine was lost."""
         if self.pause_s:
             await trio.sleep(self.pause_s)
         return await self.work.train(grant)

@@ -82,7 +82,7 @@ class Housekeeping:
             report.event("numerics_changed", note, level="warning", round=progress.round)
 
     def measured(self, figures: EngineFigures) -> None:
-        """Take over figures of the engine, with a point for each of their curves."""
+        """Store the engine's figures, with a point for each of their curves."""
         progress = self.progress
         progress.measured(figures)
         for curve, value in ((progress.losses, figures.loss), (progress.distances, figures.distance)):

@@ -24,12 +24,14 @@ class LastModel:
     """Exchanges, at the last save."""
 
     async def save(self) -> None:
-        """Write what there is now; a failure is reported, and stays in `house.cannot_save`."""
+        """Write the current model; a failure is reported, and stays in `house.cannot_save`."""
         self._committed = self.exchange.stats.committed
         await self.house.save(self.export)
 
     async def save_again(self) -> None:
-        """Write it if that failed before, as disk space may have been freed, or a late acknowledgement has committed an exchange since."""
+        """Write the model if that failed before, as disk space may have been freed, or a late acknowledgement has committed an exchange
+        since.
+        """
         committed = self.exchange.stats.committed
         if committed > self._committed and self.pace.kind == "steps":
             with suppress(EngineError):

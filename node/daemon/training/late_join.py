@@ -29,7 +29,7 @@ class Joining(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PeerModels:
-    """Models that members agree on."""
+    """Fetches models on which members agree."""
 
     context: NodeContext
     membership: Membership
@@ -39,7 +39,7 @@ class PeerModels:
     allows: Callable[[str], bool]
 
     async def fetch(self, newer_than: int, live: bool, first: Sequence[str]) -> int | None:
-        """Take over the model on which members agree, if it is past round `newer_than`. -> its round
+        """Install the model on which members agree, if it is past round `newer_than` -> its round.
 
         `first` are at our round, and asked before others; `live` as in `ModelSync.fetch`. Raises EngineError: the engine was lost.
         """
@@ -55,7 +55,7 @@ class PeerModels:
 
 @dataclass(frozen=True, slots=True)
 class LateJoin:
-    """A node that members have left behind starts with a model of theirs."""
+    """Starts a node that members have left behind with a model of theirs."""
 
     catch_up: CatchUp
     models: PeerModels

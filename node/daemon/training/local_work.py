@@ -20,17 +20,17 @@ class LocalWork(Protocol):
     """Local steps and evaluations of a node. Its methods raise EngineError: the engine was lost."""
 
     async def train(self, grant: calls.Train) -> calls.Trained:
-        """Do the local steps of a round, and freeze. -> what was done; its round is a later one if others are there already"""
+        """Do the local steps of a round, and freeze the vector -> what was done; its round is a later one if others are there already."""
         ...
 
     async def evaluate(self, round: int) -> calls.Reply | None:
-        """Evaluate the model after `round` rounds on held-out data. -> Evaluated or Refused; None: this time there is no value"""
+        """Evaluate the model after `round` rounds on held-out data -> Evaluated or Refused; None: no value this time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EngineWork:
-    """A node that holds a whole model."""
+    """Work of a node that holds a whole model."""
 
     engine: EngineHandle
 
@@ -49,7 +49,7 @@ class Service(Protocol):
     """A task that runs as long as the node does."""
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Do it until cancelled."""
+        """Run until cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

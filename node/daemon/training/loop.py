@@ -18,7 +18,7 @@ STABLE_S = 0.5  # seconds for which the member list must be unchanged before rou
 
 
 class RoundLoop(Protocol):
-    """Local steps and exchanges of one node, in one of the paces."""
+    """The local steps and exchanges of one node, in one of the paces."""
 
     async def begin(self, start: int) -> None:
         """Start at round `start`; where a clock counts rounds, first agree on the time with the members present."""

@@ -62,13 +62,13 @@ class Services:
         return overlay_of(self.context.manifest)
 
     def grants(self) -> Grants:
-        """Return what gives rounds their local steps."""
+        """Return what grants rounds their local steps."""
         context = self.context
         role, progress = self.role, self.house.progress
         return Grants(context.manifest.pace, self.overlay, role.members, role.work, progress, context.report)
 
     def catch_up(self, exchange: PairwiseExchange | PulledExchange, forget: Callable[[], object] = lambda: None) -> CatchUp:
-        """Return what takes over peers' models."""
+        """Return what installs peers' models."""
         pace = self.context.manifest.pace
         return CatchUp(self.models.fetch, self.house.progress, pace.ramp_rounds, exchange.reset_all, forget)
 
@@ -77,7 +77,7 @@ class Services:
         return derive(number, "inc", self.context.me, int(self.context.unix_time() * 1e6)) >> 3
 
     def edge_numbers(self) -> Callable[[], int]:
-        """Return what gives numbers to new incarnations of edges."""
+        """Return what numbers new incarnations of edges."""
         numbers = count(1)
         return lambda: self.fresh(next(numbers))
 
@@ -187,7 +187,7 @@ def _named(services: Services) -> NamedNeighbors:
 
 
 def _lasting(manifest: Manifest, salt: bytes) -> LastingEdges:
-    """Return the edges of a node in clock pace; an overlay that is a schedule names neighbors itself, and these are for who is accepted."""
+    """Return the edges of a node in pace "clock"; an overlay that is a schedule names neighbors itself, and these say who is accepted."""
     params = manifest.overlay.params()
     degree = params.get("degree", DEGREE)
     return ChosenEdges(degree, salt, params["choose_every"] or EVERY) if params.get("choose") == "fast" else StickyEdges(degree, salt)

@@ -31,7 +31,7 @@ class Contacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LastingContacts:
-    """The next of the edges that this node keeps."""
+    """Exchanges with the next of this node's edges."""
 
     me: str
     exchange: VisitExchange
@@ -50,7 +50,7 @@ class LastingContacts:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledContacts:
-    """The slot's partners, where the overlay is a schedule."""
+    """Exchanges with the slot's partners, where the overlay is a schedule."""
 
     exchange: VisitExchange
     neighbors: Neighbors
@@ -80,7 +80,7 @@ class SlotsLoop:
         return self.house.context.manifest.pace
 
     async def begin(self, start: int) -> None:
-        """Start the swarm clock: at 0 in a swarm that begins, else as the members say, of whom some are waited for."""
+        """Start the swarm clock: at 0 in a swarm that begins, else at the time that members report, some of whom are waited for."""
         others = len(self.members.members) - 1
         if start:
             with trio.move_on_after(CLOCK_TIMEOUT_S):
@@ -94,7 +94,7 @@ class SlotsLoop:
         self._paused = paused
 
     async def run(self, start: int) -> None:
-        """Train, and do slots from `start` until the last is over or the swarm has agreed to stop; then stand still."""
+        """Train, and do slots from `start` until the last is over or the swarm has agreed to stop."""
         pace, slot = self.pace, start
         while (pace.rounds == 0 or slot < pace.rounds) and not self.house.evaluation.stopped_early:
             async with self.house.surviving():

@@ -61,7 +61,7 @@ class Rounds(Protocol):
     """The two halves of a round. Its methods raise EngineError: the engine was lost."""
 
     async def train(self, round: int) -> calls.Trained:
-        """Do the local steps of a round -> what was done; its round is a later one if mates were further."""
+        """Do the local steps of a round -> what was done; its round is a later one if crew members were further."""
         ...
 
     async def exchange(self, round: int) -> RoundOutcome:
@@ -69,7 +69,7 @@ class Rounds(Protocol):
         ...
 
     def forget(self) -> None:
-        """Drop local steps done ahead: the engine that did them is lost, or has another model."""
+        """Discard local steps done in advance: the engine that did them is lost, or has another model."""
         ...
 
 
@@ -91,12 +91,12 @@ class Sequential:
         return await self.exchanges.round(*self.links.of(round))
 
     def forget(self) -> None:
-        """Do nothing: no steps are done ahead."""
+        """Do nothing: no steps are done in advance."""
 
 
 @dataclass(slots=True)
 class Overlapping:
-    """The local steps of the next round are done beside the exchanges of this one, with which the next then begins."""
+    """Does the local steps of the next round concurrently with the exchanges of this one."""
 
     sequential: Sequential
     exchanges: RoundExchange
@@ -104,7 +104,7 @@ class Overlapping:
     _ahead: calls.Trained | None = None  # result of the next round's local steps, done in advance
 
     async def train(self, round: int) -> calls.Trained:
-        """Return what was done ahead, or do the local steps of the round."""
+        """Return the steps done in advance, or do the local steps of the round."""
         trained, self._ahead = self._ahead, None
         return await self.sequential.train(round) if trained is None else structs.replace(trained, round=round)
 
@@ -134,13 +134,13 @@ class Overlapping:
             return await self.exchanges.round(*links.of(round), trained, grants.usual_s)
 
     def forget(self) -> None:
-        """Do the steps of the next round anew."""
+        """Repeat the steps of the next round."""
         self._ahead = None
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBeforeMix:
-    """Around `Rounds`: in rounds that evaluate, the model is also evaluated as it is before Mix, while its exchanges run."""
+    """Wraps `Rounds`: in rounds that evaluate, the model is also evaluated before Mix, while its exchanges run."""
 
     rounds: Rounds
     pace: PaceSection
@@ -171,7 +171,7 @@ class MeasuredBeforeMix:
         return outcome
 
     def forget(self) -> None:
-        """Drop local steps done ahead."""
+        """Discard local steps done in advance."""
         self.rounds.forget()
 
 

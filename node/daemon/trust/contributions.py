@@ -25,12 +25,12 @@ class Contributions:
     _added: trio.Event = field(default_factory=trio.Event)
 
     def cut(self, peer: str) -> None:
-        """Delete soon what a peer contributed."""
+        """Schedule the deletion of what a peer contributed."""
         self._cut[peer] = None
         self._added.set()
 
     async def serve(self) -> None:
-        """Delete what is cut, and what belongs to nobody here, until cancelled."""
+        """Delete scheduled contributions, and those of unknown peers, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 with trio.move_on_after(RECONCILED_S):

@@ -54,7 +54,7 @@ class PeerPolicy:
         self._cannot_keep = False
 
     def resume(self, decisions: Collection[Decision]) -> None:
-        """Take over the decisions of an earlier run, before the owner makes new ones."""
+        """Restore the decisions of an earlier run, before the owner makes new ones."""
         now, since = trio.current_time(), trio.current_time() - self._unix_time()
         self.reputation.resume((replace(it, until=it.until + since) for it in decisions), now)
 
@@ -102,7 +102,7 @@ class PeerPolicy:
                 self._node.refuse(peer, verdict.until)
 
     def noted(self, outcomes: Mapping[str, Outcome], clipped: Collection[str] | None = None) -> None:
-        """Note how a round's exchanges ended, by peer, and whose update the rule clipped or excluded; None where it does not say."""
+        """Record how a round's exchanges ended, by peer, and whose update the rule clipped or excluded; None where unknown."""
         now = trio.current_time()
         for peer, outcome in sorted(outcomes.items()):
             if not self.allows(peer):

@@ -44,7 +44,7 @@ _SURE = 0.6  # share of the clip beyond which a difference may have been clipped
 
 
 def poisoned(open_request: calls.Open, data: Data) -> Data:
-    """Return a node's samples as it learns from them.
+    """Return a node's training samples, poisoned if its attack says so.
 
     Raises ConfigError: the attack cannot be made, or the samples have no labels or lack a class that it needs.
     """
@@ -138,11 +138,11 @@ class Adversary:
         return structs.replace(reply, payload=cast("Distort", self._attack).distort(reply.payload))
 
     def start_round(self, shared: Tensor) -> None:
-        """Count local steps from here."""
+        """Count local steps from this vector."""
         self._before = shared.clone()
 
     def record(self, peer: str, vector: Tensor) -> None:
-        """Keep a peer's shared vector (D,), unless it is a fellow attacker."""
+        """Store a peer's shared vector (D,), unless it is a fellow attacker."""
         if peer not in self._crew:
             keep(self._received, peer, vector.detach().to(self._origin), MAX_RECEIVED)
 

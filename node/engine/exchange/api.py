@@ -30,7 +30,7 @@ class Frozen:
 
 
 class Vectors(Protocol):
-    """Vectors that exchanges read, and where their effects go once they are committed: one class for each pace (`node.engine.vectors`)."""
+    """Vectors that exchanges read, and where their effects go once they are committed; one class per pace (`node.engine.vectors`)."""
 
     @property
     def round(self) -> int:
@@ -56,11 +56,11 @@ class Vectors(Protocol):
         """Return (D,) the vector for an exchange with `peer`; "": for all that pull it. Raises LocalProtocolError if none is frozen."""
 
     def take(self, done: Committed) -> None:
-        """Add the effect of a committed exchange, now or when its time comes."""
+        """Add the effect of a committed exchange, now or at the pace's time."""
 
 
 class SharedRates(Protocol):
-    """Learning rates as both ends of an exchange have to know them."""
+    """Learning rates as both ends of an exchange must know them."""
 
     @property
     def shares(self) -> Callable[[Vectors], Any]:
@@ -101,16 +101,16 @@ class Exchange(Protocol):
         """Return the replica that exchanges change."""
 
     def handlers(self) -> Handlers:
-        """Return what answers each call of this kind of exchange."""
+        """Return the handler of each call of this kind of exchange."""
 
     def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
-        """Combine what was committed, or received from peers `asked`, since the last one into the replica.
+        """Combine what was committed, or received from the `requested` peers, since the last call into the replica.
 
         `own`: whether our own vector counts, where vectors are pulled.
         """
 
     def forget(self, peer: str) -> None:
-        """Delete what is under way with a peer: its edge is closed or void."""
+        """Delete a peer's pending state: its edge is closed or void."""
 
     def forget_all(self) -> None:
         """Delete the state of all edges."""

@@ -54,7 +54,7 @@ class Broadcasts:
         return calls.Published(payload, digest(payload), self._codec.longest(dim))
 
     def verify(self, call: calls.VerifyUpdate) -> calls.Done:
-        """Decode a peer's message and keep it until Mix, the last of each.
+        """Decode a peer's message and store it until Mix; a later one replaces it.
 
         Raises RemoteProtocolError if it is not whole and usable.
         """
@@ -66,7 +66,7 @@ class Broadcasts:
         return calls.Done()
 
     def verify_earlier(self, call: calls.VerifyEarlier) -> calls.Done:
-        """Keep a message of a round that is mixed until the next Mix.
+        """Store a message of a round that is already mixed until the next Mix.
 
         Raises RemoteProtocolError if it is not whole and usable, LocalProtocolError if it is not missing or the round is closed.
         """
@@ -76,7 +76,7 @@ class Broadcasts:
         return calls.Done()
 
     def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
-        """Make the step of the sum of all messages, after what came late for earlier ones; ours counts as zeros if none went out."""
+        """Step along the sum of all messages, late ones for earlier rounds first; ours counts as zeros if none was sent."""
         diverged = self._diverged(self._past.closed)
         self._past.repair()
         order = sorted({*requested, self._terms.node})

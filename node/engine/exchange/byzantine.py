@@ -94,7 +94,7 @@ class Byzantine:
         return self._exchange.replica
 
     def handlers(self) -> Handlers:
-        """Answer as the exchange does, with what the adversary makes of it."""
+        """Return handlers that answer like the exchange, forged by the adversary."""
         around: dict[type[calls.Call], Callable[[Answer, Any], Any]] = {
             calls.Publish: self._publish,
             calls.Offer: self._offer,
@@ -106,7 +106,7 @@ class Byzantine:
         return {kind: partial(around[kind], it) if kind in around else it for kind, it in honest.items()}
 
     def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
-        """Combine; the attacker knows from now on what it received."""
+        """Combine; the attacker then knows what it received."""
         for peer, vector in self._overheard.vectors(requested).items():
             self._adversary.record(peer, vector)
         mixed = self._exchange.mix(frozen, committed, requested, own=own)
@@ -114,15 +114,15 @@ class Byzantine:
         return mixed
 
     def forget(self, peer: str) -> None:
-        """Delete what is under way with a peer; what is known of it stays."""
+        """Delete a peer's pending state; knowledge of it stays."""
         self._exchange.forget(peer)
 
     def forget_all(self) -> None:
-        """Delete what is under way."""
+        """Delete the pending state of all peers."""
         self._exchange.forget_all()
 
     def _publish(self, honest: Answer, call: calls.Publish) -> calls.Published:
-        """Return a forged vector, with the digest of the bytes that are sent: an attacker signs what it sends."""
+        """Return a forged vector, with the digest of the sent bytes: an attacker signs what it sends."""
         published: calls.Published = honest(call)
         reply = self._adversary.distort(published)
         return structs.replace(reply, digest=digest(reply.payload))

@@ -49,7 +49,7 @@ def exchange_of(replica: Replica, site: Site) -> Exchange:
 
 
 def check_noise(open_request: calls.Open, replica: Replica) -> None:
-    """Raise ConfigError if noise shall be on vectors sent, and these are increments, on which it would add up."""
+    """Raise ConfigError if noise would be on sent increments, where it would add up."""
     if not open_request.privacy.exchange_noise or replica.kind not in _SUMS:
         return
     raise ConfigError(
@@ -88,7 +88,7 @@ def _terms(replica: Replica, open_request: calls.Open) -> tuple[Terms, Effort]:
 
 
 def _honest(replica: Replica, site: Site, terms: Terms, effort: Effort) -> tuple[Exchange, Overheard]:
-    """Return the exchanges of a node, and what an adversary can read of them."""
+    """Return a node's honest exchanges, and what an adversary can read of them."""
     compress = site.open_request.manifest.compress
     match replica.kind:
         case EdgeKind.GATHERS:

@@ -11,10 +11,10 @@ class Defence(Protocol):
     """Judges how far peers' models may be from ours."""
 
     def reference(self, peer: str) -> float:
-        """Return what a peer's next distance is compared with, as the wire tells it; 0: with nothing."""
+        """Return the distance that a peer's next one is compared with, as the wire carries it; 0: none."""
 
     def met(self, peer: str, distance: float) -> Far | None:
-        """Take the distance of a committed exchange, before any bound -> what is wrong with it; None: nothing."""
+        """Judge the distance of a committed exchange, before any bound -> why it is too far; None: it is not."""
 
 
 class Undefended:

@@ -60,7 +60,7 @@ class _Pending:
 
 
 class Differences:
-    """Offers and pending answers, at most one of each per peer. Satisfies `Transactions`."""
+    """Offers and pending answers of differences, at most one of each per peer. Satisfies `Transactions`."""
 
     def __init__(self, replica: Replica, site: Site, terms: Terms, attachments: Attachments, known: Known, defence: Defence) -> None:
         self._defence = defence
@@ -165,11 +165,11 @@ class Differences:
         return structs.replace(pending.reply, far=self._defence.met(call.peer, pending.length))
 
     def outcome(self, done: Effect) -> Done:
-        """Return the report of an effect to the daemon."""
+        """Return the report of an effect for the daemon."""
         return self._reply(float(done.value.norm()))
 
     def drop(self, call: Drop) -> Done:
-        """Forget a transaction, if there is one."""
+        """Delete a transaction, if there is one."""
         self._offers.drop(call)
         self._pending.drop(call)
         return Done()
@@ -180,7 +180,7 @@ class Differences:
             kept_by_peer.pop(peer, None)
 
     def forget_all(self) -> None:
-        """Delete that of all edges."""
+        """Delete the state of all edges."""
         for kept_by_peer in self._tables:
             kept_by_peer.clear()
 
@@ -189,7 +189,7 @@ class Differences:
         return self._edge.gain(theta, ratio, replace(phase, members=members))
 
     def _borne(self) -> float:
-        """Return the share of our correction that local steps bore out; 1 where all of it counts."""
+        """Return the share of our correction that local steps confirmed; 1 where all of it counts."""
         borne = self._edge.borne(self._replica.state)
         return 1.0 if borne is None else float(borne)
 
@@ -228,7 +228,7 @@ class Differences:
         return values.mul_(sign).to(terms.form.device)
 
     def _reply(self, length: float) -> Done:
-        """Say whether a difference was clipped, judged by its length, which a codec shortens a little."""
+        """Return the reply, which says whether a difference was clipped, judged by its length, which a codec shortens a little."""
         limit = self._terms.codec.clip_norm
         clipped = 0.0 < _FULL * limit <= length
         return Done(clipped, clip=None if clipped else 1.0)

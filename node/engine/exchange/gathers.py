@@ -37,7 +37,7 @@ class Gathers:
         return {calls.Publish: one_thread()(self.publish), calls.VerifyUpdate: one_thread()(self.verify)}
 
     def publish(self, call: calls.Publish) -> calls.Published:
-        """Return all of our vector, rounded reproducibly. Raises LocalProtocolError if our own numbers cannot be sent."""
+        """Return our whole vector, rounded reproducibly. Raises LocalProtocolError if our own numbers cannot be sent."""
         shared = self._site.vectors.vector("")
         chance = torch.Generator().manual_seed(message_seed(self._terms.seed, self._terms.node, call.round))
         if not bool((shared.abs() <= LARGEST).all()):
@@ -47,7 +47,7 @@ class Gathers:
         return calls.Published(payload, digest(payload))
 
     def verify(self, call: calls.VerifyUpdate) -> calls.Done:
-        """Decode a peer's vector and keep it until Mix, the last of each, whichever round it is from.
+        """Decode a peer's vector and store it until Mix, whichever round it is from; a later one replaces it.
 
         Raises RemoteProtocolError if it is not whole and usable.
         """
@@ -57,7 +57,7 @@ class Gathers:
         return calls.Done()
 
     def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
-        """Combine the vectors of peers `asked` with ours by the rule.
+        """Combine the vectors of the `requested` peers with ours by the rule.
 
         If not `own`, the node's model is stale: the first received vector is used instead of it.
         """

@@ -17,10 +17,10 @@ class Known(Protocol):
     """Estimates of peers' vectors from exchanges."""
 
     def of(self, peer: str) -> Tensor | None:
-        """Return (D,) what is known of a peer's vector; None: the selector does not compare."""
+        """Return (D,) the estimate of a peer's vector; None: the selector does not compare."""
 
     def remembered(self, support: Support, shared: Tensor) -> Tensor:
-        """Return what `note` needs to know of `shared` (D,) on the support of an exchange."""
+        """Return the numbers of `shared` (D,), on the support of an exchange, that `note` needs."""
 
     def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None:
         """Update from a committed exchange; `mine` is the result of `remembered`."""
@@ -33,7 +33,7 @@ class Known(Protocol):
 
 
 class NothingKnown:
-    """Estimates of selectors that do not compare: none."""
+    """No estimates, for selectors that do not compare."""
 
     def of(self, peer: str) -> Tensor | None:
         return None
@@ -50,19 +50,19 @@ class NothingKnown:
 
 
 class LastKnown:
-    """An estimate per peer after the first exchange with it; it starts from the common initial vector."""
+    """One estimate per peer after the first exchange with it, starting from the common initial vector."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._known: dict[str, Tensor] = {}
 
     def of(self, peer: str) -> Tensor:
-        """Return (D,) what is known of a peer's vector."""
+        """Return (D,) the estimate of a peer's vector."""
         known = self._known.get(peer)
         return self._replica.origin if known is None else known
 
     def remembered(self, support: Support, shared: Tensor) -> Tensor:
-        """Return (k,) our values."""
+        """Return our values (k,) on the support."""
         return support.take(shared)
 
     def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None:

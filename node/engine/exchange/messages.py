@@ -20,11 +20,11 @@ class Encoding(Protocol):
     """Compresses messages and decodes those of peers."""
 
     def encode(self, call: Offer | Answer, message: Tensor, budget: int) -> bytes:
-        """Return the payload of a message (D,) that may cost `budget` bytes, 0 if that is unknown. Raises ValueError: "not_finite"."""
+        """Return the payload of a message (D,) of at most `budget` bytes, 0: no limit. Raises ValueError: "not_finite"."""
 
 
 class EachEdge:
-    """Selector and quantizer draw by the edge and the transaction."""
+    """Selector and quantizer draw for each edge and transaction."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
@@ -38,7 +38,7 @@ class EachEdge:
 
 
 class OneForAll:
-    """Selector and quantizer draw by the sender and the round, so that equal messages are equal bytes, encoded once.
+    """Selector and quantizer draw for the sender and the round, so that equal messages are equal bytes, encoded once.
 
     No peer has a budget of its own: the least of those since the last round's first message counts for all.
     """
@@ -49,7 +49,7 @@ class OneForAll:
         self._of = lru_cache(maxsize=1)(self._begun)
 
     def encode(self, call: Offer | Answer, message: Tensor, budget: int) -> bytes:
-        """Return a payload, of an equal message of this round the one that other peers got."""
+        """Return a payload; of an equal message of this round, the same one that other peers got."""
         self._budgets.append(budget)
         return self._of(call.round).encode(message)
 

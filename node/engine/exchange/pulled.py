@@ -18,7 +18,7 @@ LARGEST = 1e12  # largest number accepted in a vector: sums of squares stay fini
 
 
 class Inbox:
-    """The newest vector of each peer, in a round. `form` is of all."""
+    """The newest vector of each peer in a round, of the given `form`."""
 
     def __init__(self, form: Form) -> None:
         self._form = form
@@ -33,7 +33,7 @@ class Inbox:
         return {peer: self._received[peer] for peer in sorted(requested) if peer in self._received}
 
     def received(self, requested: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return (k, D) in order of peer id with zeros where none came, and whether one came, (k,) bool."""
+        """Return (k, D) in order of peer id, zeros where none came, and which came, (k,) bool."""
         received = self._form.zeros(len(requested))
         present = torch.zeros(len(requested), dtype=torch.bool, device=self._form.device)
         for place, peer in enumerate(sorted(requested)):
@@ -64,14 +64,14 @@ def whole(call: VerifyUpdate | VerifyEarlier) -> None:
 
 
 def bounded(values: Tensor) -> Tensor:
-    """Raise ValueError("too_large") for numbers of which sums of squares might not be finite."""
+    """Raise ValueError("too_large") for numbers whose sums of squares might not be finite."""
     if not bool((values.abs() <= LARGEST).all()):
         raise ValueError("too_large")
     return values
 
 
 def excluded(order: Sequence[str], bad: Tensor | None, requested: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the peers of `asked` that are bad; `order` names those of `bad` (n,) bool, which is None if the rule does not say."""
+    """Return the `requested` peers that are bad; `order` names those of `bad` (n,) bool, which is None if the rule does not say."""
     if bad is None:
         return None
     return tuple(peer for peer, out in zip(order, bad.tolist(), strict=True) if out and peer in requested)

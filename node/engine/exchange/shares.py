@@ -16,10 +16,10 @@ Gain = Callable[[float, int, int], float]
 
 
 class Shares(Protocol):
-    """Decides the share of a gain."""
+    """Decides which share of a gain a responder accepts."""
 
     def of(self, requested: float, round: int, members: int, gain: Gain) -> float:
-        """Return the share in [0, 1] that a responder gives of the gain that an initiator requests in its round.
+        """Return the share in [0, 1] that a responder accepts of the gain that an initiator requests in its round.
 
         Raises ValueError with a snake_case reason.
         """
@@ -44,7 +44,7 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Lesser:
-    """Each node has rates of its own: both ends use the lesser gain, which is that of the larger K·η."""
+    """Each node has its own rates: both ends use the smaller gain, which is that of the larger K·η."""
 
     vectors: Vectors
 

@@ -22,7 +22,7 @@ from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop,
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """An offer of the initiator: `mine` (D,), and the message `sent` (D,) if there is one."""
+    """An offer of the initiator: `local` (D,), and the message `sent` (D,) if there is one."""
 
     give: float
     take: float
@@ -39,7 +39,7 @@ class _Pending:
 
 
 class Swaps:
-    """Offers and pending answers, at most one of each per peer. Satisfies `Transactions`."""
+    """Offers and pending answers of swaps, at most one of each per peer. Satisfies `Transactions`."""
 
     def __init__(self, replica: Replica, site: Site, terms: Terms, encoding: Encoding) -> None:
         self._replica, self._terms, self._encoding = replica, terms, encoding
@@ -90,11 +90,11 @@ class Swaps:
         return self.outcome(pending.done)
 
     def outcome(self, done: Swapped) -> Done:
-        """Return the report of an effect to the daemon: empty, as messages are not clipped."""
+        """Return an empty report for the daemon, as messages are not clipped."""
         return Done(False)
 
     def drop(self, call: Drop) -> Done:
-        """Forget a transaction, if there is one."""
+        """Delete a transaction, if there is one."""
         self._offers.drop(call)
         self._pending.drop(call)
         return Done()
@@ -105,14 +105,12 @@ class Swaps:
         self._pending.pop(peer)
 
     def forget_all(self) -> None:
-        """Delete that of all edges."""
+        """Delete the state of all edges."""
         self._offers.clear()
         self._pending.clear()
 
     def _after_others(self, shared: Tensor, peer: str) -> Tensor:
-        """Return the vector after the commits of transactions with others, as far as their effects are known, where they are added at
-        once.
-        """
+        """Return the vector after the pending transactions with others, as far as their effects are known, where they are added at once."""
         if not self._vectors.exclusive:
             return shared
         for other, pending in self._pending.others(peer):
@@ -146,7 +144,7 @@ class Swaps:
         return None if difference is None else rms(difference[: self._terms.form.model])
 
     def _kept(self, peer: str) -> Tensor:
-        """Return (E,): what is remembered of an edge."""
+        """Return (E,) the state of an edge."""
         return cast("PublicCopies", self._replica.memory).of(peer)
 
 

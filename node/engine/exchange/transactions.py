@@ -24,7 +24,7 @@ Of = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop
 
 
 class Transactions(Protocol):
-    """Steps of a transaction for one kind of exchange: each call, answered."""
+    """The steps of a transaction for one kind of exchange, one method per call."""
 
     def offer(self, call: calls.Offer) -> calls.Offered:
         """Initiator: make the request about the node's vector. Raises LocalProtocolError: its numbers cannot be sent, or it has none."""
@@ -47,13 +47,13 @@ class Transactions(Protocol):
         """Responder: take the effect of the answer, which is no longer pending. Raises LocalProtocolError if there is none."""
 
     def drop(self, call: calls.Drop) -> calls.Done:
-        """Forget a transaction, if there is one."""
+        """Delete a transaction, if there is one."""
 
     def forget(self, peer: str) -> None:
         """Delete the state of an edge, which is closed or void."""
 
     def forget_all(self) -> None:
-        """Delete that of all edges."""
+        """Delete the state of all edges."""
 
 
 class Pairwise:
@@ -64,7 +64,7 @@ class Pairwise:
         self._work, self._transactions = site.work, transactions
 
     def handlers(self) -> Handlers:
-        """Answer the calls of a transaction, all but Drop on one thread and timed."""
+        """Return handlers of a transaction's calls, all but Drop on one thread and timed."""
         of = self._transactions
         timed: dict[type[calls.Call], Callable[[Any], Any]] = {
             calls.Offer: of.offer,
@@ -84,7 +84,7 @@ class Pairwise:
         self._transactions.forget(peer)
 
     def forget_all(self) -> None:
-        """Delete that of all edges."""
+        """Delete the state of all edges."""
         self._transactions.forget_all()
 
     def _timed(self, answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -111,7 +111,7 @@ class Table(Generic[T]):
     _held: dict[str, tuple[int, int, T]] = field(default_factory=dict)
 
     def put(self, call: Of, kept: T) -> None:
-        """Begin a transaction, in the place of any other with this peer."""
+        """Begin a transaction, which replaces any other with this peer."""
         self._held[call.peer] = call.inc, call.seq, kept
 
     def get(self, call: Of) -> T:
@@ -145,14 +145,14 @@ def _name(held: tuple[str, object]) -> str:
 
 
 def check_weight(theta: float) -> None:
-    """Raise ValueError unless a weight can be that of a link; the daemon checks the exact one. base_k has links above a half."""
+    """Raise ValueError unless a weight can be a link's; the daemon checks the exact one. base_k has links above a half."""
     if not 0.0 < theta < 1.0:
         raise ValueError("theta_out_of_bounds")
 
 
 @contextmanager
 def fault_of(peer: str) -> Iterator[None]:
-    """Raise a ValueError in it as a RemoteProtocolError of a peer."""
+    """Turn a ValueError in this block into a RemoteProtocolError of a peer."""
     try:
         yield
     except ValueError as error:
@@ -161,7 +161,7 @@ def fault_of(peer: str) -> Iterator[None]:
 
 @contextmanager
 def fault_of_ours() -> Iterator[None]:
-    """Raise a ValueError in it as a LocalProtocolError: our own numbers are not finite, or too large."""
+    """Turn a ValueError in this block into a LocalProtocolError: our own numbers are not finite, or too large."""
     try:
         yield
     except ValueError as error:

@@ -19,7 +19,7 @@ from starling.node.tasks.reserved import data_of
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print a `Forecast` as one JSON line, of one thread, without what other programs take.
+    """Print a `Forecast` as one JSON line, for one thread and an otherwise idle machine.
 
     Raises ConfigError: as `forecast`, or there are no data.
     """

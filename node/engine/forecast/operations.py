@@ -25,7 +25,7 @@ class Like:
     dtype: torch.dtype
 
     def made(self) -> Tensor:
-        """Return a tensor like it.
+        """Return a new tensor with these properties.
 
         Whole numbers are 0, which every index may be; others are near 1, so that no kernel meets subnormal ones.
         """
@@ -36,7 +36,7 @@ class Like:
 
     @property
     def bytes(self) -> int:
-        """Return its size at the most."""
+        """Return an upper bound on its size."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -50,7 +50,7 @@ class Operation:
 
     @property
     def bytes(self) -> int:
-        """Return the size of its arguments."""
+        """Return the size of its arguments in bytes."""
         return sum(each.bytes for each in tree_leaves(self.given) if isinstance(each, Like))
 
     def arguments(self) -> Any:
@@ -59,7 +59,7 @@ class Operation:
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes each operation, and how often it was with arguments of these shapes."""
+    """Counts each operation by the shapes of its arguments."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ def _made(x: Any) -> Any:
 
 
 def operations(loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch: Any) -> list[Operation]:
-    """Return those of a loss and its gradient. `model` is left with fake parameters.
+    """Return the operations of a loss and its gradient. `model` is left with fake parameters.
 
     Raises ConfigError: what the loss does depends on numbers, which there are none of.
     """

@@ -61,12 +61,12 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of all of a step."""
+        """Return the seconds of the whole step."""
         return self.batch_s + self.kernels_s + self.update_s + self.around_s
 
 
 def forecast(manifest: Manifest, made: Task, data: Data, clock: Clock = time.perf_counter) -> Forecast:
-    """Return that of a step on a batch of `task.batch_size`.
+    """Return the forecast of a step on a batch of `task.batch_size`.
 
     `clock`: of seconds; `time.thread_time` does not count what other programs take.
 
@@ -79,7 +79,7 @@ def forecast(manifest: Manifest, made: Task, data: Data, clock: Clock = time.per
 
 
 def _parts(manifest: Manifest, made: Task, data: Data, clock: Clock) -> Forecast:
-    """Return a forecast without what is around operations and steps."""
+    """Return a forecast without overheads of operations and steps."""
 
     def batch() -> Any:
         return data.batch(manifest.task.batch_size, generator(manifest.seed, "forecast"))
@@ -98,10 +98,10 @@ def _parts(manifest: Manifest, made: Task, data: Data, clock: Clock) -> Forecast
 
 
 class _Constant:
-    """A gradient that takes no computing."""
+    """A gradient source that computes nothing."""
 
     def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
-        """Write it where it is cleared before a batch."""
+        """Write a constant gradient."""
         into.fill_(0.1)
         return 0.0, True
 
@@ -109,7 +109,7 @@ class _Constant:
 
 
 def _update(manifest: Manifest, made: Task, data: Data) -> GradientStep:
-    """Return a local step of which only the gradient is not computed."""
+    """Return a local step without the computation of its gradient."""
     model = LocalModel(manifest, NODE, made, data, lambda: made.model(generator(manifest.seed, "model")), "cpu")
     model.bind()
     replica, counts = replica_of(_open_request(manifest), model), weight(manifest, data.samples)
@@ -123,7 +123,7 @@ def _open_request(manifest: Manifest) -> calls.Open:
 
 
 def overhead(clock: Clock) -> float:
-    """Return the seconds around an operation: of a chain of layers of four numbers, less its kernels."""
+    """Return the seconds of overhead of an operation: of a chain of layers of four numbers, less its kernels."""
     chain = nn.Sequential(*(layer for _ in range(LINKS) for layer in (nn.Linear(4, 4), nn.Tanh())))
     batch = torch.ones(1, 4)
 
@@ -142,7 +142,7 @@ def overhead(clock: Clock) -> float:
 
 
 def around_a_step(manifest: Manifest, clock: Clock, each_s: float) -> float:
-    """Return the seconds of a step that depend neither on the model nor on the batch; `each_s` are around each operation.
+    """Return the seconds of a step that depend neither on the model nor on the batch; `each_s`: overhead of an operation.
 
     They are those of a trainer's step on the smallest model, less its own forecast.
     """

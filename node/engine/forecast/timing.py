@@ -16,7 +16,7 @@ LONGEST_S = 20.0  # seconds for timing, once each operation was timed at least t
 
 
 def times(call: Callable[[], object], clock: Clock, repeats: int) -> Iterator[float]:
-    """Yield the seconds of each of so many calls."""
+    """Yield the seconds of each of `count` calls."""
     for _ in range(repeats):
         start = clock()
         call()
@@ -24,17 +24,17 @@ def times(call: Callable[[], object], clock: Clock, repeats: int) -> Iterator[fl
 
 
 def taken(call: Callable[[], object], clock: Clock, repeats: int) -> float:
-    """Return the median seconds of a call; the first one warms up."""
+    """Return the median seconds of a call, after one warm-up call."""
     return median(list(times(call, clock, repeats + 1))[1:])
 
 
 def kernels(operations: Sequence[Operation], clock: Clock, *, repeats: int = REPEATS) -> float:
-    """Return the seconds of all operations by themselves."""
+    """Return the seconds of all operations alone."""
     return sum(apart(operations, clock, repeats=repeats))
 
 
 def apart(operations: Sequence[Operation], clock: Clock, *, repeats: int = REPEATS, longest_s: float = LONGEST_S) -> list[float]:
-    """Return the seconds of each operation, as often as it is done.
+    """Return the seconds of each operation, times how often it is done.
 
     They are medians of alternating measurements, in groups of at most `GROUP_BYTES` if possible.
     """

@@ -30,10 +30,10 @@ class Correction(Protocol):
         """Return the direction (d,) of step number `step` >= 1; None: it is not finite, and the step must not be taken."""
 
     def after(self, rate: float) -> None:
-        """Add to the parameters what is not part of the direction."""
+        """Add the part of the correction to the parameters that is not in the direction."""
 
     def keep(self) -> None:
-        """Keep the state that the step leaves."""
+        """Store the state that the step leaves."""
 
     def drop(self) -> None:
         """Return to the state before the step, except what was changed in place."""
@@ -56,7 +56,7 @@ def _shape(manifest: Manifest, weight: float) -> Shape:
 
 
 class Nowhere:
-    """The mixing algorithm corrects nothing."""
+    """No correction."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -88,11 +88,11 @@ class OnGradient:
     def after(self, rate: float) -> None: ...
 
     def keep(self) -> None:
-        """Take over the state after this gradient."""
+        """Store the state after this gradient."""
         self._replica.state = self._state
 
     def drop(self) -> None:
-        """Leave the state as it was."""
+        """Restore the state before this gradient."""
 
 
 class InPlace:
@@ -103,7 +103,7 @@ class InPlace:
         self._state: Any = None
 
     def before(self, gradient: Tensor, step: int) -> Tensor | None:
-        """Return the corrected gradient, where the gradient was; the state has seen it. Corrections are bounded, so it stays finite."""
+        """Return the corrected gradient in the gradient's memory; the state is updated. Corrections are bounded, so it stays finite."""
         gradient = self._shape(gradient)
         if not finite(gradient):
             return None
@@ -113,11 +113,11 @@ class InPlace:
     def after(self, rate: float) -> None: ...
 
     def keep(self) -> None:
-        """Take over the state after this gradient."""
+        """Store the state after this gradient."""
         self._replica.state = self._state
 
     def drop(self) -> None:
-        """Take over the state after this gradient: its vectors have seen it."""
+        """Store the state after this gradient as well: its vectors were changed in place."""
         self._replica.state = self._state
 
 
@@ -145,8 +145,8 @@ class OnUpdate:
             self._replica.parameters.sub_(self._shift, alpha=rate)
 
     def keep(self) -> None:
-        """Take over the state after this step."""
+        """Store the state after this step."""
         self._replica.state = self._state
 
     def drop(self) -> None:
-        """Leave the state as it was."""
+        """Restore the state before this step."""

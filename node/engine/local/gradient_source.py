@@ -23,7 +23,7 @@ from starling.node.engine.vectors import GradientWindow
 
 
 class GradientSource(Protocol):
-    """(step, round, into) -> (loss, whether the step may be taken)."""
+    """Computes gradients: (step, round, into) -> (loss, whether the step may be taken)."""
 
     def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
         """Compute the gradient of a step into a vector (d,) -> the loss, and whether the gradient is finite."""
@@ -71,7 +71,7 @@ class MeasuredBatch(Batch):
 
 
 class Windowed:
-    """Marks the time in which a gradient is computed at the model."""
+    """Marks the time in which a gradient is computed."""
 
     def __init__(self, source: GradientSource, window: GradientWindow) -> None:
         self._source, self._window = source, window
@@ -86,14 +86,14 @@ class Windowed:
 
 
 class Optimistic:
-    """Twice the gradient minus the previous one (`node.engine.ahead`)."""
+    """Twice the gradient minus the previous one (`node.engine.gradient_point`)."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
         self._before: Tensor | None = None
 
     def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
-        """Compute a gradient and remember it."""
+        """Compute a gradient and store it for the next step."""
         loss, is_finite = self._source(step, round, into)
         if is_finite:
             before, self._before = self._before, into.clone()
@@ -107,7 +107,7 @@ class Optimistic:
 
 
 class LookAhead:
-    """The gradient at a look-ahead point, computed from a first gradient (`node.engine.ahead`); `second` computes it without a window."""
+    """The gradient at a second point, found by a first gradient (`node.engine.gradient_point`); `second` computes it without a window."""
 
     def __init__(self, source: GradientSource, second: GradientSource, replica: Replica, model: LocalModel, rates: Rates) -> None:
         self._source, self._second, self._replica, self._model, self._rates = source, second, replica, model, rates
@@ -136,7 +136,7 @@ class LookAhead:
 
 
 class Private:
-    """A noised gradient of single samples; whether the step is taken does not depend on the data."""
+    """A noised gradient from single samples; whether the step is taken does not depend on the data."""
 
     def __init__(self, private: PrivateGradients, model: LocalModel) -> None:
         self._private, self._model = private, model

@@ -18,11 +18,11 @@ class LastGood(Protocol):
         """Store x (d,) as the last good model."""
 
     def get(self) -> Tensor:
-        """Return (d,) the last good ones."""
+        """Return the last good parameters (d,)."""
 
 
 class Copied:
-    """Stores them in a copy."""
+    """Stores the last good parameters in a copy."""
 
     def __init__(self, x: Tensor) -> None:
         self._x = x.clone()
@@ -35,7 +35,7 @@ class Copied:
 
 
 class Stored:
-    """Reads the parameters of a large model from the last checkpoint, else those that training began with: no copy is in memory."""
+    """Reads the last good parameters of a large model from its last checkpoint, else the initial ones: no copy is in memory."""
 
     def __init__(self, checkpoint: Callable[[], Tensor | None], beginning: Callable[[], Tensor]) -> None:
         self._checkpoint, self._beginning = checkpoint, beginning
@@ -50,7 +50,7 @@ class Stored:
 
 
 class Guard:
-    """Restores a model after a step that must not count.
+    """Restores a model after a step that failed.
 
     Attributes:
         checkpoint: reads the model (d,) of the last checkpoint; None if there is none.

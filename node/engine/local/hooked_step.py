@@ -23,7 +23,7 @@ class NoHooks:
 
 
 def stepped_of(task: Task) -> Stepped:
-    """Return the task if it does something around steps, else what does nothing."""
+    """Return the task if it has hooks around steps, else hooks that do nothing."""
     return task if isinstance(task, Stepped) else NoHooks()
 
 
@@ -45,7 +45,7 @@ class HookedSource:
 
 
 class HookedStep:
-    """Tells the task of each step, of a batch of `size` samples. Satisfies `LocalStep`."""
+    """Calls the task's hooks around each step, of a batch of `size` samples. Satisfies `LocalStep`."""
 
     def __init__(self, step: LocalStep, task: Stepped, model: LocalModel, size: int) -> None:
         self._step, self._task, self._model, self._size = step, task, model, size
@@ -67,7 +67,7 @@ class HookedStep:
         self._step.undone = undone
 
     def __call__(self, round: int) -> float | None:
-        """Do a step, between what the task does before and after it."""
+        """Do a step between the task's hooks."""
         binding, module = self._model.binding, self._model.module
         move(binding.before)
         self._task.begin_step(module, self.steps, self._size)
@@ -83,7 +83,7 @@ class HookedStep:
 
 
 def refuse_hooks(task: Stepped, key: str, steps: str) -> None:
-    """Raises ConfigError where a task's hooks would not be called: `steps`, which `key` asks for, have no place for them."""
+    """Raise ConfigError where a task's hooks would not be called, as the `steps` that `key` selects have no place for them."""
     if task.step_hooks:
         raise ConfigError(
             f"{key}: {steps}, for which {', '.join(task.step_hooks)} of the task cannot be called; leave the key out, or remove the hooks"

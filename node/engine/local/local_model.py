@@ -41,7 +41,7 @@ class LocalModel:
     """
 
     def __init__(self, manifest: Manifest, node: str, task: Task, data: Data, fresh: Callable[[], nn.Module], device: str) -> None:
-        """Raises ValueError: the parameters do not fit one vector."""
+        """Wrap a module. Raises ValueError: the parameters do not fit one vector."""
         self.manifest, self.node, self.task, self.data, self.device = manifest, node, task, data, device
         self.fresh = fresh
         self.module = fresh()
@@ -54,7 +54,7 @@ class LocalModel:
         self._chance = Generator()
 
     def bind(self) -> None:
-        """Bind the module to x, and begin to train."""
+        """Bind the module to x, and allow training."""
         self.binding = bound(self.module, self.layout)
         self.x, self._gradient = self.binding.x, None
         self.trained = self.x[: self.layout.trained]
@@ -68,13 +68,13 @@ class LocalModel:
         return self._gradient
 
     def release_gradient(self) -> None:
-        """Free what only local steps need."""
+        """Free memory that only local steps need."""
         self._gradient = None
         self.binding.release()
         self.trim()
 
     def trim(self) -> None:
-        """Give freed memory back to the system, where the model is so large that it matters."""
+        """Return freed memory to the system, where the model is so large that it matters."""
         if self.large:
             trim_memory.trim()
 

@@ -24,19 +24,19 @@ Chance = Callable[[int], Generator | None]
 
 
 class Descent:
-    """The local optimiser, which can be made anew without memory; `weight` multiplies its steps where updates are weighed."""
+    """The local optimiser, which can be made again with empty state; `weight` multiplies its steps where updates are weighed."""
 
     def __init__(self, make: Callable[[], Optimizer], weight: float, chance: Chance) -> None:
         self._make, self.weight, self.chance = make, weight, chance
         self.optimizer = make()
 
     def renew(self) -> None:
-        """Delete what it remembers."""
+        """Delete the optimiser's state."""
         self.optimizer = self._make()
 
 
 class LocalStep(Protocol):
-    """Local steps of one node.
+    """Does the local steps of one node.
 
     Attributes:
         steps: done, undone ones included.
@@ -50,7 +50,7 @@ class LocalStep(Protocol):
         """Do one step at the rate of `round` -> its loss, nan if it used no data; None: it was undone. Either way its batch was used."""
 
     def forget(self, *, gradients: bool) -> None:
-        """Delete what optimiser, and where `gradients` what sources remember: the model is another one."""
+        """Delete the optimiser's state and, with `gradients`, that of sources: the model was replaced."""
 
 
 class GradientStep:
@@ -99,7 +99,7 @@ class GradientStep:
         return loss
 
     def forget(self, *, gradients: bool) -> None:
-        """Delete what is remembered."""
+        """Delete stored state."""
         self.descent.renew()
         if gradients:
             self.source.forget()

@@ -35,13 +35,13 @@ class Machine:
 
 
 def machine_of(open_request: Open) -> Machine:
-    """Return where the model is computed. Raises ConfigError: a device is missing."""
+    """Return the device of the model. Raises ConfigError: it is missing."""
     chosen = device(open_request.device)
     return Machine(chosen, torch.cuda.mem_get_info()[1] if chosen == "cuda" else memory.available())
 
 
 def model_of(open_request: Open) -> LocalModel:
-    """Make the task, its data and its model, and try them where they are the owner's.
+    """Make the task, its data and its model, and try them if they are the owner's.
 
     Raises ConfigError: the manifest or the node's settings cannot be used on this machine.
     """
@@ -92,5 +92,5 @@ def local_model(open_request: Open, made: Task, data: Data, fresh: Callable[[], 
 
 
 def trial_batch(model: LocalModel) -> Any:
-    """Return a training batch to try things with, the same each time."""
+    """Return a training batch for trials, the same each time."""
     return model.data.batch(model.manifest.task.batch_size, generator(0, "rehearsal"))

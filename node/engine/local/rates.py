@@ -27,7 +27,7 @@ class Rates:
         self._known = (-1, 0.0)  # (the last requested round, its rate)
 
     def used(self, effective_lr: float) -> None:
-        """Do nothing: the manifest says which rates are used."""
+        """Do nothing: the manifest gives the rates."""
 
     def joined(self, round: int) -> None:
         """Begin the ramp at `round`."""
@@ -54,7 +54,7 @@ class Rates:
 
 
 class OwnRates(Rates):
-    """Rates of a node whose script has its own schedule: phases are of the rate that it used last."""
+    """Rates of a node whose script has its own schedule: phases use its last rate."""
 
     shares = Lesser
 
@@ -64,7 +64,7 @@ class OwnRates(Rates):
         self._last, self._highest = first.lr, first.highest_lr
 
     def used(self, effective_lr: float) -> None:
-        """Note what a local step along a unit direction moved a parameter by, in the long run; what is no such number is left out."""
+        """Record by how much a local step along a unit direction moved a parameter, in the long run; other values are ignored."""
         if math.isfinite(effective_lr) and effective_lr > 0.0:
             self._last, self._highest = effective_lr, max(effective_lr, self._highest)
 
@@ -73,5 +73,5 @@ class OwnRates(Rates):
         return replace(super().phase(round, local_steps), lr=self._last, highest_lr=self._highest)
 
     def shared_phase(self, round: int, local_steps: float) -> Phase:
-        """Return the same: no rate is the same at all nodes."""
+        """Return this node's phase: no rate is the same at all nodes."""
         return self.phase(round, local_steps)

@@ -52,7 +52,7 @@ def replica_around(
 
 
 def _own_shares(model: LocalModel, aside: Any, put: Callable[[Tensor, Tensor], Tensor]) -> Adjust:
-    """Return what gives an effect the share of its step that is best by the samples set aside."""
+    """Return a function that takes the share of an effect with the lowest loss on samples set aside."""
 
     def adjust(effect: Effect | EncodedEffect, shared: Tensor) -> Effect | EncodedEffect:
         value = decoded(effect).value

@@ -44,7 +44,7 @@ Noted = Callable[[int, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Parts of a node's local steps besides its model; None: it does without.
+    """Optional parts of a node's local steps besides its model; None: not used.
 
     Args:
         long_steps: calls should not wait for one.
@@ -77,11 +77,11 @@ class TaskTrainer:
 
     @property
     def step(self) -> LocalStep:
-        """Return the local step."""
+        """Return the function that does a local step."""
         return self.local_step
 
     def handlers(self) -> Handlers:
-        """Return what answers a crew's calls, in a crew."""
+        """Return the handlers of a crew's calls, in a crew."""
         return self.calls
 
     def losses(self) -> Losses | None:
@@ -91,7 +91,7 @@ class TaskTrainer:
         return lambda models: self.model.losses(self.model.batch(max(0, self.steps - 1)), models)
 
     def figures(self) -> TrainerFigures:
-        """Return figures of now."""
+        """Return the current figures."""
         private, noise = self.means.private, self.means.noise
         return TrainerFigures(
             None if private is None else private.accountant.epsilon(),
@@ -100,7 +100,7 @@ class TaskTrainer:
         )
 
     def take_notes(self) -> tuple[str, ...]:
-        """Return notes on gradients, on samples, and on what changes besides the parameters."""
+        """Return notes on gradients, samples, and changes besides the parameters."""
         return taken_notes(self.means.gradients, self.model.data, self.model.side)
 
     def evaluation(self) -> tuple[MeasuredModel, Iterator[Result | None]]:
@@ -111,7 +111,7 @@ class TaskTrainer:
         return measured, measured.slices(chain(model.statistics(model.module), evaluated))
 
     def exported(self) -> dict[str, Tensor]:
-        """Return the model's state; only what is frozen is not a copy."""
+        """Return the model's state, copied except for frozen parameters."""
         measured = self._measured()
         for _ in measured.slices(self.model.statistics(self.model.module)):
             pass
@@ -122,22 +122,22 @@ class TaskTrainer:
             return MeasuredModel(self.model.module, (*followers(self.model.module), *self.model.side.teachers))
 
     def file_facts(self) -> Mapping[str, str | int]:
-        """Return what a file of the model says of it."""
+        """Return the facts for a file of the model."""
         return facts(self.model.module)
 
     def release_gradient(self) -> None:
         self.model.release_gradient()
 
     def trim(self) -> None:
-        """Give freed memory back."""
+        """Return freed memory to the system."""
         self.model.trim()
 
     def mark(self) -> None:
-        """Keep the model as the one to restore."""
+        """Store the model as the one to restore."""
         self.guard.mark()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return model, optimiser, buffers, what the mixing algorithm remembers and the loss's scale."""
+        """Return model, optimiser, buffers, the mixing algorithm's state and the loss scale."""
         return {
             _X: self.replica.settled,
             **{_OPTIMIZER + name: each for name, each in self.means.descent.optimizer.state_dict().items()},
@@ -173,7 +173,7 @@ class TaskTrainer:
         self.mark()
 
     def replaced(self) -> None:
-        """Delete the optimiser's memory."""
+        """Delete the optimiser's state."""
         self.local_step.forget(gradients=False)
 
     def install(self, offered: Tensor, round: int) -> None:
@@ -190,15 +190,15 @@ class TaskTrainer:
         return self.model.side.given()
 
     def check_side_state(self, tensors: dict[str, Tensor]) -> None:
-        """Raises ValueError unless they are frozen parameters of this model."""
+        """Raise ValueError unless the tensors are frozen parameters of this model."""
         del tensors[_X]
         self.model.side.check_changing(tensors)
 
     def take_side_state(self, given: Sequence[Mapping[str, Tensor]]) -> None:
-        """Take over the median of each."""
+        """Install the median of each parameter."""
         self.model.side.take(given)
 
     def close(self) -> None:
-        """Write the account of privacy."""
+        """Write the privacy account."""
         if self.means.private is not None:
             self.means.private.accountant.write()

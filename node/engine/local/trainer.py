@@ -68,34 +68,34 @@ class Trainer(Protocol):
         """Return what does a local step at the rate of a round -> its loss, nan if it used no data; None: it was undone."""
 
     def handlers(self) -> Handlers:
-        """Return what answers calls that only this trainer knows."""
+        """Return handlers of calls that only this trainer knows."""
 
     def losses(self) -> Losses | None:
-        """Return what gives the losses of models on the batch of the last local step; None where they would reveal data."""
+        """Return what computes the losses of models on the last local step's batch; None where they would reveal data."""
 
     def figures(self) -> TrainerFigures:
-        """Return figures of now."""
+        """Return the current figures."""
 
     def take_notes(self) -> tuple[str, ...]:
-        """Return what was changed by itself since the last call, each a line for the owner."""
+        """Return a line for the owner on each change that happened by itself since the last call."""
 
     def exported(self) -> dict[str, Tensor]:
         """Return a copy of the model as `load_state_dict` takes it, with normalisation statistics estimated anew."""
 
     def file_facts(self) -> Mapping[str, str | int]:
-        """Return what a file of the model says of it."""
+        """Return the facts for a file of the model."""
 
     def release_gradient(self) -> None:
-        """Free what only local steps need."""
+        """Free memory that only local steps need."""
 
     def trim(self) -> None:
-        """Give freed memory back to the system."""
+        """Return freed memory to the system."""
 
     def mark(self) -> None:
         """Mark the model as good: it is restored after a step that makes it infinite or nan."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint keeps."""
+        """Return the tensors of a checkpoint."""
 
     def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Resume from a checkpoint. Raises ValueError: it does not fit, and nothing has changed."""
@@ -104,7 +104,7 @@ class Trainer(Protocol):
         """Delete what is stored of another model: the replica took over peers' models in a round."""
 
     def install(self, offered: Tensor, round: int) -> None:
-        """Take over a model that was offered, in `round`, with an empty memory and a rate that climbs from there.
+        """Install an offered model, in `round`, with empty optimiser state and a rate that climbs from there.
 
         Raises ValueError: it is another model.
         """
@@ -116,7 +116,7 @@ class Trainer(Protocol):
         """Raise ValueError unless the tensors that a peer sends besides its model "x" fit ours; the dict may be changed."""
 
     def take_side_state(self, given: Sequence[Mapping[str, Tensor]]) -> None:
-        """Take over what peers gave, whose models agreed; `check_beside` has seen it."""
+        """Install what peers gave, whose models agreed; `check_side_state` has accepted it."""
 
     def close(self) -> None:
-        """Write what must not be lost; raises OSError."""
+        """Write what must not be lost. Raises OSError."""

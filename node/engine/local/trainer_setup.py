@@ -51,7 +51,7 @@ class Setup:
 
 
 def trainer_of(open_request: Open, csprng: Csprng, window: GradientWindow) -> TaskTrainer:
-    """Return what does steps along gradients that this process computes. `window`: open while a large model's gradient is computed.
+    """Return a trainer along gradients that this process computes. `window`: open while a large model's gradient is computed.
 
     Raises ConfigError: the manifest or the node's settings cannot be used on this machine.
     """
@@ -67,7 +67,7 @@ def trainer_of(open_request: Open, csprng: Csprng, window: GradientWindow) -> Ta
 
 
 def _private_trainer(open_request: Open, csprng: Csprng) -> TaskTrainer:
-    """Return what does steps along noised gradients of single samples."""
+    """Return a trainer along noised gradients of single samples."""
     _check_private(open_request)
     model = model_of(open_request)
     if isinstance(model.task, Stepped):
@@ -98,7 +98,7 @@ def _check_private(open_request: Open) -> None:
 
 
 def setup_of(open_request: Open, model: LocalModel) -> Setup:
-    """Bind a model to its vector, and make its replica and what changes it. Raises ConfigError: they do not fit each other."""
+    """Bind a model to its vector, and make its replica and optimiser. Raises ConfigError: they do not fit each other."""
     manifest, numerics = open_request.manifest, open_request.numerics
     model.bind()
     gradients = Gradients(numerics, model.task, model.module, model.device, binding=model.binding)
@@ -114,7 +114,7 @@ def setup_of(open_request: Open, model: LocalModel) -> Setup:
 
 
 def _chance(open_request: Open) -> Chance:
-    """Return the generators that round moments stored in less than float32."""
+    """Return the generators for rounding moments that are stored in less than float32."""
     if open_request.numerics.moments == "float32":
         return lambda _step: None
 
@@ -125,7 +125,7 @@ def _chance(open_request: Open) -> Chance:
 
 
 def source_of(made: Setup, first: GradientSource, second: GradientSource) -> GradientSource:
-    """Return where the gradients of steps come from, as the manifest asks: of `first`, and of `second` where a step has two."""
+    """Return the source of gradients that the manifest selects: `first`, and `second` where a step has two."""
     section = made.model.manifest.optimizer
     if section.gradient == "optimistic":
         return Optimistic(first)
@@ -133,7 +133,7 @@ def source_of(made: Setup, first: GradientSource, second: GradientSource) -> Gra
 
 
 def gradient_step(made: Setup, source: GradientSource) -> GradientStep:
-    """Return steps along gradients of batches, which the task sees if it has hooks for them."""
+    """Return steps along gradients of batches, with the task's hooks, if it has any."""
     model = made.model
     if isinstance(model.task, Stepped):
         if model.binding.after_backward:
@@ -151,7 +151,7 @@ def corrected_step(made: Setup, source: GradientSource) -> GradientStep:
 def task_trainer(
     made: Setup, step: LocalStep, *, long_steps: bool, noise: NoiseScale | None = None, private: PrivateGradients | None = None
 ) -> TaskTrainer:
-    """Return a trainer that does these steps. `long_steps`: calls should not wait for one."""
+    """Return a trainer that does these steps. `long_steps`: calls must not wait for a step."""
     model = made.model
     if isinstance(model.task, Stepped):
         step = HookedStep(step, model.task, model, model.manifest.task.batch_size)

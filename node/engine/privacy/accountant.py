@@ -91,7 +91,7 @@ class Accountant:
         return epsilon(self._with(further), self._delta)
 
     def count_step(self) -> bool:
-        """Count one step, before it is taken. -> whether it may be."""
+        """Count one step before it is taken -> whether it may be taken."""
         last = self.lots[-1]
         if last.steps == self._reserved and not self._reserve():
             return False
@@ -99,7 +99,7 @@ class Accountant:
         return True
 
     def write(self) -> None:
-        """Write the exact count, at an orderly stop. After an OSError the file has more steps than were taken, not fewer."""
+        """Write the exact count, at an orderly stop. After an OSError the file counts more steps than were taken, never fewer."""
         if self._path is not None:
             self._write(0)
             self._reserved = self.lots[-1].steps

@@ -25,7 +25,7 @@ class Csprng:
         self._stream = Cipher(algorithms.AES(entropy(_KEY_BYTES)), modes.CTR(bytes(16))).encryptor()
 
     def uniform(self, count: int) -> npt.NDArray[np.float64]:
-        """Return (count,) in (0, 1), odd multiples of 2⁻⁵⁴."""
+        """Return (count,) numbers in (0, 1), odd multiples of 2⁻⁵⁴."""
         words = np.frombuffer(self._stream.update(bytes(8 * count)), np.uint64)
         return np.asarray(((words >> np.uint64(11)) + 0.5) * 2.0**-53, np.float64)
 

@@ -36,13 +36,13 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LazyBatchNorm
 
 
 class PrivateGradients:
-    """The noised gradients of one node's data, which are `Sampled`. The model is read at every step, never changed.
+    """Noised gradients of one node's data, which must be `Sampled`. The model is read at every step, never changed.
 
     Raises ConfigError: the task has no gradients of single samples, the accountant is missing or its file is damaged.
     """
 
     def __init__(self, section: PrivacySection, model: LocalModel, csprng: Csprng, path: Path | None) -> None:
-        """`path`: where the account is stored; None: nowhere."""
+        """Open the privacy account at `path`; None: it is not stored."""
         manifest, data, layout = model.manifest, model.data, model.layout
         about = manifest.task
         if manifest.mix.kind == "gather" and RULES.facts(manifest.robust.rule, trusted=True).losses:

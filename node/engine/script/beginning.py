@@ -27,7 +27,7 @@ from starling.node.tasks.api import Task
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Beginning of one swarm.
+    """Initial state of one swarm of scripts.
 
     Args:
         layout: of the model.
@@ -43,7 +43,7 @@ class Beginning:
 
 
 def beginning_of(open_request: Open) -> Beginning:
-    """Return what the swarm of an opening begins with. Raises ConfigError: its file or its task cannot be used."""
+    """Return the initial state of the swarm in an Open call. Raises ConfigError: its file or its task cannot be used."""
     return _of_scripts(open_request) if script.trains(open_request.manifest) else _of_task(open_request)
 
 

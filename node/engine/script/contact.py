@@ -28,7 +28,7 @@ AHEAD_OF_CLOCK = 4  # `Welcome.ahead` in clock pace
 
 
 class Contact:
-    """Contact with the scripts that connect to a folder, one after the other.
+    """Connection to the scripts that connect to a folder, one after the other.
 
     Attributes:
         ahead: as of `Welcome`.
@@ -38,7 +38,7 @@ class Contact:
     """
 
     def __init__(self, folder: Path, manifest: Manifest, trainer: ScriptTrainer) -> None:
-        """Raises ConfigError: no socket can be created."""
+        """Listen in the folder. Raises ConfigError: no socket can be created."""
         self._folder, self._manifest, self._trainer = folder, manifest, trainer
         self.ahead = AHEAD_OF_CLOCK if manifest.pace.kind == "clock" else int(manifest.pace.overlap)
         self._corrects = trainer.replica.abilities.in_place is not None
@@ -65,11 +65,11 @@ class Contact:
         return self._link.sources
 
     def hear(self) -> FromScript | None:
-        """Return what a script says, while `is_heard`; None: nothing to be answered. Raises Closed: it is gone."""
+        """Return what a script sent, while `is_heard`; None: it needs no answer. Raises Closed: it is gone."""
         return self._link.receive()
 
     def welcome(self, hello: messages.Hello, due: int, kept: int) -> None:
-        """Let a script take part in round `due`, whose stored state is that of round `kept`; -1: there is none.
+        """Let a script take part in round `due`; its stored state is that of round `kept`, -1: none.
 
         Raises Closed: it cannot take part, or is gone; OSError: there is no memory.
         """
@@ -117,12 +117,12 @@ class Contact:
         self._link.send(messages.Measure(due))
 
     def hang_up(self) -> None:
-        """Close the connection to a script that says what it must not. Raises Closed, always."""
+        """Close the connection to a script that broke the protocol. Raises Closed, always."""
         self._link.hang_up()
         raise Closed
 
     def gone(self) -> None:
-        """Note that the script is gone."""
+        """Note that the script has disconnected."""
         self.waits = self.measures = False
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ class ScriptDriver:
 
     @property
     def due_s(self) -> float | None:
-        """Return the seconds until a round that was granted ends without a script."""
+        """Return the seconds until a granted round ends without a script."""
         wanted = self._measuring is not None or 0 < self.session.granted < math.inf
         if self.contact.is_up or not wanted:
             return None
@@ -234,7 +234,7 @@ class ScriptDriver:
         return reply
 
     def _stop(self, call: calls.Stop) -> calls.Reply:
-        """Write everything, and tell the script that the node goes."""
+        """Write everything, and tell the script that the node ends."""
         reply: calls.Reply = self._stops(call)
         self._finished, self._measuring = True, None
         with suppress(Closed):

@@ -22,7 +22,7 @@ class Link:
     """Listens in a folder for scripts."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError: no socket can be created."""
+        """Listen. Raises OSError: no socket can be created."""
         self._folder = folder
         self._path = folder / SOCKET_NAME
         self._path.unlink(missing_ok=True)
@@ -51,7 +51,7 @@ class Link:
         return platform.readable(*self.sources)
 
     def receive(self) -> FromScript | None:
-        """Return what the script says, while `ready`; None: nothing that is for others. Raises Closed: the script is gone."""
+        """Return a message of the script, while `ready`; None: it is handled here. Raises Closed: the script is gone."""
         script = self._script
         if script is not None and platform.readable(script):  # before another script is accepted: this may be its farewell
             try:

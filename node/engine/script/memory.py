@@ -13,7 +13,7 @@ from starling.node.engine.memory_pieces import View
 
 
 class ScriptMemory:
-    """Satisfies `starling.gossip.mix.memories.Memory`, empty until the script has sent one.
+    """State of a script's optimisers, empty until the script has sent one. Satisfies `starling.gossip.mix.memories.Memory`.
 
     Attributes:
         mean, square: (d,) m and v.
@@ -30,7 +30,7 @@ class ScriptMemory:
         self._view = view
 
     def told(self, mean: Tensor, square: Tensor, age: int, decays: Sequence[Decay]) -> None:
-        """Take over what the script's optimisers remember (d,) after local steps; nothing is exchanged at age 0."""
+        """Store the script's optimiser state (d,) after local steps; nothing is exchanged at age 0."""
         if age == 0:
             if self.age:
                 self.forget()
@@ -58,7 +58,7 @@ class ScriptMemory:
         return self._view.shared(self.mean), self._view.shared(self.square)
 
     def write(self, mean: Tensor, square: Tensor, age: int) -> None:
-        """Replace what is shared of them."""
+        """Replace the shared part of the state."""
         whole = slice(0, self.mean.numel())
         self.mean.copy_(self._view.own(mean, whole, lambda: self.mean))
         self.square.copy_(self._view.own(square, whole, lambda: self.square))

@@ -23,7 +23,7 @@ def write(path: Path, layout: Layout, x: Tensor) -> None:
 
 
 def load(path: Path) -> tuple[Layout, Tensor]:
-    """Return the layout and the model (d,), whose memory are pages of the file. Raises ValueError: it is no such file; OSError."""
+    """Return the layout and the model (d,), whose memory is mapped from the file. Raises ValueError: it is no such file; OSError."""
     tensors, facts = tensor_file.load(path)
     x = tensors.get(_X)
     try:

@@ -36,7 +36,7 @@ _X, _MEAN, _SQUARE, _AGE, _KNOWN = "x", "memory.mean", "memory.square", "memory.
 
 
 class ModelCopy:
-    """A model as it was at one moment, by the names of its parameters. Satisfies `starling.node.engine.best.Model`."""
+    """A copy of the model at one moment, by the names of its parameters. Satisfies `starling.node.engine.best.Model`."""
 
     def __init__(self, layout: Layout, x: Tensor) -> None:
         self._layout, self._x = layout, x.clone()
@@ -46,7 +46,7 @@ class ModelCopy:
         return shaped(self._x, self._layout)
 
     def facts(self) -> Mapping[str, str]:
-        """Return what a file says of it: buffers and what is not trained are left out."""
+        """Return the facts for a file: buffers and untrained parameters are left out."""
         return {"holds": "trained"}
 
 
@@ -68,7 +68,7 @@ class ScriptTrainer:
     """
 
     def __init__(self, open_request: Open) -> None:
-        """Raises ConfigError: the start file or the mixing algorithm cannot be used."""
+        """Make the replica. Raises ConfigError: the start file or the mixing algorithm cannot be used."""
         begun = beginning_of(open_request)
         self.layout = begun.layout
         self.replica: Replica = replica_around(open_request, begun.values().clone(), begun.layout, begun.values)
@@ -92,7 +92,7 @@ class ScriptTrainer:
         return memory
 
     def take(self, x: Tensor, *, since: Tensor | None) -> None:
-        """Take over the script's parameters (d,); `since` (d,): those that it began with, where the replica may have changed meanwhile.
+        """Store the script's parameters (d,); `since` (d,): those that it began with, where the replica may have changed meanwhile.
 
         Raises ValueError: they are not finite, and nothing has changed.
         """
@@ -105,7 +105,7 @@ class ScriptTrainer:
                 self.replica.x.add_(x - since)
 
     def remember(self, given: Half, age: int, decays: Sequence[Decay] | None, steps: int, *, since: Half | None) -> None:
-        """Take over what the script's optimisers remember after so many local steps; None: they are not known.
+        """Store the script's optimiser state after so many local steps; None: it is not known.
 
         `since`: as of `take`.
         """
@@ -125,7 +125,7 @@ class ScriptTrainer:
             memory.moved((since.mean, since.square), given.mean, given.square, age, decays, steps)
 
     def note(self, line: str) -> None:
-        """Tell the owner, with the next figures."""
+        """Add a line for the owner to the next figures."""
         self._notes.append(line)
 
     @property
@@ -134,21 +134,21 @@ class ScriptTrainer:
 
     @property
     def step(self) -> Callable[[int], float | None]:
-        """Raises ConfigError: a script does them."""
+        """Raise ConfigError: a script does the steps."""
         raise ConfigError("task.kind: local steps of a script are done by the script")
 
     def handlers(self) -> Handlers:
         return {}
 
     def losses(self) -> Losses | None:
-        """Return None: the model is not here."""
+        """Return None: this process has no model to compute losses."""
         return None
 
     def figures(self) -> TrainerFigures:
         return TrainerFigures(None, "", None)
 
     def take_notes(self) -> tuple[str, ...]:
-        """Return what the owner should know."""
+        """Return lines for the owner."""
         notes, self._notes = tuple(self._notes), []
         return notes
 
@@ -161,7 +161,7 @@ class ScriptTrainer:
         return self.model().entries()
 
     def file_facts(self) -> Mapping[str, str | int]:
-        """Return what a file of the model says of it."""
+        """Return the facts for a file of the model."""
         return {"holds": "trained"}
 
     def release_gradient(self) -> None: ...
@@ -172,7 +172,7 @@ class ScriptTrainer:
         """Do nothing: parameters that are not finite are not taken."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the model, what is remembered, and what the mixing algorithm remembers."""
+        """Return the model, the optimisers' state, and the mixing algorithm's state."""
         memory = self.memory
         kept = {} if memory is None or not memory.age else {_MEAN: memory.mean, _SQUARE: memory.square, _AGE: torch.tensor(memory.age)}
         return {_X: self.replica.settled, **kept, **{_KNOWN + peer: each for peer, each in self.replica.histories().items()}}
@@ -186,7 +186,7 @@ class ScriptTrainer:
         tensor_file.release(tensors)
 
     def replaced(self) -> None:
-        """Forget what is remembered of another model."""
+        """Delete the state that belongs to another model."""
         if self.memory is not None:
             self.memory.forget()
 

@@ -80,12 +80,12 @@ def interfaces() -> list[str]:
 
 
 def canonical(host: str) -> str:
-    """Return an IP address in canonical form. ValueError: it is none."""
+    """Return an IP address in canonical form. Raises ValueError: it is none."""
     return str(ipaddress.ip_address(host))
 
 
 def plain(host: str) -> str:
-    """Return an IP address as others write it: an IPv4 one mapped into IPv6 is IPv4."""
+    """Return an IP address in its usual form: an IPv4 one mapped into IPv6 becomes IPv4."""
     address = ipaddress.ip_address(host.partition("%")[0])
     inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return host if inner is None else str(inner)

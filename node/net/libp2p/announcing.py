@@ -17,7 +17,7 @@ from starling.node.net.libp2p.destinations import is_name, kind_of
 
 @dataclass(slots=True)
 class Announcing:
-    """Addresses of a node with sockets `bound` to (host, port); those that its owner `configured`, if any, replace them."""
+    """Addresses of a node with sockets `bound` to (host, port), or those that its owner `configured`."""
 
     peer: str
     configured: tuple[Endpoint, ...]

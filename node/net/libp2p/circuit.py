@@ -74,7 +74,7 @@ def peer_of(raw: bytes) -> str:
 
 
 def raw_of(peer: str) -> bytes:
-    """Return a peer id as messages have it; HandshakeFailed if it is none."""
+    """Return a peer id in the messages' form; HandshakeFailed if it is none."""
     try:
         return bytes(ID.from_base58(peer).to_bytes())
     except Exception as error:
@@ -82,7 +82,7 @@ def raw_of(peer: str) -> bytes:
 
 
 def packed(endpoint: Endpoint) -> bytes:
-    """Return a multiaddr in its binary form; b"" if the endpoint has none."""
+    """Return a multiaddr in binary form; b"" if the endpoint has none."""
     try:
         return bytes(Multiaddr(str(endpoint)).to_bytes())
     except Exception:  # noqa: BLE001 - a name that its library does not take
@@ -90,7 +90,7 @@ def packed(endpoint: Endpoint) -> bytes:
 
 
 def endpoints_of(raw: Iterable[bytes], most: int) -> tuple[Endpoint, ...]:
-    """Return `most` at most of the binary multiaddrs that are IP addresses with a TCP port and go through no relay."""
+    """Return at most `most` of the binary multiaddrs: those that are IP addresses with a TCP port and no relay."""
     found: list[Endpoint] = []
     for each, _ in zip(raw, range(4 * most), strict=False):
         try:
@@ -103,7 +103,7 @@ def endpoints_of(raw: Iterable[bytes], most: int) -> tuple[Endpoint, ...]:
 
 
 class CircuitStream(trio.abc.AsyncResource):
-    """A stream of a connection as the carrier of another connection, which is what a socket is elsewhere."""
+    """A stream of a connection that carries another connection, in place of a socket."""
 
     def __init__(self, stream: Stream, received: bytes) -> None:
         self._stream, self._received = stream, received
@@ -119,7 +119,7 @@ class CircuitStream(trio.abc.AsyncResource):
             raise trio.BrokenResourceError from error
 
     async def send_all(self, data: bytes | memoryview, /) -> None:
-        """Queue all; copied, as the caller uses its buffer again. Raises BrokenResourceError: the circuit is over."""
+        """Queue data, copied, as the caller reuses its buffer. Raises BrokenResourceError: the circuit is over."""
         try:
             await self._stream.write(bytes(data))
         except StreamBroken as error:

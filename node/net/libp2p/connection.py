@@ -163,7 +163,7 @@ class Connection:
             return
 
     def _handled(self, events: list[yamux_events.Event], nursery: trio.Nursery, accept: Callable[[Stream], Awaitable[None]]) -> bool:
-        """Tell streams what the peer did. -> whether the session goes on"""
+        """Report the peer's action to streams -> whether the session continues."""
         for event in events:
             if isinstance(event, yamux_events.Ended):
                 return False

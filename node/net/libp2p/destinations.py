@@ -84,7 +84,7 @@ class Destinations:
         return chosen
 
     def take(self, endpoint: Endpoint, met_at: str, now: float) -> bool:
-        """Count a dial of a rumored endpoint. -> whether it may be made"""
+        """Count a dial of a rumored endpoint -> whether it may be made."""
         host = endpoint.host if is_name(endpoint) else addresses.block(endpoint.host)
         kind = "public" if is_name(endpoint) else kind_of(host)
         if kind == "never" or (kind != "public" and kind not in self.own and not (met_at and kind == kind_of(met_at))):

@@ -57,7 +57,7 @@ class Dialler:
         return attempt is not None and any(each.relay for each in attempt.endpoints)
 
     async def dial(self, peer: str, endpoints: Sequence[Endpoint] = (), *, rumored: bool = False) -> str:
-        """Wait for the attempt under way, or for one at these endpoints. -> "", or why it failed, in one line"""
+        """Wait for the attempt under way, or for one at these endpoints -> "", or why it failed, in one line."""
         attempt = self._attempts.get(peer)
         if attempt is None:
             attempt = self._attempts[peer] = _Attempt(peer, endpoints, rumored)

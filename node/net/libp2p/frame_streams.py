@@ -30,7 +30,7 @@ Served = Callable[[Stream, Conversation], Awaitable[None]]
 
 @dataclass(slots=True)
 class FrameStreams:
-    """Streams of one host; `others`: what serves streams of other protocols than lanes, by protocol."""
+    """Streams of one host; `others`: handlers of streams of other protocols than lanes, by protocol."""
 
     links: Links
     dialler: PeerDialler
@@ -50,7 +50,7 @@ class FrameStreams:
         self._unfinished.limit = max(2 * max(self._longest.values()), LEAST_UNFINISHED_BYTES)
 
     def receives(self, peer: str) -> bool:
-        """Return whether a frame of `peer` has come in part, and the rest is on its way."""
+        """Return whether a part of a frame of `peer` has arrived, and the rest is in flight."""
         return self._unfinished.of(peer)
 
     async def send(self, peer: str, lane: Lane, frame: bytes) -> None:

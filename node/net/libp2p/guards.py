@@ -42,7 +42,7 @@ class AcceptRate:
         return len(self._buckets)
 
     def allowed(self, block: str, now: float) -> bool:
-        """Count one more connection. -> whether it may begin a handshake"""
+        """Count a connection -> whether it may begin a handshake."""
         return self._buckets.take(block, now)
 
 

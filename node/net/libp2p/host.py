@@ -36,7 +36,7 @@ from starling.node.net.libp2p.version_talk import VersionTalk
 
 
 class Libp2pNetwork(Inboxes):
-    """Satisfies `starling.node.net.api.Network`. Made by `node.net.libp2p.opening`."""
+    """The production network. Satisfies `starling.node.net.api.Network`. Made by `node.net.libp2p.open_host`."""
 
     def __init__(self, identity: Identity, announcing: Announcing, settings: HostSettings, report: Reporter) -> None:
         super().__init__(identity.peer, settings.limits.inbox_frames)
@@ -108,7 +108,7 @@ class Libp2pNetwork(Inboxes):
         return tuple((it.source, it.target) for it in self._relay.slots.circuits)
 
     def way(self, peer: str) -> Way | None:
-        """Return by what way we are connected to a peer; None: we are not."""
+        """Return how we are connected to a peer; None: we are not."""
         connection = self.links.newest(peer)
         if connection is None:
             return None
@@ -126,11 +126,11 @@ class Libp2pNetwork(Inboxes):
         return self.links.origin(peer)
 
     def found(self, *, hidden: bool, host: str) -> None:
-        """Announce only relays, as others cannot dial us; or this host too, at which they do, "" for none that we did not know."""
+        """Announce only relays, as others cannot dial us; or this host too, at which they do, "" for none that is new."""
         self._own.found(hidden=hidden, host=host)
 
     def leased(self, outside: tuple[str, int] | None) -> None:
-        """Announce the host and port that the router leads to us; None: it does so no more."""
+        """Announce the host and port that the router forwards to us; None: it does so no more."""
         self._own.leased(outside)
 
     def look_at_interfaces(self) -> None:
@@ -168,7 +168,7 @@ class Libp2pNetwork(Inboxes):
         return await self.dialler.dial_back(peer, port)
 
     def receives(self, peer: str) -> bool:
-        """Return whether a frame of `peer` has come in part, and the rest is on its way."""
+        """Return whether a part of a frame of `peer` has arrived, and the rest is in flight."""
         return self._frames.receives(peer)
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
@@ -182,7 +182,7 @@ class Libp2pNetwork(Inboxes):
         await self._frames.send(peer, lane, frame)
 
     def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
-        """Set other caps on traffic from now on; 0 is none."""
+        """Set other caps on traffic from now on; 0 is no cap."""
         self._settings.up.change(up_bytes_per_s)
         self._settings.down.change(down_bytes_per_s)
 

@@ -26,7 +26,7 @@ Locals = dict[str, tuple[str, int]]
 
 
 async def serve_identify(stream: Stream, _conversation: Conversation) -> None:
-    """Tell a peer where it is seen. Raises StreamBroken."""
+    """Tell a peer at which address we see it. Raises StreamBroken."""
     info = stream.connection.info
     message = Identify(protocol_version="ipfs/0.1.0", agent_version="starling", protocols=[PUNCH])
     if info.host and info.port:

@@ -60,7 +60,7 @@ async def open_lane(connection: Connection, lane: Lane, spoken: Mapping[str, Ran
 
 
 async def ask_versions(connection: Connection, spoken: Mapping[str, Range]) -> dict[str, Range] | None:
-    """Tell the peer what we speak and hear what it does; None if it does not say. StreamBroken if the connection is closing."""
+    """Exchange the spoken versions with a peer; None if it does not say. StreamBroken if the connection is closing."""
     stream = connection.open()
     conversation = Conversation(stream.read, stream.write)
     try:
@@ -75,7 +75,7 @@ async def ask_versions(connection: Connection, spoken: Mapping[str, Range]) -> d
 
 
 async def tell_versions(stream: Stream, conversation: Conversation, spoken: Mapping[str, Range]) -> dict[str, Range] | None:
-    """Return the other end of `ask_versions`: hear, then tell; the stream stays open."""
+    """Answer `ask_versions`: read the peer's versions, then send ours; the stream stays open."""
     try:
         with trio.fail_after(NEGOTIATION_S):
             told = await _heard(conversation)
@@ -102,7 +102,7 @@ async def _heard(conversation: Conversation) -> dict[str, Range] | None:
 
 
 async def write_frame(stream: Stream, frame: bytes) -> None:
-    """Write one frame whole, else reset the stream, on which what follows would be misread; StreamBroken as `Stream.write`."""
+    """Write one frame whole, else reset the stream, whose next bytes would be misread; StreamBroken as `Stream.write`."""
     view = memoryview(frame)
     try:
         await stream.write(b"".join((len(frame).to_bytes(HEADER_BYTES, "big"), view[:FIRST_BYTES])))

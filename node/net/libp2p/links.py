@@ -45,7 +45,7 @@ class HostSettings:
 
 
 class Links:
-    """Connections of one host, and what it remembers of each peer.
+    """Connections of one host, and the stored state of each peer.
 
     Attributes:
         peers: state of each peer remembered.
@@ -85,11 +85,11 @@ class Links:
         )
 
     def connections(self) -> list[Connection]:
-        """Return all that are open."""
+        """Return all open connections."""
         return [each for connections in self._open.values() for each in connections]
 
     def to(self, peer: str) -> tuple[Connection, ...]:
-        """Return those to a peer, the oldest first."""
+        """Return the connections to a peer, the oldest first."""
         return tuple(self._open.get(peer, ()))
 
     def direct(self, peer: str) -> Connection | None:
@@ -116,7 +116,7 @@ class Links:
         return self.peer(peer).known.is_set()
 
     def make_known(self, peer: str) -> None:
-        """Take long frames of a peer, through windows of full size."""
+        """Accept long frames of a peer, and full-size windows."""
         self.peer(peer).known.set()
         for connection in self._open.get(peer, ()):
             connection.session.most_window = WINDOW
@@ -206,7 +206,7 @@ class Links:
         return Connection(info, raw, channel, received, up, down)
 
     async def recognises(self, raw: trio.SocketStream, peer: str) -> bool:
-        """Return whether it is that peer that answers on a connection, which is of no use afterwards."""
+        """Return whether that peer answers on a connection, which cannot be used afterwards."""
         return await recognise(raw, self._identity, peer)
 
     def register(self, connection: Connection) -> None:

@@ -14,11 +14,11 @@ MAX_NEGOTIATION_BYTES = 128 << 10  # most bytes of negotiation; both handshakes 
 
 
 class HandshakeFailed(Exception):
-    """The other end has another identity, speaks another protocol, or does not answer, as one line says."""
+    """The other end has another identity, speaks another protocol, or does not answer; the text says which."""
 
 
 class Conversation:
-    """py-libp2p's negotiations read from this a bounded number of bytes; `receive` gives b"" at the end, `send` sends all."""
+    """Input and output of py-libp2p's negotiations, with a bounded number of bytes; `receive` returns b"" at the end, `send` sends all."""
 
     def __init__(self, receive: Callable[[], Awaitable[bytes | memoryview]], send: Callable[[bytes], Awaitable[None]]) -> None:
         self._receive, self._send = receive, send
@@ -26,7 +26,7 @@ class Conversation:
         self.rest = b""  # bytes received and not read yet; the next reader gets them first
 
     async def read(self, n: int) -> bytes:
-        """At least one byte, at most n; HandshakeFailed at the end, or beyond the bytes that a handshake needs."""
+        """Return at least one byte, at most n; HandshakeFailed at the end, or beyond the bytes that a handshake needs."""
         if not self.rest:
             self.rest = bytes(await self._receive())
         if not self.rest:

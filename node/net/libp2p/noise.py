@@ -47,7 +47,7 @@ class ChannelBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Our keys: the permanent identity key, and a fresh one for Noise."""
+    """This node's keys: the permanent identity key, and a fresh one for Noise."""
 
     keys: KeyPair
     noise_keys: KeyPair
@@ -63,7 +63,7 @@ class Identity:
 
 
 class Carrier(Protocol):
-    """A socket, or what stands in its place: see `trio.SocketStream`."""
+    """A socket, or its replacement; see `trio.SocketStream`."""
 
     async def receive_some(self, max_bytes: int | None = None, /) -> bytes | memoryview:
         """Return received bytes; b"" at the end."""
@@ -84,7 +84,7 @@ class _Cipher:
         self._key.encrypt_into(self._nonce(), plain, None, record)
 
     def open(self, record: memoryview) -> bytes:
-        """Return the plain text; ChannelBroken if it is not the record that follows."""
+        """Return the plain text; ChannelBroken if it is not the next record."""
         try:
             plain: bytes = self._key.decrypt(self._nonce(), record, None)
         except InvalidTag as error:
@@ -169,14 +169,14 @@ class Channel:
             yield self._sealed[:end]
 
     def _add_record(self, at: int, filled: int) -> int:
-        """Seal the first bytes of the plain text into the buffer of records at `at`. -> the end of the record"""
+        """Encrypt the first bytes of the plain text into the buffer of records at `at` -> the end of the record."""
         begin, end = at + 2, at + 2 + filled + TAG_BYTES
         self._sealed[at:begin] = (filled + TAG_BYTES).to_bytes(2, "big")
         self._sealing.seal(self._plain[:filled], self._sealed[begin:end])
         return end
 
     def _open_records(self, data: memoryview) -> Iterator[bytes]:
-        """Yield the plain text of each record that is whole now; only one that was cut is copied before."""
+        """Yield the plain text of each complete record; only one that was cut is copied before."""
         while data:
             cut = self._buffer
             if not cut and len(data) >= 2 and len(data) >= (size := 2 + int.from_bytes(data[:2], "big")):
@@ -215,7 +215,7 @@ async def secure(stream: Carrier, identity: Identity, expected: str | None) -> t
 
 
 async def recognise(stream: trio.SocketStream, identity: Identity, expected: str) -> bool:
-    """Tell if the peer `expected` answers. Stops before the message that would make it a connection, and reveals this node's id."""
+    """Tell if the peer `expected` answers. Stops before the message that would complete the handshake and reveal this node's id."""
     raw = Conversation(lambda: stream.receive_some(READ_BYTES), stream.send_all)
     half = _Half(raw)
     pattern = PatternXX(ID.from_pubkey(identity.keys.public_key), identity.keys.private_key, identity.noise_keys.private_key)

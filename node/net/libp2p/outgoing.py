@@ -24,7 +24,7 @@ class Outgoing:
         self.size += len(header)
 
     def take(self, limit: int) -> list[bytearray | memoryview]:
-        """Return up to `limit` bytes, removed from the queue, in the pieces that they came in."""
+        """Return up to `limit` bytes, removed from the queue, in their original pieces."""
         taken, left = [], limit
         while self._pieces and left:
             piece = self._pieces.popleft()

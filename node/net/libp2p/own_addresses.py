@@ -15,7 +15,7 @@ INTERFACES_S = 3.0  # seconds between checks of this machine's addresses, each a
 
 
 class OwnAddresses:
-    """Find and announce the addresses of one host.
+    """Finds and announces the addresses of one host.
 
     Args:
         belong: is given the kinds of these addresses.
@@ -56,13 +56,13 @@ class OwnAddresses:
         return tuple(map(str, self._announcing.relayed)) if self._announcing.hidden else ()
 
     async def watch(self) -> None:
-        """Look at the interfaces from time to time, until cancelled: a laptop moves to another network."""
+        """Check the interfaces regularly, until cancelled: a laptop moves to another network."""
         while True:
             await trio.sleep(INTERFACES_S)
             self.poll()
 
     def poll(self) -> None:
-        """Find this node's addresses anew."""
+        """Find this node's addresses again."""
         if self._announcing.poll(addresses.interfaces()):
             self._use()
             self._moved()
@@ -71,20 +71,20 @@ class OwnAddresses:
         self._looked()
 
     def found(self, *, hidden: bool, host: str) -> None:
-        """Announce only relays, as others cannot dial us; or this host too, at which they do, "" for none that we did not know."""
+        """Announce only relays, as others cannot dial us; or this host too, at which they do, "" for none that is new."""
         self._announcing.hidden = hidden
         if host != self._announcing.observed:
             self._announcing.observed = host
             self.poll()
 
     def leased(self, outside: tuple[str, int] | None) -> None:
-        """Announce the host and port that the router leads to us; None: it does so no more."""
+        """Announce the host and port that the router forwards to us; None: it does so no more."""
         with suppress(ValueError):  # the other end reported something that is no address
             self._announcing.leased = None if outside is None else (addresses.canonical(outside[0]), outside[1])
             self.poll()
 
     def use_relays(self, relays: Sequence[str], endpoints: tuple[Endpoint, ...]) -> None:
-        """Announce these ways through the relays at which we have a reservation."""
+        """Announce addresses through the relays at which we have a reservation."""
         self._announcing.relayed = endpoints
         if self._announcing.hidden:
             through = f"reached through a relay of {' and of '.join(relays)}"

@@ -20,7 +20,7 @@ HEADER_BYTES = 4
 
 @dataclass(slots=True, eq=False)
 class Assembly:
-    """The frame, or its header, under way on one stream."""
+    """The frame, or its header, that is being received on one stream."""
 
     stream: Stream
     known: Callable[[], bool]
@@ -55,7 +55,7 @@ class PartialFrames:
         return assembly
 
     def of(self, peer: str) -> bool:
-        """Tell if a frame of `peer` is among them."""
+        """Tell if there is an incomplete frame of `peer`."""
         return any(each.frame.filled and each.stream.connection.info.peer == peer for each in self._assemblies)
 
     def extend(self, assembly: Assembly, data: memoryview) -> None:
@@ -84,7 +84,7 @@ class PartialFrames:
         assembly.paused = 0
 
     def clear(self, assembly: Assembly, wanted: int = HEADER_BYTES) -> memoryview:
-        """Return the memory of a frame that is complete or given up, and expect `wanted` bytes next."""
+        """Release the memory of a frame that is complete or given up, and expect `wanted` bytes next."""
         self._count(assembly, -assembly.frame.filled)
         frame, assembly.frame = assembly.frame, ReceiveBuffer(wanted)
         return frame.whole()

@@ -41,7 +41,7 @@ class PeerDialler:
         await self._dialler.serve()
 
     def belong(self, kinds: Iterable[Kind]) -> None:
-        """Dial addresses of these kinds too: this node is in such networks."""
+        """Dial addresses of these kinds too, as this node is in such networks."""
         self.destinations.own |= frozenset(kinds)
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ class PeerDialler:
         return None if endpoint is None else str(replace(endpoint, peer=peer))
 
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Return those of these addresses of a peer at whose host we met it, and names."""
+        """Return those of a peer's addresses at whose host we met it, and names."""
         met_at = self._links.peer(peer).met_at
         return tuple(known for known in addresses for each in dialable(peer, [known]) if is_met(each, met_at))
 
@@ -131,7 +131,7 @@ class PeerDialler:
         return connection
 
     async def direct_connection(self, peer: str, endpoints: Sequence[Endpoint]) -> Connection:
-        """Return a connection through no relay, dialling if needed. Raises OSError with the reason."""
+        """Return a connection without a relay, dialling if needed. Raises OSError with the reason."""
         connection = self._links.direct(peer)
         if connection is not None:
             return connection

@@ -70,7 +70,7 @@ class PeerState:
 
 
 class PeerTable:
-    """State of all peers remembered, each with a limit of frames; those `connected` are not forgotten."""
+    """State of all known peers, each with a limit of frames; those `connected` are never deleted."""
 
     def __init__(self, frames_per_s: float, connected: Container[str]) -> None:
         self._frames_per_s = frames_per_s

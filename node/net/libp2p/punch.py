@@ -32,7 +32,7 @@ State = Literal["idle", "asked", "answered", "connecting", "over"]
 
 @dataclass(frozen=True, slots=True)
 class SayConnect:
-    """Send CONNECT with our addresses."""
+    """Command: send CONNECT with our addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SaySync:
 
 @dataclass(frozen=True, slots=True)
 class ConnectTo:
-    """Connect to these addresses at this time; `initiate` the handshake, or answer it."""
+    """Command: connect to these addresses at this time; `initiate` the handshake, or answer it."""
 
     addresses: tuple[str, ...]
     at: float

@@ -38,7 +38,7 @@ MAX_AT_ONCE = 4
 
 
 class Punching:
-    """Hole punching of one host."""
+    """Hole punching for one host."""
 
     def __init__(self, links: Links, dialler: PeerDialler) -> None:
         self._links, self._dialler = links, dialler
@@ -47,7 +47,7 @@ class Punching:
         self._made, self._to_serve = trio.open_memory_channel[Connection](MAX_AT_ONCE)
 
     async def serve(self) -> None:
-        """Try, and serve the connections made, until cancelled."""
+        """Attempt hole punching, and serve the connections made, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._adopt)
             while True:
@@ -151,7 +151,7 @@ class Punching:
         return [str(each) for each in told if self._dialler.may_knock(replace(each, peer=peer, rumored=True))]
 
     async def _connect(self, commands: list[Command], info: ConnectionInfo, locals_: Locals) -> None:
-        """Connect to all addresses of a version of IP at once; the first that answers as the peer is taken. Raises nothing.
+        """Connect to all addresses of an IP version at once; the first at which the peer answers is used. Raises nothing.
 
         Where both ends have both versions both try IPv6 first: at the same time each might take another connection.
         """
@@ -209,14 +209,14 @@ class Punching:
         return connection
 
     async def _adopt(self) -> None:
-        """Serve connections apart from the circuits over which they were arranged."""
+        """Serve connections independently of the circuits over which they were arranged."""
         async with trio.open_nursery() as nursery:
             async for connection in self._to_serve:
                 nursery.start_soon(self._links.welcome, connection)
 
 
 async def _connected(endpoint: Endpoint, local: tuple[str, int]) -> trio.SocketStream:
-    """Connect from this address and port, which another connection uses, again and again while that is refused. Raises OSError."""
+    """Connect from this address and port, which another connection uses, retrying while that is refused. Raises OSError."""
     while True:
         family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
         sock = trio.socket.socket(family, socket.SOCK_STREAM)

@@ -43,7 +43,7 @@ STATUS: Mapping[Refusal, Status.ValueType] = MappingProxyType(
 
 
 class Relay:
-    """The relay of one host, within its owner's limits."""
+    """Relays for other peers, within its owner's limits."""
 
     def __init__(self, links: Links, announcing: Announcing, mode: Mode) -> None:
         self._links, self._announcing = links, announcing
@@ -51,7 +51,7 @@ class Relay:
         self._scopes: dict[int, trio.CancelScope] = {}  # of circuits
 
     async def serve_hop(self, stream: Stream, conversation: Conversation) -> None:
-        """Answer what a peer asks on a stream; a circuit lasts as long as this runs. Raises HandshakeFailed, StreamBroken."""
+        """Answer a peer's requests on a stream; a circuit lasts as long as this runs. Raises HandshakeFailed, StreamBroken."""
         info = stream.connection.info
         with trio.fail_after(ASK_S):
             message = await read_message(conversation, HopMessage)
@@ -134,7 +134,7 @@ class Relay:
         return stream, conversation.rest
 
     async def copy(self, circuit: Circuit, source: Stream, first: bytes, to: Stream, scope: trio.CancelScope) -> None:
-        """Pass on one direction of a circuit, at its pace, until it ends."""
+        """Forward one direction of a circuit, at its rate, until it ends."""
         data: bytes | memoryview = first
         try:
             while True:

@@ -57,7 +57,7 @@ ALLOWANCES: Mapping[Mode, Allowance] = MappingProxyType(
 
 @dataclass(slots=True, eq=False)
 class Circuit:
-    """Between two peers, through us."""
+    """A circuit between two peers, through this node."""
 
     number: int
     source: str
@@ -70,7 +70,7 @@ class Circuit:
 
 @dataclass(slots=True)
 class RelaySlots:
-    """Places of one relay; `allowance` None: it is none."""
+    """Allocates the slots of one relay; `allowance` None: this node does not relay."""
 
     allowance: Allowance | None
     _reserved: dict[str, float] = field(default_factory=dict)  # holder -> end
@@ -108,7 +108,7 @@ class RelaySlots:
         return tuple(sorted(self._reserved))
 
     def reserve(self, peer: str, origin: str, member: bool, now: float) -> float | Refusal:
-        """Give a reservation, or renew it, to a peer with a connection from a public prefix, or "" -> when it ends, or why there is none.
+        """Give or renew a reservation to a peer with a connection from a public prefix, or "" -> when it ends, or why it is refused.
 
         Another's may end for it.
         """
@@ -126,7 +126,7 @@ class RelaySlots:
         return now + RESERVATION_S
 
     def begin(self, source: str, origin: str, target: str, member: bool, now: float) -> Circuit | Refusal:
-        """Return the circuit that a peer at an address prefix asks for, or why it gets none.
+        """Return the circuit that a peer at an address prefix requests, or why it is refused.
 
         One between the two that is open is replaced. Others may end for it, see `is_open`.
         """
@@ -169,7 +169,7 @@ class RelaySlots:
         return all(room)
 
     def is_open(self, circuit: Circuit) -> bool:
-        """Tell if it was neither ended nor replaced."""
+        """Tell if a circuit was neither ended nor replaced."""
         return circuit.number in self._circuits
 
     def passed(self, circuit: Circuit, amount: int, now: float) -> float | None:
@@ -221,7 +221,7 @@ class RelaySlots:
         return self._asks.take(peer, now)
 
     def _may_knock(self, origin: str, target: str, now: float) -> bool:
-        """Return whether a target may be asked once more; those at one prefix take half of what it is asked at most."""
+        """Return whether a target may be asked once more; peers of one prefix get at most half of its requests."""
         share = self._knocks_from.take((target, origin), now)
         return share and self._knocks.setdefault(target, TokenBucket(KNOCKS_PER_S, KNOCKS)).take(1, now)
 

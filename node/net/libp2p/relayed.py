@@ -48,7 +48,9 @@ WORDS = {
 
 
 class Relayed:
-    """Hold reservations at relays and connect through them; `changed`: is given the relays and the ways through them after a change."""
+    """Keeps reservations at relays and connects through them; `changed` is called with the relays and addresses through them after a
+    change.
+    """
 
     def __init__(
         self, links: Links, dialler: PeerDialler, announcing: Announcing, changed: Callable[[tuple[str, ...], tuple[Endpoint, ...]], None]
@@ -164,7 +166,7 @@ class Relayed:
 
 
 def _check(answer: HopMessage) -> None:
-    """Raises HandshakeFailed: it is no circuit."""
+    """Raise HandshakeFailed: it is no circuit."""
     if answer.status != Status.OK:
         raise HandshakeFailed(f"relay: {WORDS.get(answer.status, 'it gives no circuit')}")
 

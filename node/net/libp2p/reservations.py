@@ -20,7 +20,7 @@ MAX_REFUSED = 256
 
 @dataclass(slots=True)
 class Reservations:
-    """Relay reservations of one node."""
+    """Decides on one node's relay reservations."""
 
     _held: dict[str, tuple[float, float]] = field(default_factory=dict)  # relay -> (time to renew, end of the reservation)
     _refused: dict[str, tuple[int, float]] = field(default_factory=dict)  # peer -> (refusals in a row, time to ask again)

@@ -50,7 +50,7 @@ async def listen_on(listen: Sequence[str]) -> list[trio.SocketListener]:
 
 
 async def _bind(endpoint: Endpoint, others: Sequence[trio.SocketListener]) -> Sequence[trio.SocketListener]:
-    """Listen at an endpoint; for any port use that of the existing listeners: one port to forward, and to remember."""
+    """Listen at an endpoint; for port 0 use that of the existing listeners: one port to forward, and to store."""
     if not endpoint.port and others:
         with suppress(OSError):
             return await trio.open_tcp_listeners(others[0].socket.getsockname()[1], host=endpoint.host)
@@ -75,7 +75,7 @@ def reason_of(error: OSError | UnicodeError) -> str:
 
 
 def share_port(sock: trio.socket.SocketType) -> None:
-    """Let other connections of this user begin at the port of this one, as `punching` needs it."""
+    """Let other connections of this user use the local port of this one, as `punching` needs."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if hasattr(socket, "SO_REUSEPORT"):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -92,7 +92,7 @@ def tune(sock: trio.socket.SocketType) -> None:
 
 
 def hold_back(sock: trio.socket.SocketType, most_bytes: int) -> None:
-    """Let the system take no more than about so many bytes beyond those on their way, where it can: what it has, nothing overtakes."""
+    """Limit the system's buffer to about so many bytes beyond those in flight, where possible: data in it cannot be overtaken."""
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with suppress(OSError):  # the socket is already closed
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most_bytes)

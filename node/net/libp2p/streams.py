@@ -56,7 +56,7 @@ class Stream:
         return chunk
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Queue all of `data`; waits for the peer's credit and for space in the queue. Raises StreamBroken as `read`."""
+        """Queue all of `data`; waits for the peer's window and for space in the queue. Raises StreamBroken as `read`."""
         view = memoryview(data)
         while view:
             while not self.broken and self._session.room(self.number) == 0:
@@ -70,25 +70,25 @@ class Stream:
             self.connection.queued()
 
     def finish(self) -> None:
-        """Send no more after the queued bytes."""
+        """Send nothing after the queued bytes."""
         self._session.finish(self.number)
         self.connection.forget_if_closed(self.number)
 
     def reset(self) -> None:
-        """Drop the stream in both directions, if it is not gone."""
+        """Close the stream in both directions, if it is open."""
         self._session.reset(self.number)
         if self.connection.forget_if_closed(self.number):
             self.ended(broken=True)
 
     async def hang_up(self) -> None:
-        """Write no more, and wait for a while until the peer, which reads the last word, closes the stream. Raises StreamBroken."""
+        """Stop writing, and wait until the peer, which reads the last bytes, closes the stream. Raises StreamBroken."""
         self.finish()
         with trio.move_on_after(HANG_UP_S):
             while await self.read():
                 pass
 
     def keep_window(self) -> None:
-        """Let no more bytes be under way than at first."""
+        """Keep the window at its initial size."""
         self._session.keep_window(self.number)
 
     @property
@@ -108,7 +108,7 @@ class Stream:
             self._arrived.unpark_all()
 
     def ended(self, *, broken: bool) -> None:
-        """Note that nothing more arrives."""
+        """Note that no more bytes arrive."""
         self._finished = True
         self.broken = self.broken or broken
         if broken:
@@ -118,6 +118,6 @@ class Stream:
         self._credited.unpark_all()
 
     def credited(self) -> None:
-        """Note that the peer takes more bytes."""
+        """Note that the peer accepts more bytes."""
         if self._credited:
             self._credited.unpark_all()

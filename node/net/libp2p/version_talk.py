@@ -22,7 +22,7 @@ OTHER_VERSIONS_PER_S, OTHER_VERSIONS_AT_ONCE = 1 / 60, 8
 
 
 class VersionTalk:
-    """Ask peers and tell them which versions of every lane are spoken; `spoken`: those of this host."""
+    """Exchanges the spoken versions of every lane with peers; `spoken`: those of this host."""
 
     def __init__(self, spoken: Mapping[str, Range], links: Links, report: Reporter) -> None:
         self.spoken = spoken
@@ -30,7 +30,7 @@ class VersionTalk:
         self._reports = TokenBucket(OTHER_VERSIONS_PER_S, OTHER_VERSIONS_AT_ONCE)
 
     async def serve(self, stream: Stream, conversation: Conversation) -> None:
-        """Tell a peer that asks what this node speaks, and hear what it does."""
+        """Answer a peer that asks for our versions, and read its own."""
         told = await tell_versions(stream, conversation, self.spoken)
         if told is not None and (other := versions.mismatch(self.spoken, told)):
             self.report(stream.connection.info.peer, other)
@@ -42,7 +42,7 @@ class VersionTalk:
             raise OtherVersion(peer, other)
 
     async def why_refused(self, connection: Connection, lane: Lane, why: str) -> PeerUnreachable:
-        """Return the error to raise for a lane's stream that a peer did not take, for `why` or as it speaks another version."""
+        """Return the error to raise for a lane's stream that a peer refused, for `why` or as it speaks another version."""
         peer = connection.info.peer
         with suppress(StreamBroken):
             told = await ask_versions(connection, self.spoken)
@@ -54,6 +54,6 @@ class VersionTalk:
         return PeerUnreachable(peer, why)
 
     def report(self, peer: str, why: str) -> None:
-        """Tell the owner of a peer of another version, once a connection and a few at most."""
+        """Tell the owner of a peer of another version, once per connection and at most a few."""
         if not self._links.peer(peer).other_version and self._reports.take(1, trio.current_time()):
             self._report.event("other_version", f"{peer} {why}", level="warning", peer=peer)

@@ -86,7 +86,7 @@ class Session:
         return 0 if state is None or state.we_finished else state.send_credit
 
     def send(self, stream: int, data: memoryview) -> int:
-        """Queue the first bytes of `data`, as many as one frame and the peer's credit take; how many those were.
+        """Queue the first bytes of `data`, as many as one frame and the peer's window allow -> their number.
 
         They are not copied, so they must not change before they are taken.
         """
@@ -116,7 +116,7 @@ class Session:
             state.consumed = 0
 
     def keep_window(self, stream: int) -> None:
-        """Stop growing a stream's window: its data, and short frames behind them, wait."""
+        """Stop growing a stream's window."""
         state = self.streams.get(stream)
         if state is not None:
             state.steady = True
@@ -127,7 +127,7 @@ class Session:
         return 0 if state is None else state.window
 
     def finish(self, stream: int) -> None:
-        """Send no more on a stream."""
+        """Close our direction of a stream."""
         state = self.streams.get(stream)
         if state is not None and not state.we_finished:
             state.we_finished = True
@@ -142,7 +142,7 @@ class Session:
             self._forget(stream)
 
     def take(self, limit: int) -> list[bytearray | memoryview]:
-        """Return up to `limit` bytes to send, removed from the queue, in the pieces that they came in."""
+        """Return up to `limit` bytes to send, removed from the queue, in their original pieces."""
         return self._outgoing.take(limit)
 
     def receive(self, data: bytes | memoryview, now: float) -> list[Event]:

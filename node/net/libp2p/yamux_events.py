@@ -13,7 +13,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True)
 class Event:
-    """Something the peer did to a stream (0: to the session)."""
+    """An action of the peer on a stream (0: the session)."""
 
     stream: int = 0
 
@@ -30,7 +30,7 @@ class Received(Event):
 
 
 class Finished(Event):
-    """The peer sends no more on the stream."""
+    """The peer closed its direction of the stream."""
 
 
 class Gone(Event):
@@ -38,8 +38,8 @@ class Gone(Event):
 
 
 class Credited(Event):
-    """The stream may send again."""
+    """More may be sent on the stream."""
 
 
 class Ended(Event):
-    """The peer ends the session properly."""
+    """The peer ended the session in order."""
