@@ -1,4 +1,4 @@
-"""Does each member gain? A text model of a swarm whose nodes have authors' texts, each author's lone model, and a central one.
+"""Does each member gain? A swarm's text model, whose nodes have authors' texts, each author's lone model, and a central model.
 
 All models have the same start, schedule and number of local steps. The swarm is simulated, with the authors' files dealt out to its nodes;
 a lone model learns from one author's file, with a node's batch; the central one from all files, with the batches of all nodes together
@@ -68,7 +68,7 @@ _SAY_S = 60.0  # seconds between two lines of progress
 
 
 def measure(recipe: AuthorsRecipe, kept: Path) -> list[Run]:
-    """Train and measure all models, but for those of which `kept` has the figures; it is emptied when all are there.
+    """Train and measure all models, except those with figures in `kept`, which is emptied when all are measured.
 
     Raises:
         RuntimeError: a run failed, diverged, or its data are not there.
@@ -81,7 +81,7 @@ def measure(recipe: AuthorsRecipe, kept: Path) -> list[Run]:
 
 
 def cut(source: Path, files: Path, text_bytes: int | None) -> list[str]:
-    """Copy the beginning of every text -> their names, in order."""
+    """Copy the beginning of every text; return their names, in order."""
     for path in source.glob("*.txt"):
         (files / path.name).write_bytes(path.read_bytes()[:text_bytes])
     return sorted(path.stem for path in files.iterdir())
@@ -103,13 +103,13 @@ def _measure(recipe: AuthorsRecipe, kept: Path, learned: dict[str, str], files: 
 
 
 def key(recipe: AuthorsRecipe, learned: dict[str, str]) -> str:
-    """Name of the folder of what is equal: recipe, scenario, data and commit."""
+    """Return the folder's name for equal recipe, scenario, data and commit."""
     parts = (msgspec.json.encode([recipe, learned, facts.gather().commit]), (facts.ROOT / recipe.scenario).read_bytes())
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 def assignments(recipe: AuthorsRecipe, case: str, files: Path) -> tuple[str, ...]:
-    """`--set` of the swarm, of the central model, or of an author's: `files` is the folder."""
+    """Return `--set` values of the swarm, the central model, or an author's model: `files` is the folder."""
     rounds = recipe.steps // recipe.local_steps
     steps = (f"pace.local_steps={recipe.local_steps}", f"pace.rounds={rounds}")
     looks = f"pace.evaluate_every={max(1, rounds // LOOKS)}"
@@ -134,7 +134,7 @@ def scenario(recipe: AuthorsRecipe, case: str, files: Path) -> Scenario:
 
 
 def steps(agreed: Manifest, members: int) -> int:
-    """Local steps of a whole run: rounds that only average have none."""
+    """Return the local steps of a whole run: rounds that only average have none."""
     graph = overlay_of(agreed)
     return agreed.pace.local_steps * sum(stage(graph, members, number).local for number in range(agreed.pace.rounds))
 
@@ -168,7 +168,7 @@ def _run(recipe: AuthorsRecipe, case: str, files: Path, authors: Sequence[str]) 
 
 
 def _swarm(recipe: AuthorsRecipe, chosen: Scenario) -> tuple[list[Look], dict[str, Any]]:
-    """At every look the nodes' own models (d,), equal ones once; and what the nodes sent."""
+    """Return the nodes' models (d,) at every look, equal ones once, and the bytes sent."""
     rules.check_one(chosen)
     engines.check(chosen)
     looks: list[Look] = []
@@ -188,7 +188,7 @@ def _swarm(recipe: AuthorsRecipe, chosen: Scenario) -> tuple[list[Look], dict[st
 
 
 def _alone(recipe: AuthorsRecipe, agreed: Manifest, case: str) -> list[Look]:
-    """At every look the model (d,) that one node's engine trains."""
+    """Return the model (d,) that one node's engine trains, at every look."""
     looks: list[Look] = []
     engine, pace, say = Worker(), agreed.pace, _reporter(case, agreed.pace.rounds)
     numerics = NumericsSection(precision=recipe.precision)
@@ -222,7 +222,7 @@ def _autocast(recipe: AuthorsRecipe) -> AbstractContextManager[Any]:
 
 
 def _scores(agreed: Manifest, look: Look, judges: Mapping[str, Path]) -> list[dict[str, float]]:
-    """Bits per byte of every model of a look on every author's file."""
+    """Return the bits per byte of every model of a look on every author's file."""
     return [{name: round(score(agreed, model, file), 6) for name, file in judges.items()} for model in look]
 
 
@@ -241,7 +241,7 @@ COLUMNS = ("lone", "lone_end", "swarm", "central", "gain")
 
 
 class _Measured(NamedTuple):
-    """One look at the models of a case."""
+    """Measurements of the models of a case at one look."""
 
     bits: dict[str, float]  # value of the worst node
     mean: float  # over them
@@ -271,7 +271,7 @@ def _row(lone: Sequence[_Measured], swarm: float, central: float) -> dict[str, f
 
 
 def figures(recipe: AuthorsRecipe, runs: Sequence[Run]) -> Figures:
-    """Figures of the runs."""
+    """Return the figures of the runs."""
     curves = {run["case"]: _curve(run) for run in runs}
     (sent,) = (run for run in runs if run["case"] == SWARM)
     swarm, central = _best(curves[SWARM]), _best(curves[CENTRAL])

@@ -1,4 +1,4 @@
-"""Codecs on this machine: `starling bench codec --json`.
+"""Measure codecs on this machine: `starling bench codec --json`.
 
 Figures of a codec `c` (shares in per cent) at length d, as `starling.kernels.schema` explains them:
 
@@ -23,7 +23,7 @@ _FLOAT_BYTES = 4
 
 
 def measure(recipe: CodecRecipe) -> list[Run]:
-    """One length after the other, so that memory is needed for one.
+    """Measure one length after another, so that memory is needed for one only.
 
     Raises:
         RuntimeError: the command failed.
@@ -39,17 +39,17 @@ def arguments(recipe: CodecRecipe, d: int, beside: int) -> list[str]:
 
 
 def figures(runs: Sequence[Run]) -> Figures:
-    """Figures of the runs."""
+    """Return the figures of the runs."""
     return {f"{name(run['codec'])}@{run['d']}.{key}": value for run in runs for key, value in _figures(run)}
 
 
 def name(codec: str) -> str:
-    """Shares in per cent: a dot would end the name of a group of figures."""
+    """Return the name with shares in per cent, since a dot would end the name of a group of figures."""
     return "+".join(f"{kind}:{100 * float(share):g}%" if share else kind for kind, _, share in _parts(codec))
 
 
 def _parts(codec: str) -> Iterator[tuple[str, str, str]]:
-    """`torch.topk`, the baseline, has a dot of its own."""
+    """Yield the parts of a codec's name; `torch.topk`, the baseline, contains a dot."""
     return (part.replace("torch.", "torch_").partition(":") for part in codec.split("+"))
 
 

@@ -1,4 +1,4 @@
-"""`starling …` as a process of its own, from this checkout."""
+"""Run `starling …` from this checkout in a separate process."""
 
 from __future__ import annotations
 

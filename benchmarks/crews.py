@@ -30,7 +30,7 @@ CONTEXT, BATCH = 64, 8
 
 
 def crew_of(path: Path, activation: str) -> InlineCrew:
-    """Three stages that send activations so."""
+    """Return three stages that send activations with this codec."""
     return InlineCrew(
         Manifest(
             seed=1,
@@ -62,7 +62,7 @@ STEPS, FORGED = 120, range(60, 75)
 
 @contextmanager
 def without_bound() -> Iterator[None]:
-    """Lengths of lanes are not bounded."""
+    """Disable the bound of activations' lengths."""
     usual, bound.MOST = bound.MOST, math.inf
     try:
         yield

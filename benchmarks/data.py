@@ -1,4 +1,4 @@
-"""Files that tasks learn from: they are not shipped, so a result identifies them."""
+"""Files with tasks' data: they are not shipped, so a result identifies them by a fingerprint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def find(name: str) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """Beginning of a SHA-256 over names and contents of all files, in the order of their names."""
+    """Return the beginning of a SHA-256 over names and contents of all files, in the order of their names."""
     digest = hashlib.sha256()
     for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())

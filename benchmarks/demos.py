@@ -47,7 +47,7 @@ def measure(recipe: DemoRecipe) -> list[Run]:
 
 
 def run(recipe: DemoRecipe, case: str, seed: int) -> Run:
-    """One demo: what it printed, and what it was.
+    """Run one demo; return its output and its settings.
 
     Raises:
         RuntimeError: it failed; its own words are on standard error.
@@ -72,7 +72,7 @@ def arguments(recipe: DemoRecipe, case: str, seed: int) -> list[str]:
 
 
 def figures(recipe: DemoRecipe, runs: Sequence[Run]) -> Figures:
-    """Figures of the runs."""
+    """Return the figures of the runs."""
     by_case = {case: [run for run in runs if run["case"] == case] for case in recipe.all_cases}
     table = {f"{case}.{name}": value for case in by_case for name, value in _figures(by_case[case])}
     table |= dict(_attacked(recipe, by_case))
@@ -80,7 +80,7 @@ def figures(recipe: DemoRecipe, runs: Sequence[Run]) -> Figures:
 
 
 def spread(recipe: DemoRecipe, runs: Sequence[Run]) -> dict[str, float]:
-    """Standard deviation over seeds of every figure of what was learned."""
+    """Return the standard deviation over seeds of every figure of learning."""
     by_seed = [figures(recipe, [run for run in runs if run["seed"] == seed]) for seed in recipe.seeds]
     learned = [name for name in by_seed[0] if name.rpartition(".")[2] in LEARNED]
     return {name: stdev(each[name] for each in by_seed) for name in learned} if len(by_seed) > 1 else {}

@@ -1,4 +1,4 @@
-"""Facts about the machine and the commit of a measurement: without them a figure means nothing."""
+"""Facts about the machine and the commit of a measurement, without which a figure has no meaning."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def changed_since(commit: str, paths: Sequence[str], root: Path = ROOT) -> str:
 
 
 def load() -> float:
-    """Processes that want a core, averaged over a minute. Beyond the number of cores, clocks measure the neighbours too."""
+    """Return the number of processes that wanted a core, averaged over a minute. Beyond the number of cores, times include others' load."""
     return round(os.getloadavg()[0], 2)
 
 

@@ -51,7 +51,7 @@ LISTEN = "/ip4/127.0.0.1/tcp/0"
 
 @dataclass(slots=True)
 class Watched:
-    """A node, and the most that its processes took so far."""
+    """A node, and the peak memory of its processes."""
 
     node: Node
     status: StatusSnapshot | None = None
@@ -135,7 +135,7 @@ class Swarm:
         return chosen | _pairs(self.recipe.set)
 
     def until(self, there: Callable[[], bool], what: str) -> float:
-        """Look at all nodes until something is so -> when it was. Raises RuntimeError: it takes too long."""
+        """Poll all nodes until a condition holds; return the time. Raises RuntimeError: it takes too long."""
         while True:
             for each in self.nodes:
                 each.look()
@@ -148,7 +148,7 @@ class Swarm:
 
 
 def measure(recipe: LargeRecipe, kept: Path | None = None) -> list[Run]:
-    """One run, in a folder that is deleted afterwards, or in `kept`.
+    """Do one run, in a folder that is deleted afterwards, or in `kept`.
 
     Raises:
         RuntimeError: a node ended or did not get where it should.
@@ -222,7 +222,7 @@ def _run(swarm: Swarm) -> Run:
 
 
 def figures(runs: Sequence[Run]) -> Figures:
-    """Figures of the run."""
+    """Return the figures of the run."""
     (run,) = runs
     d, losses = run["parameters"], [value for _, value in run["losses"]]
     return {
@@ -248,7 +248,7 @@ def figures(runs: Sequence[Run]) -> Figures:
 
 
 def _pairs(words: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE, the value as in TOML; what is none is a word."""
+    """Parse KEY=VALUE, with values as in TOML, else bare words."""
     values: dict[str, Any] = {}
     for word in words:
         key, _, value = word.partition("=")
@@ -260,14 +260,14 @@ def _pairs(words: Sequence[str]) -> dict[str, Any]:
 
 
 def spans(seen: dict[int, float]) -> Iterator[float]:
-    """Seconds of each round, between those that were seen; the first has the start-up in it."""
+    """Return the seconds of each observed round; the first includes the start."""
     numbers = sorted(seen)[1:]
     for one, other in pairwise(numbers):
         yield (seen[other] - seen[one]) / (other - one)
 
 
 def _each(watched: Watched) -> float:
-    """Payload bytes of an exchange, both directions."""
+    """Return the payload bytes of an exchange, in both directions."""
     assert watched.status is not None
     done = [each for each in watched.status.transactions if each.outcome == "committed"]
     return fmean(each.bytes_sent + each.bytes_received for each in done)

@@ -30,7 +30,7 @@ def measure(recipe: LoopRecipe) -> list[Run]:
 
 
 def figures(runs: Sequence[Run]) -> Figures:
-    """Figures of the cases."""
+    """Return the figures of the cases."""
     return {
         f"{run['model']}_{run['optimizer']}_{run['mix']}{_OF[run['driver']]}.{figure}": run[figure] for run in runs for figure in FIGURES
     }

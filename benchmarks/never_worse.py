@@ -54,7 +54,7 @@ def measure(recipe: NeverWorseRecipe, kept: Path) -> list[Run]:
 
 
 def key(recipe: NeverWorseRecipe) -> str:
-    """Name of the folder of what is equal: recipe and commit."""
+    """Return the folder's name for equal recipe and commit."""
     return hashlib.sha256(msgspec.json.encode([recipe, facts.gather().commit])).hexdigest()[:16]
 
 
@@ -65,7 +65,7 @@ def name(run: Run) -> str:
 
 
 def figures(runs: Sequence[Run]) -> Figures:
-    """Figures of the cells."""
+    """Return the figures of the cells."""
     table: Figures = {}
     for run in runs:
         looks = max(1, len(run["rounds"]))
@@ -87,12 +87,12 @@ def figures(runs: Sequence[Run]) -> Figures:
 
 
 def better(run: Run) -> bool:
-    """At some evaluation, and worse at none."""
+    """Return whether the default is better at some evaluation of this cell and worse at none."""
     return not run["worse"] and (run["above"] > 0 or run["diverged"][0] < run["diverged"][1])
 
 
 def spread(runs: Sequence[Run]) -> dict[str, float]:
-    """Standard deviation over seeds of the differences."""
+    """Return the standard deviation over seeds of the differences."""
     return {
         f"{name(run)}.{figure}": run[f"{figure}_error"] * math.sqrt(len(run["seeds"]))
         for run in runs

@@ -50,7 +50,7 @@ def measure(recipe: OverlapRecipe) -> list[Run]:
 
 
 def figures(runs: Sequence[Run]) -> Figures:
-    """Figures of the cases."""
+    """Return the figures of the cases."""
     table: Figures = {}
     for run in runs:
         by = "_script" if run["driver"] == "script" else ""

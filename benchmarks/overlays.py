@@ -36,7 +36,7 @@ def measure(recipe: OverlaysRecipe) -> list[Run]:
 
 
 def run(recipe: OverlaysRecipe, case: str, n: int, seed: int) -> Run:
-    """One overlay of one size: its facts, and its walk.
+    """Compute one overlay of one size: its facts, and its mixing.
 
     Raises:
         RuntimeError: a command failed.
@@ -69,7 +69,7 @@ def compare(recipe: OverlaysRecipe, case: str, n: int, seed: int) -> list[str]:
 
 
 def figures(recipe: OverlaysRecipe, runs: Sequence[Run]) -> Figures:
-    """Figures of the runs."""
+    """Return the figures of the runs."""
     table: Figures = {}
     for n in recipe.sizes:
         for case in recipe.cases:

@@ -178,12 +178,12 @@ def _points(curves: Iterator[Sequence[float]] | Sequence[Sequence[float]]) -> It
 
 
 def _style(place: int) -> str:
-    """Colours repeat, and are not all that tells lines apart."""
+    """Return a line's style: colours repeat, so dashes distinguish lines too."""
     return _STYLES[place % len(_STYLES)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw; returns the exit code."""
+    """Draw the pictures; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="name of a recipe with a stored result; default: all")
     parser.add_argument("--out", type=Path, default=PAGES, metavar="DIR", help="where pictures are written")

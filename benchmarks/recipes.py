@@ -25,7 +25,7 @@ Seeds = Annotated[tuple[int, ...], Meta(min_length=1)]
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys that every recipe has."""
+    """Keys of every recipe."""
 
     title: Annotated[str, Meta(min_length=1)]
     """The question in one line."""
@@ -74,7 +74,7 @@ class DemoRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="demo"
     """Name -> `--byzantine` of one more case each, which differs from the first of `cases` in nothing else."""
 
     def __post_init__(self) -> None:
-        """The cases compared exist."""
+        """Check that the compared cases exist."""
         if self.compare is not None and not set(self.compare) <= self.cases.keys():
             raise ValueError(f"compare: must name two of {', '.join(self.cases)}, got {', '.join(self.compare)}")
         if both := self.cases.keys() & self.byzantine.keys():
@@ -82,7 +82,7 @@ class DemoRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="demo"
 
     @property
     def all_cases(self) -> dict[Name, tuple[str, ...]]:
-        """Name -> `--set` of each case, those with Byzantine nodes too."""
+        """Return name -> `--set` of each case, also those with Byzantine nodes."""
         honest = next(iter(self.cases.values()))
         return self.cases | dict.fromkeys(self.byzantine, honest)
 
@@ -197,7 +197,7 @@ class SimulateRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="s
     """None: there is nothing to draw."""
 
     def __post_init__(self) -> None:
-        """The cases named exist."""
+        """Check that the named cases exist."""
         named = {name for pair in (*self.compare, *self.ahead, *(self.folds or ())) for name in pair}
         if self.plot is not None:
             named |= {name for cases in self.plot.panels.values() for name in cases}
@@ -230,7 +230,7 @@ class TrackingRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="t
     """Nodes that crash at half-time in cells with faults, one a round."""
 
     def __post_init__(self) -> None:
-        """The methods named exist."""
+        """Check that the named methods exist."""
         if not set(self.halved) <= self.methods.keys():
             raise ValueError(f"halved: must name some of {', '.join(self.methods)}, got {', '.join(self.halved)}")
 

@@ -1,4 +1,4 @@
-"""Stored results: one JSON file per recipe and day, with everything needed to believe or repeat it."""
+"""Stored results: one JSON file per recipe and day, with everything needed to verify or repeat it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A figure and what the recipe asks of it.
+    """A figure and the recipe's bound on it.
 
     Args:
         figure: name.
@@ -57,7 +57,7 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        """None: no bound."""
+        """Return whether the bound is met; None: there is no bound."""
         low, high = self.bounds
         if low is None and high is None:
             return None
@@ -67,7 +67,7 @@ class Verdict:
 
 
 def verdicts(recipe: Recipe, figures: Mapping[str, float | None]) -> list[Verdict]:
-    """Every figure, in the order measured.
+    """Return the verdict on every figure, in the order measured.
 
     Raises:
         ValueError: the recipe bounds a figure that was not measured.
@@ -80,7 +80,7 @@ def verdicts(recipe: Recipe, figures: Mapping[str, float | None]) -> list[Verdic
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure of two results of one recipe.
+    """Difference of a figure between two results of one recipe.
 
     Args:
         figure: name.
@@ -96,14 +96,14 @@ class Difference:
 
     @property
     def within(self) -> bool:
-        """A figure that one of the two lacks is outside."""
+        """Return whether the difference is within the tolerance; a missing figure is not."""
         if self.then is None or self.now is None:
             return self.then is self.now
         return abs(self.now - self.then) <= self.tolerance
 
 
 def compare(stored: Result, measured: Result, relative: float) -> list[Difference]:
-    """Every figure of either, in the order measured.
+    """Return the differences of all figures of both, in the order measured.
 
     Args:
         stored: the older one.

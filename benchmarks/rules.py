@@ -1,4 +1,4 @@
-"""Combining rules on this machine, beside byzfl's: `starling bench rules --json`.
+"""Measure combining rules on this machine, compared with byzfl's: `starling bench rules --json`.
 
 Figures of a rule `r` at length d, as `starling.kernels.schema` explains them:
 
@@ -19,7 +19,7 @@ KEYS = ("ours_cpu_s", "peer_cpu_s", "ratio", "max_error")
 
 
 def measure(recipe: RulesRecipe) -> list[Run]:
-    """One length after the other.
+    """Measure one length after another.
 
     Raises:
         RuntimeError: the command failed.
@@ -35,5 +35,5 @@ def arguments(recipe: RulesRecipe, d: int) -> list[str]:
 
 
 def figures(runs: Sequence[Run]) -> Figures:
-    """Figures of the runs."""
+    """Return the figures of the runs."""
     return {f"{run['rule']}@{run['d']}.{key}": run[key] for run in runs for key in KEYS}

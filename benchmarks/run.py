@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def agrees(stored: Result, measured: Result, tolerance: float | None) -> bool:
-    """Tell if every figure is within the tolerance; print those that are not."""
+    """Return whether every figure is within the tolerance; print those that are not."""
     stored = msgspec.structs.replace(stored, spread=stored.spread or _spread(stored.recipe, stored.runs))
     outside = []
     for name in dict.fromkeys((*measured.figures, *stored.figures)):
@@ -107,7 +107,7 @@ def agrees(stored: Result, measured: Result, tolerance: float | None) -> bool:
 
 
 def _timed(recipe: recipes.Recipe, figure: str) -> bool:
-    """Tell if a clock measures a figure: of simulations their duration, of demos all but what was learned, of others everything."""
+    """Return whether a figure is a time: of simulations the duration, of demos all but learning, of others everything."""
     last = figure.rpartition(".")[2]
     match recipe:
         case SimulateRecipe() | OverlaysRecipe() | TrackingRecipe() | NeverWorseRecipe() | AuthorsRecipe():

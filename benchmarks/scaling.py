@@ -49,7 +49,7 @@ def arguments(recipe: NodeRoundRecipe) -> list[str]:
 
 
 def figures(recipe: NodeRoundRecipe, runs: Sequence[Run]) -> Figures:
-    """Figures of the runs."""
+    """Return the figures of the runs."""
     least = {n: min(run["us_per_node_round"] for run in runs if run["nodes"] == n) for n in recipe.nodes}
     table: Figures = {f"n_{n}.us_per_node_round": cost for n, cost in least.items()}
     growth, spread = least[max(least)] / least[min(least)], max(least.values()) / min(least.values())

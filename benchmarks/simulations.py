@@ -61,7 +61,7 @@ def measure(recipe: SimulateRecipe) -> list[Run]:
 
 
 def run_case(recipe: SimulateRecipe, case: str, warmed: tuple[Path, str] | None = None) -> list[Run]:
-    """One case: a run for each seed; `warmed` is what `benchmarks.warm.write` has made.
+    """Run one case for each seed; `warmed` is the file written by `benchmarks.warm.write`.
 
     Raises:
         RuntimeError: it failed.
@@ -103,7 +103,7 @@ def arguments(recipe: SimulateRecipe, case: str, files: Path | None = None, star
 
 
 def figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Figures:
-    """Figures of the runs."""
+    """Return the figures of the runs."""
     table: Figures = {}
     for case in recipe.cases:
         of_case = [run for run in runs if run["case"] == case]
@@ -144,14 +144,14 @@ def _over_folds(runs: Sequence[Run], others: Sequence[Run], seeds: Sequence[int]
 
 
 def _sign(*runs: Run) -> float | None:
-    """1 where higher is better, else −1; None where a run diverged."""
+    """Return 1 if higher is better, else −1; None if a run diverged."""
     if any(run["diverged"] is not None for run in runs):
         return None
     return 1.0 if runs[0]["higher_is_better"] else -1.0
 
 
 def spread(recipe: SimulateRecipe, runs: Sequence[Run]) -> dict[str, float]:
-    """Standard deviation over seeds of every figure that each of several seeds has; but for wall_s, which is the machine's."""
+    """Return the standard deviation over seeds of every figure that several seeds have, except wall_s, which depends on the machine."""
     if len(recipe.seeds) < 2:
         return {}
     by_seed = [figures(recipe, [run for run in runs if run["seed"] == seed]) for seed in recipe.seeds]

@@ -52,7 +52,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(recipe: StartupRecipe) -> list[Run]:
-    """Repetitions first, then the swarm's memory."""
+    """Measure the repetitions first, then the swarm's memory."""
     runs: list[Run] = []
     for repetition in range(recipe.repeats + 1):
         with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
@@ -63,7 +63,7 @@ def measure(recipe: StartupRecipe) -> list[Run]:
 
 
 def figures(runs: Sequence[Run]) -> dict[str, float]:
-    """Figures of the runs."""
+    """Return the figures of the runs."""
     table: dict[str, float] = {}
     for name in TIMES:
         values = [run[name] for run in runs if name in run]
@@ -75,7 +75,7 @@ def figures(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def time_help() -> Run:
-    """`starling --help`, once."""
+    """Time `starling --help` once."""
     began = time.monotonic()
     process = subprocess.Popen([Path(sys.executable).with_name("starling"), "--help"], stdout=subprocess.DEVNULL, env=facts.environment())
     _, code, usage = os.wait4(process.pid, 0)

@@ -1,4 +1,4 @@
-"""Results as Markdown: `python -m benchmarks.table` rewrites all tables from what is stored.
+"""Results as Markdown: `python -m benchmarks.table` rewrites all tables from stored results.
 
 `benchmarks/README.md` shows the newest result of every recipe. A page in `docs/reproductions` has places of its own, one for each recipe
 that it is about:
@@ -35,7 +35,7 @@ def show(result: Result) -> str:
 
 
 def mark(result: Result) -> str:
-    """One line where the code that the recipe measures has changed since the result's commit; else "".
+    """Return a line if the measured code has changed since the result's commit; else "".
 
     Its recipe file says which paths that is; of one that is gone nothing is known.
     """
@@ -81,7 +81,7 @@ def _tables(result: Result) -> Iterator[str]:
 
 
 def _worse(result: Result) -> str:
-    """Cells in which the default is worse than plain averages at some evaluation, the worst first of each metric."""
+    """Return the cells in which the default is worse than plain averages at some evaluation, for each metric the worst first."""
     rows = [["worse", "metric", "least difference", "after rounds", "evaluations below", "difference at the end", "plain averages"]]
     worse = [run for run in result.runs if run["worse"]]
     for run in sorted(worse, key=lambda run: (run["metric"], run["worst"] is not None, run["worst"] or 0.0)):
@@ -100,7 +100,7 @@ def _uncertain(run: Run, figure: str) -> str:
 
 
 def _cells(result: Result, recipe: TrackingRecipe) -> str:
-    """Cells down, methods across: mean ± standard deviation over seeds, and how it compares with the first method."""
+    """Return a table with cells as rows and methods as columns: mean ± standard deviation over seeds, compared with the first method."""
     rows = [[result.runs[0]["metric"].replace("_", " "), *(f"`{method}`" for method in recipe.methods)]]
     for cell in map("-".join, tracking.cells(recipe)):
         shown = [f"`{cell}`"]
@@ -177,7 +177,7 @@ def _grouped(figures: Mapping[str, float | None]) -> Iterator[list[list[str]]]:
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; the first row is the heading."""
+    """Return a Markdown table; the first row is the heading."""
     head, *body = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([head, "|---" + "|---:" * (len(rows[0]) - 1) + "|", *body])
 
@@ -189,7 +189,7 @@ def _number(value: float | None) -> str:
 
 
 def main() -> int:
-    """Rewrite the pages; returns the exit code: 1 if one names a recipe without a result."""
+    """Rewrite the pages; return the exit code: 1 if a page names a recipe without a result."""
     shown = results.newest(results.FOLDER)
     marks = {result.name: mark(result) for result in shown}
     for name, older in marks.items():

@@ -1,4 +1,4 @@
-"""Tasks of public data sets that the product has no reader for, or that it would read anew for every node: one file, many simulated nodes.
+"""Tasks of public data sets that Starling has no reader for, or would read again for every simulated node.
 
 `task.kind = "benchmarks.tasks:Mnist"` and so on, with the data's place as `task.path`. Each has a network of one hidden layer.
 """
@@ -33,7 +33,7 @@ Splits = tuple[Examples, Examples]
 
 @dataclass(frozen=True, slots=True)
 class _Files(Classification):
-    """A classification of what a reader finds at `path`.
+    """A classification task of the data that a reader finds at `path`.
 
     Args:
         path: the data, as benchmarks.data finds them.
@@ -72,7 +72,7 @@ def mnist(folder: Path) -> Splits:
 
 @lru_cache(maxsize=1)
 def speech(path: Path) -> Splits:
-    """Spoken digits as (n, 384) features of mean 0 and variance 1, 24 times by 16 bands; the speaker is the owner of a sample."""
+    """Return spoken digits as (n, 384) features of mean 0 and variance 1, 24 times by 16 bands; a sample's owner is its speaker."""
     arrays = read_npz(path, ("logmel", "digit", "speaker", "take"))
     sound = arrays["logmel"].astype(np.float32)
     x = sound.reshape(len(sound), sound.shape[1] // 2, 2, sound.shape[2] // 2, 2).mean(axis=(2, 4)).reshape(len(sound), -1)
@@ -84,7 +84,7 @@ def speech(path: Path) -> Splits:
 
 @lru_cache(maxsize=1)
 def speakers(path: Path, left_out: int, *, only: bool = False) -> Splits:
-    """Spoken digits as (n, 48 · 32) log-mel bands over time, and those of the speaker who is left out; `only`: the other way round."""
+    """Return spoken digits as (n, 48 · 32) log-mel bands over time, without the speaker who is left out; `only`: only that speaker."""
     arrays = read_npz(path, ("logmel", "digit", "speaker"))
     sound, test = arrays["logmel"].astype(np.float32), (arrays["speaker"] == left_out) ^ only
     x = ((sound - sound[~test].mean()) / sound[~test].std()).reshape(len(sound), -1)
@@ -94,12 +94,12 @@ def speakers(path: Path, left_out: int, *, only: bool = False) -> Splits:
 
 @lru_cache(maxsize=1)
 def adult(folder: Path) -> Splits:
-    """UCI Adult, (n, 123) of 0 and 1; 1: more than 50,000 a year. All training rows and the first TESTED of the test file."""
+    """Return UCI Adult, (n, 123) of 0 and 1; 1: more than 50,000 a year. All training rows and the first TESTED of the test file."""
     return libsvm(folder / "a9a.gz", 123), libsvm(folder / "a9a.t.gz", 123).take(np.arange(TESTED))
 
 
 def libsvm(path: Path, features: int) -> Examples:
-    """Rows of `label number:value …`, numbers from 1 to `features`; a positive label is class 1.
+    """Parse rows of `label number:value …`, numbers from 1 to `features`; a positive label is class 1.
 
     Raises:
         ConfigError: the file is none, or has no features.
@@ -141,13 +141,13 @@ LATER, HIGHER = 6, 2  # largest shift in frames and bands of a training sample
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Spoken digits of a shard, each drawn a little earlier or later, and higher or lower; what leaves at one end returns at the other."""
+    """Spoken digits of a shard, each shifted randomly in time and frequency; values shifted out at one end return at the other."""
 
     data: LabelledData
 
     @property
     def samples(self) -> int:
-        """Number of this node's training samples."""
+        """Return the number of this node's training samples."""
         return self.data.samples
 
     def batch(self, size: int, generator: Generator) -> Batch:

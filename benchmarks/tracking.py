@@ -1,4 +1,4 @@
-"""Does the correction pay? Every method in every cell of a grid: split of the data, optimiser, calm or faults.
+"""Does the correction pay? Every method in every cell of a grid: split of the data, optimiser, with or without faults.
 
 All runs are of one process, so that files are read once. The metric is the mean over nodes at the end, as the scenario's task has it.
 Figures, over seeds:
@@ -111,7 +111,7 @@ def _run(recipe: TrackingRecipe, cell: tuple[str, str, str], method: str, files:
 
 
 def figures(recipe: TrackingRecipe, runs: Sequence[Run]) -> Figures:
-    """Figures of the runs."""
+    """Return the figures of the runs."""
     first, *others = recipe.methods
     table: Figures = {f"{run['cell']}.{run['method']}": _end(run) for run in runs}
     deviations = spread(recipe, runs)
@@ -141,14 +141,14 @@ def figures(recipe: TrackingRecipe, runs: Sequence[Run]) -> Figures:
 
 
 def spread(recipe: TrackingRecipe, runs: Sequence[Run]) -> dict[str, float]:
-    """Standard deviation over seeds of what every method ends with in every cell."""
+    """Return the standard deviation over seeds of the final values of every method in every cell."""
     if len(recipe.seeds) < 2:
         return {}
     return {f"{run['cell']}.{run['method']}": stdev(run["ends"]) for run in runs if not run["diverged"]}
 
 
 def mark(recipe: TrackingRecipe, higher_is_better: bool, table: Figures, deviations: Mapping[str, float], cell: str, method: str) -> str:
-    """BETTER or WORSE than the first method by more than noise, else NEITHER. What diverged is worse, unless both did."""
+    """Return BETTER or WORSE if the difference to the first method exceeds noise, else NEITHER. Diverged is worse, unless both did."""
     own, base = (f"{cell}.{each}" for each in (method, next(iter(recipe.methods))))
     if table[own] is None or table[base] is None:
         return NEITHER if table[own] is table[base] else WORSE if table[own] is None else BETTER

@@ -1,4 +1,4 @@
-"""A model to begin with: what one node has learned from the data of all, in the engine that nodes run."""
+"""An initial model that one node's engine has trained on the data of all nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACE = "START"
 
 
 def write(recipe: SimulateRecipe, files: Path | None, folder: Path) -> tuple[Path, str]:
-    """Train by `recipe.warm` -> a safetensors file in `folder`, and the beginning of its SHA-256.
+    """Train by `recipe.warm`; return a safetensors file in `folder` and the beginning of its SHA-256.
 
     Raises:
         RuntimeError: the engine refused.

@@ -81,7 +81,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """One committed swap of messages at one end: each end has what the other sent, or neither has."""
+    """One committed swap of messages at one end: either both ends have the other's message, or neither."""
 
     peer: str  # the other end
     sent: Tensor | None  # (D,) our message as the peer decoded it; None if we sent none
@@ -170,7 +170,7 @@ class Controlling(Common, Protocol):
     """A swap that leaves estimates of both ends' updates, whose difference corrects local steps as the flow of an edge does."""
 
     def flows(self, edge_state: Tensor) -> Tensor:
-        """Return (…, D), the sum of the flows of k edges, of which `edge_state` (…, k, E) is all that is remembered."""
+        """Return (…, D), the sum of the flows of k edges, of which only `edge_state` (…, k, E) is stored."""
 
 
 Losses = Callable[[Tensor], Tensor]
@@ -191,7 +191,7 @@ class Rule(Protocol):
 
     @property
     def memory_slots(self) -> int:
-        """Number of peers it keeps a history of, as `starling.gossip.mix.rule_memory` says; 0 for most rules."""
+        """Return the number of peers whose history the rule stores (`starling.gossip.mix.rule_memory`); 0 for most rules."""
 
     def start(self, own: Tensor) -> Tensor:
         """Return (…, s), memory before the first round; s may be 0."""
@@ -245,7 +245,7 @@ class Broadcasting(Protocol):
         """Return the model (d,) and state with which a node continues after a restart. Raises ValueError: `kept` is another model's."""
 
     def moved(self, state: Any, settled: Tensor) -> Any:
-        """Return the state of a node whose `settled` is this one (…, d) instead, and which goes on otherwise as it was."""
+        """Return the state of a node whose `settled` is replaced by this one (…, d), otherwise unchanged."""
 
     def advance(
         self, state: Any, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int

@@ -1,4 +1,4 @@
-"""A model in chunks, each with a digest: verified one by one, whoever sends them, and requested from several peers at once.
+"""A model in chunks, each with a digest: verified one by one, from any sender, and requested from several peers at once.
 
 A state of `size` bytes is split into chunks of MAX_CHUNK_BYTES, the last one shorter. The SHA-256 of all of them, 32 bytes each, are the
 list of its `digests`; the SHA-256 of that list is its `root`. Whoever knows a root from several members can take the list from any peer,
@@ -46,7 +46,7 @@ def root(listed: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Download:
-    """Choose which chunk to request of which peer, and store what arrives. `now` is local time in seconds.
+    """Choose the peer for each chunk, and store received chunks. `now` is local time in seconds.
 
     Args:
         size: bytes of the state, > 0.

@@ -139,7 +139,7 @@ class Flows:
 
 
 class NoEdges(Flows):
-    """No state."""
+    """An exchange without state of edges."""
 
     def __init__(self, edges: Edges) -> None:
         super().__init__(replace(edges, edge=PlainAveraging(), settled_edges=0))
@@ -152,7 +152,7 @@ class NoEdges(Flows):
 
 
 class CommonModel(NoEdges):
-    """No state, since all nodes add the same sum to one model."""
+    """An exchange without state, since all nodes add the same sum to one model."""
 
     def __init__(self, edges: Edges) -> None:
         super().__init__(edges)
@@ -216,7 +216,7 @@ class PublicCopies(NoEdges):
 
 
 class CommonCopies(PublicCopies):
-    """Copies of messages that are the same for all, of which all take one mean."""
+    """Copies of messages that are the same for all peers, which all compute the same mean."""
 
     _edge: Common
 

@@ -70,4 +70,4 @@ class PeerUnreachable(TransportError):
 
 
 class OtherVersion(PeerUnreachable):
-    """The peer answers, but there is no version of the protocol that both speak; `reason` says which of the two is the older."""
+    """The peer answers, but supports no common version of the protocol; `reason` says which of the two is older."""

@@ -39,7 +39,7 @@ class Scope(Protocol):
 
 
 class WholeModel:
-    """All of the model."""
+    """The whole model as shared part."""
 
     personal = False
 
@@ -146,7 +146,7 @@ class Replica:
 
     @property
     def offered(self) -> Tensor:
-        """The part of the model that others may take over."""
+        """Return the part of the model that others may adopt."""
         return self.scope.part(self.settled)
 
     def publish(self, phase: Phase) -> None:
@@ -229,7 +229,7 @@ class Replica:
         self._correct()
 
     def revoke(self, peer: str) -> bool:
-        """Delete what is kept of a peer that is gone -> whether the remaining flows compensated for its flow."""
+        """Delete what is stored of a removed peer; return whether the remaining flows compensated for its flow."""
         self.state = self.memory.forgotten(self.state, peer)
         dominated = self.memory.revoke(peer)
         self._correct()

@@ -39,7 +39,7 @@ class Shares(Generic[Place]):
         return len(self._owners) < self.most or self._greediest(owner) is not None
 
     def take(self, place: Place, owner: tuple[str, ...]) -> tuple[bool, Place | None]:
-        """Give a place to an owner, named at each level. Returns whether it got it, and the place that was given up for it."""
+        """Give a place to an owner, named at each level; return whether it got one, and the place that was freed for it."""
         given_up = None
         if place not in self._owners and len(self._owners) >= self.most:
             given_up = self._greediest(owner)
@@ -54,7 +54,7 @@ class Shares(Generic[Place]):
         self._owners.pop(place, None)
 
     def _greediest(self, owner: tuple[str, ...]) -> Place | None:
-        """Return the place to give up for a newcomer; None: it has none, and nobody two."""
+        """Return the place to free for a newcomer; None: it has none, and no owner has two more."""
         among = self._owners
         for level, name in enumerate(owner):
             held = Counter(each[level] for each in among.values())

@@ -117,7 +117,7 @@ class Node(Attached):
         raise GossipError(f"the node in {self.run_dir} does not listen after {timeout_s:.0f} s; see {self.run_dir}/output.log")
 
     def wait_until_finished(self, timeout_s: float = GRACE_S) -> None:
-        """Wait until the node says that its rounds are done, or that it goes: its engine has known that a moment before."""
+        """Wait until the node reports that its rounds are done or that it is ending; its engine knows this shortly before."""
         deadline = time.monotonic() + timeout_s
         with suppress(ControlError):  # it has ended
             while self.status().state not in {"finished", "leaving", "failed"} and time.monotonic() < deadline:

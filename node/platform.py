@@ -40,7 +40,7 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def readable(*sources: socket.socket | int, timeout_s: float | None = 0.0) -> bool:
-    """Wait until one of these sockets, or descriptors, can be read or its other end is closed; None: for ever. Returns whether one is."""
+    """Wait until one of these sockets or descriptors is readable or closed; None: no timeout. Return whether one is."""
     if sys.platform == "win32":
         return bool(select.select(sources, [], [], timeout_s)[0])
     poll = select.poll()  # a poll object must be used by one thread at a time

@@ -40,7 +40,7 @@ def neighborly(distances: Tensor, f: int) -> Tensor:
 
 @parameters
 class Bucketing(OneNumber):
-    """The peers' vectors in random order, averaged in buckets of `bucket` (the last may be smaller). Our own stays by itself.
+    """The peers' vectors in random order, averaged in buckets of `bucket` (the last may be smaller). Our own stays separate.
 
     The state is the number of rounds: the order follows from it and the seed, and is the same in all rows.
 

@@ -85,7 +85,7 @@ class _Attached:
 
     @property
     def edges(self) -> tuple[Pair, ...]:
-        """Pairs of which at least one end reports an edge, sorted."""
+        """Return the pairs of which at least one end reports an edge, sorted."""
         return tuple(sorted({_pair(it.peer, row.peer) for it in self.by_peer.values() for row in it.peers if row.edge}))
 
     @property

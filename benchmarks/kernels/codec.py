@@ -1,4 +1,4 @@
-"""One codec at one length, measured in a process of its own.
+"""Measure one codec at one length, in a separate process.
 
     python -m starling.kernels.codec CODEC D REPEAT DEVICE THREADS BESIDE        JSON on standard output
 
@@ -50,7 +50,7 @@ _RESET_PEAK = "5"
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A codec as nodes run it."""
+    """A codec as nodes use it."""
 
     selector: Selector
     quantizer: Quantizer
@@ -58,18 +58,18 @@ class Product:
     device: str
 
     def encode(self, x: Tensor, seq: int) -> bytes:
-        """Encode x (d,) -> payload."""
+        """Encode x (d,); return the payload."""
         permutation.cache_clear()
         support = self.selector.select(x, None, seq, seq)
         return codec.encode_from(x, support, self.quantizer, generator(seq))
 
     def decode(self, data: bytes) -> tuple[object, Tensor]:
-        """Payload, checked -> support and (k,) values."""
+        """Check and decode a payload; return the support and (k,) values."""
         permutation.cache_clear()
         return codec.decode(data, self.dim, torch.float32, (self.quantizer,), device=self.device)
 
     def index_bits(self, x: Tensor) -> tuple[int, int] | None:
-        """Bits of all indices of x's payload as coded, and k; None if it has none."""
+        """Return the bits of all encoded indices of x's payload, and k; None if it has none."""
         support = self.selector.select(x, None, 0, 0)
         if not isinstance(support, Indices):
             return None
@@ -154,7 +154,7 @@ def entropy_bits(dim: int, k: int) -> float:
 
 
 def peak_extra(device: str, run: Callable[[], Result]) -> tuple[int | None, Result]:
-    """Bytes that a call took at its peak beyond what was there before it, None where neither CUDA nor Linux tells; and its result."""
+    """Return the additional bytes at the peak of a call, None if neither CUDA nor Linux reports them, and its result."""
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -176,7 +176,7 @@ def peak_extra(device: str, run: Callable[[], Result]) -> tuple[int | None, Resu
 
 
 def _round_trip(timed: Product | Baseline, x: Tensor, seq: int) -> tuple[float, float]:
-    """Seconds to encode and to decode."""
+    """Return the seconds to encode and to decode."""
     encode_s, data = _timed(x.device.type, lambda: timed.encode(x, seq))
     return encode_s, _timed(x.device.type, lambda: timed.decode(data))[0]
 
@@ -187,7 +187,7 @@ def _status(field: str) -> int:
 
 
 def _timed(device: str, run: Callable[[], Result]) -> tuple[float, Result]:
-    """Seconds, and the result."""
+    """Return the seconds, and the result."""
     if device == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()

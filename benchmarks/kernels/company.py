@@ -1,4 +1,4 @@
-"""Busy neighbours: processes that keep a core each, for measurements beside them."""
+"""Busy processes that keep a core each, for measurements under load."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ while os.getppid() == {parent}:
 
 @contextmanager
 def busy(count: int) -> Iterator[tuple[int, ...]]:
-    """The ids of `count` processes that spin, at this one's priority, from when all do.
+    """Yield the ids of `count` spinning processes with this one's priority, when all of them spin.
 
     They are ended and waited for on the way out, also after Ctrl-C, and end themselves where this process was killed.
     """

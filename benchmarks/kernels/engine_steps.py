@@ -1,4 +1,4 @@
-"""Local steps of an engine that has exchanged with another one, as its driver has it do them.
+"""Local steps of an engine that has exchanged with another one, as its driver runs them.
 
     python -m starling.kernels.engine_steps KEYS        as `starling.kernels.slices` says
 
@@ -28,7 +28,7 @@ EVER = 10**6  # local steps of the round that is measured
 
 
 class Called:
-    """An engine of this process that is called by hand, as the process of `starling.kernels.memory.Worker` is."""
+    """An engine of this process that is called by hand, like the process of `starling.kernels.memory.Worker`."""
 
     def __init__(self, manifest: Manifest, shard: int, label: str) -> None:
         self.engine = Worker(work=time.thread_time)

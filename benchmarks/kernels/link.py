@@ -49,7 +49,7 @@ _LIMITS = LimitsSection(frames_per_s=1e6)
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line between the two ends."""
+    """One line of the protocol between the two ends."""
 
     transport: str = ""
     peer: str = ""
@@ -63,7 +63,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Lines:
-    """Notes over a stream, one a line."""
+    """Notes over a stream, one per line."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -89,7 +89,7 @@ class Lines:
 
 @dataclass(slots=True)
 class Count:
-    """Number of bytes that arrived, and a way to wait for more."""
+    """Number of bytes received, and a way to wait for more."""
 
     total: int = 0
     _more: trio.Event = field(default_factory=trio.Event)
@@ -114,7 +114,7 @@ class Count:
 
 
 async def receive(host: str, port: int) -> None:
-    """Serve one sender after the other, until standard input closes; a line there says the port. ConfigError: it cannot be listened on."""
+    """Serve one sender after another until standard input closes; print the port. Raises ConfigError: the address is unusable."""
     try:
         (listener, *_) = await trio.open_tcp_listeners(port, host=host)
     except (OSError, UnicodeError) as error:
@@ -206,7 +206,7 @@ def _certified() -> ssl.SSLContext:
 
 
 class _Silence:
-    """A node's reporter that says nothing."""
+    """A node's reporter that drops everything."""
 
     def event(self, *_words: object, **_fields: object) -> None:
         """Drop the event."""
@@ -219,7 +219,7 @@ class _Silence:
 
 
 async def send(host: str, port: int, transport: str, message_bytes: int, seconds: float, rate_mbit: float) -> LinkCase:
-    """One case. ConfigError: nobody is there; GossipError: the connection broke, or messages were lost."""
+    """Measure one case. Raises ConfigError: nobody answers; GossipError: the connection broke, or messages were lost."""
     where = f"{host}:{port}"
     try:
         stream = await trio.open_tcp_stream(host, port)
@@ -313,7 +313,7 @@ _ways: dict[str, Any] = {"starling": _by_node, "tcp": _by_tcp, "tls": _by_tls}
 
 
 def main(arguments: list[str]) -> int:
-    """Either end, as the module's docstring says. -> exit code"""
+    """Run either end, as the module's docstring says; return the exit code."""
     what, host, port, *rest = arguments
     if what == "receive":
         try:

@@ -1,4 +1,4 @@
-"""Local steps of a plain loop that is a member by `starling.Swarm` of a node that runs.
+"""Local steps of a plain loop that is a member, by `starling.Swarm`, of a running node.
 
 python -m starling.kernels.member_steps KEYS        as `starling.kernels.slices` says; FOLDER among them is the node's directory
 """

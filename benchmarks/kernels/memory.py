@@ -1,4 +1,4 @@
-"""Memory of an engine process, phase by phase, beyond what the same engine takes with a model of next to no parameters.
+"""Memory of an engine process in each phase, beyond that of the same engine with a tiny model.
 
 `python -m starling.kernels.memory NAME D DEGREE`: an engine process as the daemon starts it, which exchanges whole vectors with `DEGREE`
 peers. A second process is all of them in turn, so that theirs are not counted. Peaks are the kernel's (VmHWM), so this needs Linux.
@@ -55,7 +55,7 @@ SETTINGS: Mapping[Layout, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = Ma
 
 
 class Answers(Protocol):
-    """An engine, wherever it is."""
+    """An engine in this or another process."""
 
     def done(self, call: calls.Request) -> calls.Reply:
         """Return the reply to a call. Raises GossipError: it was refused."""
@@ -94,13 +94,13 @@ class Engine:
         return bytes(data)
 
     def resident(self) -> tuple[int, int]:
-        """Bytes resident now, and at most since the last `forget`."""
+        """Return the resident bytes now, and their peak since the last `forget`."""
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         fields = dict(line.split(":", 1) for line in lines)
         return tuple(int(fields[key].split()[0]) << 10 for key in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
 
     def forget(self) -> None:
-        """Peaks are counted from here on."""
+        """Reset the peak."""
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Engine:
 
 @contextmanager
 def engines(agreed: Manifest, folder: Path, numerics: NumericsSection) -> Iterator[tuple[Engine, Engine]]:
-    """The engine that is measured, and its peers' one."""
+    """Yield the measured engine, and that of its peers."""
     hub = Engine(agreed, "hub", str(folder / "hub.checkpoint"), numerics)
     peer = Engine(agreed, "peer", "", numerics)
     try:
@@ -194,7 +194,7 @@ def phases(name: Layout, d: int, degree: int) -> tuple[int, dict[str, int], int]
 
 
 def rounds(name: Layout) -> int:
-    """Rounds after which every coordinate was exchanged on every edge."""
+    """Return the rounds after which every coordinate was exchanged on every edge."""
     compress = SETTINGS[name][1]
     share = SHARE if not compress else 1 / compress["parts"] if "parts" in compress else compress.get("ratio", 1.0)
     return max(ROUNDS, round(1.0 / share))
@@ -210,7 +210,7 @@ def served(engine: Engine, file: Path) -> Path:
 
 
 def exchange(hub: Answers, peer: Answers, name: str, step: int, *, leads: bool) -> None:
-    """One transaction; the peers' process calls itself `name`, and the hub by a name that is as new."""
+    """Do one transaction; the peers' engine is called `name`, and the hub "hub of name"."""
     one, other, to_one, to_other = (hub, peer, f"hub of {name}", name) if leads else (peer, hub, name, f"hub of {name}")
     offered = cast("calls.Offered", one.done(calls.Offer(to_other, 0, step + 1, step, 0.2, 0)))
     answer = calls.Answer(to_one, 0, step + 1, step, 0.2, offered.gain, offered.payload, borne=offered.borne)
@@ -220,7 +220,7 @@ def exchange(hub: Answers, peer: Answers, name: str, step: int, *, leads: bool) 
 
 
 def measure(name: str, d: int, degree: int) -> MemoryCase:
-    """Bytes per parameter of a layout. Raises ConfigError: it is unknown, or the machine has no such figures."""
+    """Measure the bytes per parameter of a layout. Raises ConfigError: it is unknown, or the machine reports no memory figures."""
     if name not in get_args(Layout):
         raise ConfigError(f"NAME: {name!r} is unknown, choose one of {', '.join(get_args(Layout))}")
     layout = cast("Layout", name)

@@ -60,7 +60,7 @@ class Cell(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The name of its file of results, without the ending."""
+        """Return the name of its file of results, without suffix."""
         return "-".join(self)
 
 
@@ -185,7 +185,7 @@ class Bench:
         return given | {"--set": " ".join(self.default), "starling": __version__}
 
     def measure(self, cell: Cell, executor: Executor, show: Show) -> NeverWorseCase:
-        """Simulate what is missing of a cell -> its case. After an interruption, finished pairs are reused.
+        """Simulate the missing runs of a cell; return its case. After an interruption, finished pairs are reused.
 
         Raises GossipError: a run failed.
         """

@@ -1,4 +1,4 @@
-"""Speed of a node that exchanges, relative to a plain loop and to itself without exchanges, measured in a process of its own.
+"""Speed of a node that exchanges, relative to a plain loop and to itself without exchanges, measured in a separate process.
 
     python -m starling.kernels.overlap MODEL D MBIT PACE DRIVER SECONDS REPEAT        JSON on standard output
 
@@ -58,7 +58,7 @@ EVER = 10**6
 
 @dataclass(slots=True)
 class Watched:
-    """A node, and when its count of local steps changed."""
+    """A node, and the times at which its count of local steps changed."""
 
     node: Node
     script: int = 0  # the process that does its local steps; 0: its engine
@@ -67,7 +67,7 @@ class Watched:
     peak: int = 0
 
     def look(self) -> None:
-        """Raises GossipError: it has ended."""
+        """Read the node's status. Raises GossipError: it has ended."""
         self.node.raise_if_ended()
         with suppress(ControlError):
             self.status = status = self.node.status()
@@ -76,7 +76,7 @@ class Watched:
 
     @property
     def rate(self) -> float:
-        """Local steps a second between the first and the last change."""
+        """Return the local steps per second between the first and the last change."""
         (began, first, _), (ended, last, _) = self.counts[1], self.counts[-1]
         return (last - first) / (ended - began)
 
@@ -88,7 +88,7 @@ class Watched:
         return (last - first) / (ended - began - max(lost, 0.0))  # nan stays so
 
     def _lost(self) -> float:
-        """Seconds so far in which what steps waited for a core that its node did not have; nan where the system does not tell."""
+        """Return the seconds in which the node's steps waited for a core; nan if the system does not report it."""
         import psutil
 
         assert self.node.process is not None
@@ -101,7 +101,7 @@ class Watched:
         return math.nan
 
     def weigh(self) -> None:
-        """The engine's most resident bytes, as far as the system tells."""
+        """Record the peak of the engine's resident bytes, if the system reports them."""
         import psutil
 
         assert self.node.process is not None
@@ -118,7 +118,7 @@ def _scheduled(process: int) -> tuple[int, int]:
 
 
 def measure(model: str, d: int, mbit: float, pace: str, driver: str, seconds: float, repeat: int) -> OverlapCase:
-    """One case. Raises ConfigError: there is no such model, pace or driver; GossipError: a node ended, or does not train."""
+    """Measure one case. Raises ConfigError: an unknown model, pace or driver; GossipError: a node ended, or does not train."""
     for key, name, known in (("--model", model, MODELS), ("--pace", pace, PACES), ("--driver", driver, DRIVERS)):
         if name not in known:
             raise ConfigError(f"{key}: {name!r} is unknown, choose one of {', '.join(known)}")
@@ -154,7 +154,7 @@ def _known(share: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Speed:
-    """Mean of two processes that train at once."""
+    """Mean speed of two processes that train at once."""
 
     steps_s: float
     undisturbed: float
@@ -175,7 +175,7 @@ class _Repetition:
 
 
 def _repetition(folder: Path, model: str, d: int, mbit: float, pace: str, driver: str, seconds: float) -> _Repetition:
-    """Train plainly, alone, and in the swarm."""
+    """Measure a plain loop, lone nodes, and the swarm."""
     nodes_of = partial(_nodes, mbit=mbit, script=driver == "script")
     folder.mkdir()
     chosen = task_of(model, d, folder) | {"pace.kind": pace, "pace.rounds": EVER, "pace.evaluate_every": EVER}
@@ -209,7 +209,7 @@ def _plain(chosen: Mapping[str, Any], seconds: float) -> _Speed:
 
 @contextmanager
 def _nodes(folder: Path, chosen: Mapping[str, Any], *, mbit: float, script: bool, together: bool) -> Iterator[list[Watched]]:
-    """Two nodes of one swarm, or each of its own, with their scripts if they have such; stopped at the end."""
+    """Yield two nodes of one swarm, or of a swarm each, with their scripts if they have any; stop them at the end."""
     nodes: list[Watched] = []
     invite = ""
     try:
@@ -248,7 +248,7 @@ def _nodes(folder: Path, chosen: Mapping[str, Any], *, mbit: float, script: bool
 
 
 def _speed(nodes: list[Watched], seconds: float, ready: Callable[[Watched], bool]) -> _Speed:
-    """Local steps a second, over `seconds`, and longer until each count has changed often enough."""
+    """Measure local steps per second over `seconds`, or longer until each count has changed often enough."""
     deadline = time.monotonic() + PATIENCE_S
     while not all(ready(each) and len(each.counts) > 2 for each in nodes):
         _look(nodes, deadline)
@@ -272,7 +272,7 @@ def _look(nodes: list[Watched], deadline: float) -> None:
 
 
 def task_of(model: str, d: int, folder: Path) -> dict[str, Any]:
-    """Keys of a manifest with about d parameters, and data that there is no need to fetch."""
+    """Return manifest keys of a model with about d parameters, with data that need no download."""
     chance = np.random.default_rng(0)
     if model == "cnn":
         labels = chance.integers(0, 10, SAMPLES)
@@ -319,7 +319,7 @@ def _cores(number: int) -> set[int] | None:
 
 
 def _least(folder: Path) -> int:
-    """Bytes resident of an engine with next to no parameters."""
+    """Return the resident bytes of an engine with a tiny model."""
     engine = Engine(manifest("default", LEAST, folder), "hub", "", NumericsSection())
     try:
         return engine.resident()[0]

@@ -1,4 +1,4 @@
-"""Runs of two arms that differ in nothing but how models are mixed, paired by seed, and stored in files cell by cell.
+"""Pairs of runs that differ only in their mix, with equal seeds, stored in one file per cell.
 
 Torch-free: the command line calls it.
 """
@@ -26,7 +26,7 @@ NOISE = 3.0  # standard errors beyond which a difference counts; over six seeds 
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """Both runs of a cell with one seed: what the metric is at every evaluation after the beginning, mean over nodes."""
+    """Both runs of a cell with one seed: the metric at every evaluation after the first, mean over nodes."""
 
     seed: int
     metric: str
@@ -127,7 +127,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A folder with a file for each cell. Another one is needed for other settings, which a file says no to."""
+    """A folder with one file per cell. Other settings need another folder: a file refuses them."""
 
     folder: Path
 

@@ -1,4 +1,4 @@
-"""A plain PyTorch loop: what somebody would write for the model, the data and the optimiser of a manifest, without a swarm.
+"""A plain PyTorch loop without a swarm, as a user would write it for a manifest's model, data and optimiser.
 
     python -m starling.kernels.plain KEYS        as `starling.kernels.slices` says
 
@@ -44,7 +44,7 @@ def agreed(keys: Mapping[str, Any]) -> Manifest:
 
 
 class Loop:
-    """A model that is trained a step at a time."""
+    """A model that is trained step by step."""
 
     def __init__(self, manifest: Manifest) -> None:
         made = task(manifest.task.kind, manifest.task.params())
@@ -56,11 +56,11 @@ class Loop:
         self.optimizer = optimizer(manifest, self.model)
 
     def step(self) -> float:
-        """Do one step -> its loss."""
+        """Do one step; return its loss."""
         return self.learn(*self._batch())
 
     def learn(self, x: Tensor, y: Tensor) -> float:
-        """Do a step on samples and labels."""
+        """Do one step on samples and labels."""
         self.optimizer.zero_grad(set_to_none=True)
         loss: Tensor = self._loss(self.model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -95,7 +95,7 @@ def _batches(data: Any, size: int) -> Callable[[], Batch]:
 
 
 class Both:
-    """Muon for hidden matrices and AdamW for all else. Filters of a convolution are shown to Muon as one matrix."""
+    """Muon for hidden matrices and AdamW for the rest. Muon gets the filters of a convolution as one matrix."""
 
     def __init__(self, model: nn.Module, manifest: Manifest) -> None:
         section, names = manifest.optimizer, hidden_matrices(model)

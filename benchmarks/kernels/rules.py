@@ -1,4 +1,4 @@
-"""One combining rule at one length beside byzfl's, measured in a process of its own.
+"""Measure one combining rule at one length, compared with byzfl's, in a separate process.
 
     python -m starling.kernels.rules RULE D N REPEAT        JSON on standard output
 
@@ -46,7 +46,7 @@ Combine = Callable[[Any], Any]
 
 
 def measure(name: str, dim: int, count: int, repeat: int, peers: Mapping[str, Callable[[int], Combine]]) -> RuleCase:
-    """One of ALL_RULES on n = `count` vectors of length d; the fastest repetition counts.
+    """Measure one of ALL_RULES on n = `count` vectors of length d; the fastest repetition counts.
 
     `peers`: rule -> what makes the other library's from the number of bad ones.
 
@@ -130,7 +130,7 @@ def _present(x: Tensor) -> Tensor:
 
 
 def timed(run: Callable[[], Tensor], repeat: int, enough_s: float) -> tuple[float, Tensor]:
-    """Processor seconds of the fastest repetition, and its result."""
+    """Return the processor seconds of the fastest repetition, and its result."""
     best, spent = math.inf, 0.0
     for _ in range(repeat):
         began = time.process_time()

@@ -26,7 +26,7 @@ PEER_EXTRA = "benchmark"
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One codec at one length. Speeds are bytes of the dense float32 vector over seconds, in 10^9; the best of the repetitions."""
+    """Result of one codec at one length. Speeds are bytes of the dense float32 vector per second, in 10^9; the best of the repetitions."""
 
     codec: str
     d: int
@@ -55,7 +55,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One combining rule at one length. Times are processor seconds of one thread, the best of the repetitions."""
+    """Result of one combining rule at one length. Times are processor seconds of one thread, the best of the repetitions."""
 
     rule: str
     n: int
@@ -76,7 +76,7 @@ TRANSPORTS = ("starling", "tcp", "tls")
 
 
 class LinkCase(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of one size over one transport from one process to another, for a while. The fastest repetition."""
+    """Result of messages of one size over one transport between two processes; the fastest repetition."""
 
     message_bytes: int
     rtt_ms: int
@@ -100,7 +100,7 @@ DRIVERS = ("task", "script")
 
 
 class OverlapCase(msgspec.Struct, frozen=True, kw_only=True):
-    """Two nodes on cores of their own: how fast they train while they exchange, beside plain loops, and beside themselves alone.
+    """Result for two nodes on separate cores: training speed with exchanges, compared with plain loops and with lone nodes.
 
     The repetition with the median ratio.
     """
@@ -153,7 +153,7 @@ LOOP_CASES = tuple(
 
 
 class LoopCase(msgspec.Struct, frozen=True, kw_only=True):
-    """Local steps of one model beside those of a plain PyTorch loop. The pair of slices with the median ratio."""
+    """Result for local steps of one model, compared with a plain PyTorch loop; the pair of slices with the median ratio."""
 
     model: str
     d: int

@@ -1,4 +1,4 @@
-"""Local steps of a plain loop that is a member by `starling.Swarm`, in a round whose steps do not end.
+"""Local steps of a plain loop that is a member by `starling.Swarm`, in a round that never ends.
 
     python -m starling.kernels.script_steps KEYS        as `starling.kernels.slices` says
 
@@ -45,7 +45,7 @@ class Lasting:
 
 
 class Scripted(Called):
-    """An engine whose local steps a script does."""
+    """An engine whose local steps are done by a script."""
 
     def __init__(self, manifest: Manifest, folder: Path) -> None:
         self.engine = Worker(work=time.thread_time)

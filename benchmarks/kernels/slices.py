@@ -30,7 +30,7 @@ USAGE = 2  # exit code if the measurement is impossible
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """Time that some steps took."""
+    """Time taken by some steps."""
 
     steps: int
     cpu_s: float

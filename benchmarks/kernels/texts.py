@@ -1,4 +1,4 @@
-"""Texts that nodes learn from, a file for each: those of a folder, or made up.
+"""Texts for training, one file each: from a folder, or synthetic.
 
 Torch-free: the command line calls it.
 """

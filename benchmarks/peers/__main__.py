@@ -1,4 +1,4 @@
-"""Train one small model in Starling and in other frameworks: accuracy, bytes and seconds beside each other.
+"""Train one small model in Starling and in other frameworks, and compare accuracy, bytes and seconds.
 
     python -m benchmarks.peers                      all of them; 1.5 GB are installed below build/peers, minutes
     python -m benchmarks.peers starling hivemind    some
@@ -43,7 +43,7 @@ ENVIRONMENTS = facts.ROOT / "build" / "peers"
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """A framework. Starling itself is neither installed nor has it a script.
+    """A framework. Starling itself needs no installation and no script.
 
     Args:
         package: what pip installs, NAME==VERSION.
@@ -140,7 +140,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def line(outcome: Outcome) -> str:
-    """One row, for a person."""
+    """Return a table row for a person."""
     megabytes = None if outcome.bytes_per_node is None else outcome.bytes_per_node / 1e6
     sent = "not counted" if megabytes is None else f"{megabytes:,.2f} MB a node" if megabytes else "nothing sent"
     return (
@@ -150,7 +150,7 @@ def line(outcome: Outcome) -> str:
 
 
 def run(name: str, world: World) -> Outcome:
-    """Install what is not installed, and train. Raises RuntimeError: it did not end as it should."""
+    """Install missing packages, and train. Raises RuntimeError: the run failed."""
     peer = PEERS[name]
     print(f"{name}, seed {world.seed} …", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="starling-peers-") as scratch:
@@ -206,7 +206,7 @@ def demo(world: World) -> list[str]:
 
 
 def values_of(name: str, output: str) -> Sequence[float]:
-    """Accuracy of each model. Raises RuntimeError: the last lines are no report."""
+    """Return the accuracy of each model. Raises RuntimeError: the last lines are not a report."""
     try:
         if name == "starling":
             return [node["value"] for node in json.loads(output)["nodes"]]
@@ -216,7 +216,7 @@ def values_of(name: str, output: str) -> Sequence[float]:
 
 
 def counted(command: Sequence[str], scratch: Path) -> tuple[str, int | None]:
-    """Standard output of a command, and the bytes that crossed loopback if it can have a network of its own.
+    """Return the standard output of a command, and the bytes that crossed loopback if it can have its own network.
 
     Raises RuntimeError: its exit code is not 0. Raises subprocess.TimeoutExpired: it took longer than LONGEST_S.
     """
@@ -252,7 +252,7 @@ def _may_be_alone() -> bool:
 
 
 def rules() -> list[dict[str, Any]]:
-    """`RuleCase`s of RULES, ours and those of the byzfl that is installed for its run. Raises RuntimeError: the command failed."""
+    """Return `RuleCase`s of RULES, ours and those of the installed byzfl. Raises RuntimeError: the command failed."""
     (site,) = environment("byzfl").parents[1].glob("lib/python*/site-packages")
     chosen = [word for rule in RULES for word in ("--rule", rule)]
     environ = facts.environment()

@@ -1,4 +1,4 @@
-"""Input of all frameworks: the digits cut into shards, a model, and how much is trained.
+"""Input of all frameworks: the digits cut into shards, a model, and the amount of training.
 
 `scripts/*.py` read the file and know nothing of this project: each is run by the interpreter of its framework's environment.
 """
@@ -18,7 +18,7 @@ from starling.node.tasks.partition import cut
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """The run.
+    """Settings of the run.
 
     Args:
         nodes: how many train; the data are cut into as many shards.

@@ -1,1 +1,1 @@
-"""Published methods that nodes do not use, to compare with those that they do. Functions in one process."""
+"""Published methods that nodes do not use, for comparison. Functions in one process."""

@@ -78,7 +78,7 @@ def certainty(theirs: Tensor, judged: Tensor) -> Tensor:
 
 
 def merits(own: Tensor, theirs: Tensor) -> Tensor:
-    """Advantage of other models (…, C) per class: Δ^(3 + F1) where its F1 is higher, −Δ^(4 + F1) where it is lower; `own` (C,) is ours.
+    """Return the advantage of other models (…, C) per class: Δ^(3 + F1) where F1 is higher, −Δ^(4 + F1) where lower; `own` (C,) is ours.
 
     Δ = 10·|F1 − F1_j| with the own F1 in the exponent: the better the own model, the more a difference counts, most if it is a loss.
     """
@@ -87,7 +87,7 @@ def merits(own: Tensor, theirs: Tensor) -> Tensor:
 
 
 def emphasis(merit: Tensor) -> Tensor:
-    """Max(0, 10·σ(merit/100) − 4): 0 for much worse, 1 for equal, below 6 for much better models."""
+    """Return max(0, 10·σ(merit/100) − 4): 0 for much worse, 1 for equal, below 6 for much better models."""
     return (10.0 * torch.sigmoid(merit / 100.0) - 4.0).clamp(min=0.0)
 
 

@@ -1,4 +1,4 @@
-"""DADAO: two Poisson clocks, gradients and meetings, both accelerated. For smooth strongly convex sums, whose constants it needs.
+"""DADAO: two Poisson processes, of gradients and of pairwise meetings, both accelerated. For smooth strongly convex sums.
 
 Shapes: n nodes, d parameters, E edges.
 """
@@ -24,7 +24,7 @@ class Point:
 
 
 def resistances(n: int, edges: Sequence[tuple[int, int]], rate: float = 1.0) -> tuple[float, float]:
-    """χ1 and χ2 of a connected graph whose edges meet at this rate; both fall as 1/rate.
+    """Return χ1 and χ2 of a connected graph whose edges meet at this rate; both are proportional to 1/rate.
 
     1 over the second least eigenvalue of the Laplacian, and half the largest effective resistance of an edge.
     """

@@ -59,7 +59,7 @@ class Received:
 
     @property
     def round(self) -> int:
-        """Last round of the record."""
+        """Return the last round of the record."""
         return self.record.round
 
 

@@ -32,7 +32,7 @@ def one_bit_adam(
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-8,
 ) -> Iterator[Step]:
-    """Steps without end, of n nodes that hold one model:
+    """Yield endless steps of n nodes with one common model:
 
         t < warm_up   g = mean of all g_i, by a ring all-reduce of float32;   Adam
         then          p_i = β1 m + (1 − β1) g_i + e_i,  all others are sent Q(p_i),  e_i <- p_i − Q(p_i);   m <- mean of all Q(p_i)

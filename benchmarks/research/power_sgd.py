@@ -13,7 +13,7 @@ from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Warm:
-    """State of `PowerSgd`: what is owed (d,), and the right bases to go on from."""
+    """State of `PowerSgd`: the residual (d,), and the right bases with which it continues."""
 
     memory: Tensor
     directions: Factors
@@ -39,7 +39,7 @@ class PowerSgd:
         return Warm(torch.zeros_like(x), self.low_rank.start(self.seed))
 
     def compress(self, state: Warm, update: Tensor, generator: Generator) -> tuple[Tensor, Warm]:
-        """Update (d,) finite -> message (d,) and the new state."""
+        """Compress an update (d,), finite; return the message (d,) and the new state."""
         owed = update + state.memory
         support = state.directions.step(owed)
         values = support.take(owed)

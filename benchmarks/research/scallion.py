@@ -1,4 +1,4 @@
-"""SCAFFOLD, SCALLION and SCAFCOM: control variates at a server, of which a node sends one compressed vector a round.
+"""SCAFFOLD, SCALLION and SCAFCOM: control variates at a server; a node sends one compressed vector per round.
 
 Shapes: n nodes, d parameters.
 """
@@ -36,7 +36,7 @@ def controlled(
     server_lr: float = 1.0,
     share: float = 1.0,
 ) -> Iterator[Round]:
-    """Rounds without end. Of node i, v_i is the mean gradient of K local steps along g − c_i + c:
+    """Yield endless rounds. Of node i, v_i is the mean gradient of K local steps along g − c_i + c:
 
         scaffold   c_i <- v_i                                     sent whole
         scallion   q = α C(v_i − c_i), c_i += q                   C unbiased, `kept` of d drawn; α = kept/d

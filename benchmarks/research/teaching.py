@@ -1,4 +1,4 @@
-"""Teaching across architectures: nodes with different models label shared inputs, and learn from one another's labels.
+"""Distillation across architectures: nodes with different models label shared inputs, and learn from each other's labels.
 
 Shapes: z shared inputs, C classes, k peers.
 """
@@ -18,14 +18,14 @@ SHARPNESS, LEAST = 4, 1e-6
 
 
 def published(logits: Tensor, temperature: float) -> Tensor:
-    """Logits (z, C) -> probabilities as others decode them: bytes, rows normalised again."""
+    """Return logits (z, C) as the probabilities that others decode: bytes, with normalised rows."""
     levels = (softmax(logits / temperature, -1) * LEVELS).round()
     shares: Tensor = levels / levels.sum(-1, keepdim=True).clamp_min(1.0)
     return shares
 
 
 def certainty(predictions: Tensor) -> Tensor:
-    """Map (…, C) -> (…), 1 where a row is sure of a class, nearly 0 where it knows nothing."""
+    """Return (…) from (…, C): 1 where a row is certain of a class, nearly 0 where it is uniform."""
     entropy = -(predictions * predictions.clamp_min(1e-9).log()).sum(-1)
     return (1.0 - entropy / math.log(predictions.shape[-1])).clamp_min(0.0) ** SHARPNESS + LEAST
 
@@ -38,7 +38,7 @@ def target(predictions: Tensor, *, weighted: bool = True) -> Tensor:
 
 
 def ensemble(models: Sequence[nn.Module], x: Tensor) -> Tensor:
-    """Experts that were never mixed, at use: the mean of their logits (m, C).
+    """Return the mean of the logits (m, C) of experts that were never mixed.
 
     Source: HDEE, heterogeneous domain expert ensembles, 2025.
     """
@@ -68,7 +68,7 @@ def teaching(
     batch: int = 32,
     weighted: bool = True,
 ) -> Iterator[Taught]:
-    """Rounds without end. In each a node does K local steps along its own loss and
+    """Yield endless rounds. In each a node does K local steps along its own loss and
 
         α T² KL(M_i ‖ softmax(f_i(z)/T))   on `batch` of the shared inputs z, T the temperature
 

@@ -26,7 +26,7 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class NoFeedback:
-    """Forget what is dropped. Right for unbiased compressors; a biased one keeps its bias for ever. Base of all schemes."""
+    """Forget what is dropped. Right for unbiased compressors; a biased one stays biased. Base of all schemes."""
 
     vectors: ClassVar[int] = 0
 

@@ -1,4 +1,4 @@
-"""Members that were gone and are back. On a line that comes and goes they are soon gone again, and nobody should wait for them then."""
+"""Members that were absent and returned. On an intermittent connection they soon disappear again, so nobody should wait for them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -56,7 +56,7 @@ class AntiEntropy:
         return self.tell(peer, [self.member_list.members[it].record for it in found if it is not None], now)
 
     def correct(self, peer: str, records: Iterable[wire.Record], now: float) -> list[Send]:
-        """Return our newer records of members of which a peer sent older ones, including those that left."""
+        """Return our newer records of members of which a peer sent older ones, including departed members."""
         pairs = [(self.member_list.members.get(record.peer), record) for record in records]
         known = [(ours.record, theirs) for ours, theirs in pairs if ours is not None and ours.status != "dead"]
         return self.tell(peer, [ours for ours, theirs in known if order_of(ours) > order_of(theirs)], now)

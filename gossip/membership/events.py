@@ -15,7 +15,7 @@ class MemberEvent:
 
 
 class Announced(MemberEvent):
-    """Others told of the peer, or of its new addresses: it is to be reached, and joins when it is met."""
+    """Others reported the peer, or its new addresses: it must be contacted, and joins when it is met."""
 
 
 class Joined(MemberEvent):

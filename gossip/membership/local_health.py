@@ -65,7 +65,7 @@ class LocalHealth:
         self.doubt = max(0, self.doubt - in_time)
 
     def failed(self, nonce: int, peer: str, sent: float, *, silence: bool) -> None:
-        """A probe sent at that time was given up; `silence`: helpers were asked too, and no frame came from anybody since."""
+        """A probe sent at that time failed; `silence`: helpers were asked too, and no frame from anybody has arrived since."""
         keep(self._given_up, nonce, (peer, sent), MAX_GIVEN_UP)
         self._raise(self.doubt + silence)
 

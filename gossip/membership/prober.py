@@ -202,7 +202,7 @@ class Prober:
         return out
 
     def _back(self, peer: str, now: float) -> None:
-        """Note the absence of a peer of which a frame came, and which may have been gone."""
+        """Note the absence of a peer, which may have been absent, when a frame of it arrives."""
         since = self._silent.pop(peer, now)
         if (probe := self.probes.find(peer)) is not None and now - probe.sent > self.health.usual_s(peer):
             since = min(since, probe.sent)

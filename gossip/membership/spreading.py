@@ -85,7 +85,7 @@ class Spreading:
         return out
 
     def heard(self, peer: str, now: float) -> None:
-        """Spread the record of a peer that we were told of and have met now."""
+        """Spread the record of a peer that was reported to us and is met now."""
         known = peer in self.view.member_list.members
         if known and now < self._unmet.pop(peer, -math.inf) + self.view.timing.sync_s:
             self.dissemination.add_record(peer, now)
@@ -165,7 +165,7 @@ class Spreading:
         return out + self._meet(out, now, alone=alone)
 
     def _meet(self, merged: Sequence[Output], now: float, *, alone: bool) -> list[Send]:
-        """Probe newcomers that we were told of, some of many; `alone`: this node knew nobody before."""
+        """Probe newcomers that were reported to us, some of many; `alone`: this node knew nobody before."""
         view, n = self.view, self.view.member_list.size
         told = [
             it.peer for it in merged if isinstance(it, Announced) or (isinstance(it, Joined) and (alone or it.peer not in view.last_frame))

@@ -24,7 +24,7 @@ from starling.gossip.wire import schema as wire
 
 @dataclass(slots=True)
 class Suspects:
-    """Suspects members, tells them and others so, and declares them dead."""
+    """Suspects members, notifies them and others, and declares them dead."""
 
     view: SwarmView
     dissemination: Dissemination
@@ -52,7 +52,7 @@ class Suspects:
             self.dissemination.add_rumor(peer, now)
 
     def accused(self, rumors: Iterable[wire.Rumor], source: str, now: float) -> list[Output]:
-        """Suspect members of which a rumor says so, unless they were heard lately; send the source newer records than it accuses."""
+        """Suspect members that a rumor accuses, unless a frame of them came lately; send the source newer records than it accuses."""
         out: list[Output] = []
         newer: list[wire.Record] = []
         view = self.view

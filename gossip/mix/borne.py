@@ -82,7 +82,7 @@ def sent(state: Total) -> Tensor:
 
 
 def _flowing(known: Tensor, flows: Tensor) -> Tensor:
-    """Return numbers (…, n) of which the first says whether any of the flows (…, d) is not zero; of an array it says so of every row."""
+    """Return numbers (…, n), the first of which says whether any of the flows (…, d) is nonzero; for an array, per row."""
     nothing = flows.dim() == 1 and not bool(flows[:BEGINNING].any()) and not bool(flows.any())
     known = known.clone()
     known[..., 0] = 0.0 if nothing else 1.0
@@ -165,7 +165,7 @@ def published(state: Total) -> Total:
 
 
 def mixed(state: Total) -> Total:
-    """Return the state after the exchanges of a published vector, from which steps count anew."""
+    """Return the state after the exchanges of a published vector: counters of steps restart."""
     known = Borne(*rows_of(state.c).read(state.known))
     after = known._replace(
         sum=known.sum - known.sum_published,

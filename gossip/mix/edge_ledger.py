@@ -77,7 +77,7 @@ def _covers(one: Support, other: Support, dim: int) -> bool:
 
 
 class Moving(Protocol):
-    """An effect as far as it says whether it moves a flow."""
+    """The part of an effect that determines whether it moves a flow."""
 
     @property
     def gain(self) -> float:

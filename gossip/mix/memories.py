@@ -121,7 +121,7 @@ class MemoryMessage:
 
 
 def joined(payload: bytes, said: MemoryMessage) -> bytes:
-    """Return a payload followed by what an end says of its memory."""
+    """Return a payload followed by an end's report of its memory."""
     values = said.values
     return b"".join((payload, values, TRAILER.pack(said.age, len(values))))
 

@@ -1,4 +1,4 @@
-"""Models of which a part stays at home: any mixing algorithm, of the parameters that nodes share.
+"""Models with personal parameters that are not exchanged: any mixing algorithm, applied to the shared parameters.
 
 Shapes: d parameters, s of them shared, D numbers of the shared vector.
 """

@@ -109,11 +109,11 @@ class Pet(MixerBase):
         return gradient, Total(state.c, state.known.new_tensor(known))
 
     def publish(self, state: Total, x: Tensor, phase: Phase) -> tuple[Tensor, Total]:
-        """Return the model; what is said of the steps before it is known from now on."""
+        """Return the model; the share over the steps until now is fixed for later messages."""
         return x, borne.published(state)
 
     def absorb(self, state: Total, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Total]:
-        """Return the averaged model, and a state in which steps count anew."""
+        """Return the averaged model, and a state whose counters of steps restart."""
         return shared, borne.mixed(state)
 
     def corrected(self, state: Total, flows: Tensor) -> Total:

@@ -1,4 +1,4 @@
-"""Seeds and scalars: every node tells how much its loss changed along directions that all can draw, and all make the same steps.
+"""Seeds and scalars: each node sends how much its loss changed along directions that all can draw, and all make the same steps.
 
 Shapes: d parameters, K local steps of a round, n members of a round.
 """

@@ -32,7 +32,7 @@ class LastingEdges(Protocol):
         """Return peers with an edge, sorted."""
 
     def visits(self, turn: int) -> tuple[str, ...]:
-        """Return those peers of which one is to be visited in a turn."""
+        """Return the peers of which one is visited in a turn."""
 
     def measured(self, peer: str, bytes_per_s: float) -> None:
         """Record the rate of an exchange with a peer, >= 0; 0: it failed."""
@@ -58,7 +58,7 @@ class Static:
 
 
 class Aperiodic:
-    """W is drawn anew in every round."""
+    """An overlay whose W is drawn in every round."""
 
     __slots__ = ()
 

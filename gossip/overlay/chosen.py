@@ -62,7 +62,7 @@ class ChosenEdges:
         return tuple(sorted({*self._drawn.peers, *self._fast, *self._guests}))
 
     def visits(self, turn: int) -> tuple[str, ...]:
-        """Return those peers of which one is to be visited in a turn; all, if there are none of that kind."""
+        """Return the peers of which one is visited in a turn; all, if there are none of that kind."""
         sort = self._drawn.peers if turn % 3 == 0 else self.fast
         return sort or self.peers
 

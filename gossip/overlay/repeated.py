@@ -1,4 +1,4 @@
-"""Several exchanges after each phase of local steps: rounds of an overlay of which only each Q-th begins with local steps.
+"""Several exchanges after each phase of local steps: only every Q-th round of an overlay begins with local steps.
 
 The overlay's own rounds go on, so that all of a phase's exchanges are with other peers. DFedSAM with multiple gossip steps (MGS),
 Shi et al. 2023 (arXiv:2302.04083).

@@ -135,7 +135,7 @@ class StickyEdges:
         return tuple(sorted(self._edges))
 
     def visits(self, turn: int) -> tuple[str, ...]:
-        """Peers one of which is to be visited in a turn: any."""
+        """Return the peers of which one is visited in a turn: all."""
         return self.peers
 
     def measured(self, peer: str, bytes_per_s: float) -> None:

@@ -45,7 +45,7 @@ class Company:
             self._strange[peer] = frame
 
     def rename(self, crew: int, name: bytes, peers: tuple[str, ...]) -> list[tuple[int, Ready]]:
-        """The crew is another one -> what its stages have said before we knew, in their order."""
+        """Set another crew; return the messages that its stages sent before we knew it, in order."""
         self.crew, self.name, self.peers, self.whole = crew, name, peers, True
         strange, self._strange = self._strange, {}
         return sorted(

@@ -167,7 +167,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The requested work is done: an evaluation, of which `last` is the last stage's part; None: the crew is busy."""
+    """An evaluation is done, with `last` the last stage's part; None: the crew is busy."""
 
     last: Part | None
 

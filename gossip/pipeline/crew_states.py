@@ -48,12 +48,12 @@ class StageStates:
         self.step, self.points = result.step, result.points
 
     def kept(self, sender: int, frame: PieceStored) -> None:
-        """A state of ours is safe, if the stage before says so of one that there is."""
+        """Mark a state of ours as safe, if the previous stage reports that it has an existing one."""
         if sender == self.before and frame.stage == self.stage and frame.step in self.points:
             self.safe = max(self.safe, frame.step + 1)
 
     def piece(self, peer: str, sender: int, piece: Piece, *, taking: bool) -> Send | None:
-        """Bytes of a state -> what to answer. `taking`: one that comes back is taken over. Raises ValueError: none of their business."""
+        """Store bytes of a state; return the answers. `taking`: adopt a state that came back. Raises ValueError: an unexpected state."""
         given_back = piece.stage == self.stage and sender == self.before
         copied = piece.stage == sender == self.behind
         if not given_back and not copied:
@@ -69,7 +69,7 @@ class StageStates:
         return None
 
     def take(self, crew: int, keeper: str) -> Generator[UseState, Result, Note | Blame | None]:
-        """Yield what takes over the state that came back; send in the result."""
+        """Yield the commands that adopt the state that came back; send in the result."""
         if self.given is None:
             return None
         (step, state), self.given = self.given, None

@@ -35,7 +35,7 @@ class Again(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the crews of a manifest train."""
+    """Settings by which the crews of a manifest train."""
 
     micro_batches: int  # of a step
     warm_up: int
@@ -68,7 +68,7 @@ class CrewStep:
         self._early, self._over, self._long, self.moment.trouble = Early(), 0, {}, True
 
     def train(self, round: int) -> Flow[None]:
-        """Do a local step. Raises Again: it is given up."""
+        """Do a local step. Raises Again: it was abandoned."""
         began, states = self.moment.now, self.states
         parts = yield from self._through(self.plan.micro_batches, evaluate=False)
         loss = sum(part.loss for part in parts)

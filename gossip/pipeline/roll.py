@@ -27,7 +27,7 @@ class Roll:
     _newest: dict[int, Ready] = field(default_factory=dict)  # by stage
 
     def reset(self) -> None:
-        """Reset after the crew has changed: meetings are counted anew."""
+        """Reset after the crew has changed: meetings are counted from 0."""
         self.number, self.called, self.own, self._newest = 0, 0, None, {}
 
     def open(self) -> int:

@@ -56,7 +56,7 @@ def warm_up(pipe: Pipeline) -> int:
 
 
 def held(pipe: Pipeline, kind: Kind, w: int) -> list[int]:
-    """Micro-batches of which each stage keeps activations at once."""
+    """Return the number of micro-batches whose activations each stage stores at once."""
     n, m = len(pipe.forward), pipe.micro_batches
     return [m if kind == "gpipe" else ahead(s, n, m, w) for s in range(n)]
 

@@ -67,7 +67,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """All tasks are done: compute this stage's part of the step, and send it to all others."""
+    """All tasks are done: compute this stage's part of the step and send it to all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Step:
         return commands + self._next()
 
     def part(self, stage: int, part: Part) -> list[Command]:
-        """A stage's part, ours too. Raises ValueError: another than it told before, or not of numbers."""
+        """Store a stage's part, also ours. Raises ValueError: it differs from an earlier one, or has non-finite numbers."""
         if self._parts.get(stage) == part:
             return []  # sent again, in case it was lost
         if not 0 <= stage < self.stages or stage in self._parts:

@@ -65,7 +65,7 @@ def chosen(
 
 
 def lacking(claims: Mapping[str, int], stages: int, promised: Iterable[int] = ()) -> int:
-    """The stage of which a newcomer is wanted most: that of the first free seat. `promised`: stages of newcomers on their way."""
+    """Return the stage of the first free seat, for a newcomer. `promised`: stages of newcomers on their way."""
     crews, coming = _crews(holders(claims), stages), Counter(promised)
     for stage in (stage for crew in _ranked(crews) for stage in range(stages) if stage not in crews[crew]):
         if not coming[stage]:

@@ -20,7 +20,7 @@ class DemoBan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoAlone(msgspec.Struct, frozen=True, kw_only=True):
-    """The lone node, which trained beside the swarm without exchanges, on the data of node 0."""
+    """The lone node, which trained on the data of node 0 without exchanges."""
 
     rounds: int
     local_steps: int
@@ -28,7 +28,7 @@ class DemoAlone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of a demo. One that never answered has only the first three fields."""
+    """One node of a demo. A node that never answered has only the first three fields."""
 
     peer: str
     state: NodeState

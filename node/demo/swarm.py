@@ -326,7 +326,7 @@ class Demo:
         return [snapshot.round for snapshot in _statuses(self._honest)]
 
     def _revive(self, member: Member, now: float) -> None:
-        """Restart a killed node once the others have noticed that it is gone."""
+        """Restart a killed node after the others have noticed its death."""
         if member.killed_at is None:
             return
         others = _statuses(each for each in self.members if each is not member)

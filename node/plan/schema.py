@@ -41,7 +41,7 @@ class ModelSection(Section, frozen=True):
 
 
 class TrainSection(Section, frozen=True):
-    """How the model is trained."""
+    """Settings of the training."""
 
     optimizer: Literal["sgd", "momentum", "adamw"] = "adamw"
     """Its moments take 0, 4 or 8 bytes a parameter."""
@@ -182,7 +182,7 @@ def _checked(world: World) -> World:
 
 
 def line(world: World, a: int, b: int) -> tuple[float, float]:
-    """Return (seconds one way, bytes a second) from machine a to machine b, places in `world.machine` of which both rates are given."""
+    """Return (seconds one way, bytes per second) from machine a to machine b, indices in `world.machine`, both of whose rates are given."""
     one, other = world.machine[a], world.machine[b]
     assert one.up_mbit is not None
     assert other.down_mbit is not None

@@ -114,7 +114,7 @@ class Open(Call, Generic[M], frozen=True, tag="open"):
 
 
 class Opened(Call, frozen=True, tag="opened"):
-    """Reply to Open. `round` and the local steps of `figures` are those of the checkpoint, 0 when fresh; `resumed` says which."""
+    """Reply to Open. `round` and the local steps of `figures` are the checkpoint's, or 0 for a fresh start; `resumed` says which."""
 
     parameters: int
     schema: bytes
@@ -293,7 +293,7 @@ class Summary(Call, frozen=True, tag="summary"):
 
 
 class Summed(Call, frozen=True, tag="summed"):
-    """One stage's part of a step, as `starling.gossip.pipeline.stage.Part`."""
+    """One stage's part of a step, as in `starling.gossip.pipeline.stage.Part`."""
 
     squares: float
     loss: float

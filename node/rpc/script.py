@@ -110,7 +110,7 @@ class Stepped(Message, frozen=True, tag="stepped"):
 
 
 class Measured(Message, frozen=True, tag="measured"):
-    """The figures of an evaluation; those of the last one if the script evaluates only by itself."""
+    """The figures of an evaluation; those of the last one if the script evaluates on its own schedule."""
 
     value: float | None  # the value; None: there is none
     loss: float = float("nan")

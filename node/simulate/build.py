@@ -35,7 +35,7 @@ def identities(agreed: Manifest, count: int) -> tuple[str, tuple[str, ...]]:
 
 
 def exchange(scenario: Scenario, agreed: Manifest, mixer: Mixer, whole: Layout, layout: Layout) -> tuple[ExchangeCodec, Selector]:
-    """Return codecs and selector for the exchange of vectors (D,) of models with the layout `whole`, of which `layout` is shared.
+    """Return codecs and selector for the exchange of vectors (D,); models have the layout `whole`, of which `layout` is shared.
 
     A byte budget that nodes would measure is what the slowest of `network.rates` allows.
 

@@ -36,7 +36,7 @@ class Measure:
         return "consensus_error" if self.problem is None else self.problem.metric
 
     def add(self, round: int, x: Tensor, alive: Sequence[int], *, seconds: float, sent_bytes: int, exchanges: int, nodes: int) -> None:
-        """One evaluation of the models x (n, d) of the honest rows `alive`, ascending, after `round` rounds.
+        """Add an evaluation of the models x (n, d) of the honest rows `alive`, ascending, after `round` rounds.
 
         `sent_bytes` and `exchanges`, counted at each end, are sums so far over the `nodes` that ever were.
 
@@ -106,5 +106,5 @@ class Measure:
 
 
 def consensus_distance(x: Tensor) -> float:
-    """Xi of models (n, d): Xi² = (1/n) Σ ‖x_i − x̄‖²."""
+    """Return Xi of models (n, d): Xi² = (1/n) Σ ‖x_i − x̄‖²."""
     return float(torch.sqrt((x - x.mean(0)).double().square().sum(1).mean()))

@@ -23,7 +23,7 @@ Progress = Callable[[int, str], None]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One evaluation. With Byzantine nodes all but the costs is about the honest alone.
+    """One evaluation. With Byzantine nodes all figures but the costs are those of honest nodes.
 
     Args:
         round: rounds done.

@@ -115,7 +115,7 @@ class RunDir:
 
     @property
     def format(self) -> int | str:
-        """The directory's version: 1 where no file says another; the file's text where that is no number."""
+        """Return the directory's version: 1 if no file gives another; the file's text if that is no number."""
         try:
             text = (self.path / "format").read_bytes()[:64].decode(errors="replace").strip()
         except OSError:
@@ -123,7 +123,7 @@ class RunDir:
         return int(text) if text.isdecimal() and len(text) < 7 else text
 
     def check_format(self) -> None:
-        """Raises ConfigError: a later version wrote this directory, and says that its files mean something else now."""
+        """Raise ConfigError if a later version wrote this directory and declares that its files have another meaning."""
         if self.format not in RUN_DIRECTORY:
             raise ConfigError("--dir: " + unreadable(f"{self.path} is", self.format, RUN_DIRECTORY, "name another"))
 

@@ -47,7 +47,7 @@ class Sampled(Protocol):
 
     @property
     def units(self) -> int:
-        """Samples that can be drawn, no two of which have a part in common."""
+        """Return the number of samples that can be drawn without overlap."""
 
     def take(self, index: Tensor) -> Any:
         """Return the samples `index`, (m,) int64 on the CPU in [0, units), as `Task.loss` takes them: tensors with a leading m, or tuples

@@ -24,7 +24,7 @@ UNLIKE = 8  # number of consecutive batches whose samples do not fit together, a
 
 @dataclass(slots=True, eq=False)
 class Readable:
-    """Samples of which some cannot be read: which ones, once it was tried."""
+    """Samples some of which cannot be read; records which ones, after they were tried."""
 
     samples: Samples
     notes: list[str]  # one line each for the owner

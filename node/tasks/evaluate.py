@@ -1,4 +1,4 @@
-"""Evaluation in slices, so that a node goes on training while it measures itself, with normalisation statistics of its own data.
+"""Evaluation in slices, so that a node continues training meanwhile, with normalisation statistics of its own data.
 
 Running statistics of normalisation layers (BatchNorm) fit one set of parameters, which exchanges change, and differ between nodes with
 different data. They are therefore not exchanged: before a model is evaluated or exported, they are set to the mean over `BATCHES` training

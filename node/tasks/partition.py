@@ -88,7 +88,7 @@ def cut(
     files: Indices | None = None,
     keys: NDArray[np.generic] | None = None,
 ) -> list[Indices]:
-    """Partition as the manifest says. Raises ConfigError if the data lack what the kind needs, or there are more shards than samples.
+    """Partition samples as the manifest says. Raises ConfigError if the data lack something, or there are more shards than samples.
 
     Labels, files and keys are (n,), given if the data have labels, come as files, or samples have owners.
     """

@@ -1,4 +1,4 @@
-"""A node's samples of which some are held out, to decide what improves its own model (`mix.own`)."""
+"""A node's samples, some of which are held out to decide what improves its own model (`mix.own`)."""
 
 import math
 from collections.abc import Iterator

@@ -172,7 +172,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def samples_of(name: str, given: Any) -> Samples:
-    """Arrays or tensors (nested), a map-style Dataset, or a DataLoader, of which dataset and collate_fn are used.
+    """Return samples from (nested) arrays or tensors, a map-style Dataset, or a DataLoader's dataset and collate_fn.
 
     Raises ConfigError: it is none of these, is empty, ragged, or holds numbers that are not finite.
     """

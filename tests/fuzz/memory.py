@@ -1,4 +1,4 @@
-"""How much memory some work takes at most."""
+"""Peak memory of some work."""
 
 import re
 import tracemalloc
@@ -12,7 +12,7 @@ _PEAK, _NOW = (re.compile(rf"^{name}:\s+(\d+) kB", re.MULTILINE) for name in ("V
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The peak of what Python and numpy hold while `work` runs; or, where Linux tells, of what is resident, torch's too, if more."""
+    """Return the peak of memory that Python and numpy use while `work` runs; on Linux the peak resident memory if it is larger."""
     tracemalloc.start()
     before = _resident(forget_peak=True)[0]
     try:
@@ -24,7 +24,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 def _resident(*, forget_peak: bool = False) -> tuple[int, int]:
-    """Bytes resident now, and their peak since it was forgotten; zeros where the system does not tell."""
+    """Return the resident bytes now, and their peak since the last reset; zeros if the system does not report them."""
     try:
         if forget_peak:
             _FORGET_PEAK.write_text("5")

@@ -12,7 +12,7 @@ CHANGES = ("flip", "cut", "extend", "insert", "remove", "splice", "repeat", "num
 
 @st.composite
 def mutated(draw: Callable[..., Any], inputs: Sequence[bytes], most_bytes: int) -> bytes:
-    """One of the `inputs` after up to four changes, cut to `most_bytes`."""
+    """Return one of the `inputs` after up to four changes, cut to `most_bytes`."""
     data = draw(st.sampled_from(inputs))
     for change in draw(st.lists(st.sampled_from(CHANGES), max_size=4)):
         at = draw(st.integers(0, len(data)))

@@ -79,7 +79,7 @@ class Attacks:
         self._process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=_ENVIRONMENT)
 
     def outcome(self, name: str) -> Outcome:
-        """Of one of them, once it is over."""
+        """Return the outcome of one attack when it has ended."""
         folder = self._corpus / name
         while not (over := folder / "code").exists():
             if self._process.poll() is not None and not over.exists():

@@ -1,4 +1,4 @@
-"""Streams that say what a script says, and trio programs run through in no time."""
+"""Streams whose content a script determines, and trio programs that run without waiting."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self, TypeVar
@@ -50,7 +50,7 @@ class Script:
 
 
 def at_once(program: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-    """What an async program returns, in virtual time: waiting costs nothing, and a program that would wait for ever is a failure."""
+    """Return the result of an async program in virtual time: waits take no time, and a program that waits for ever fails."""
     return trio.run(_bounded, program, *arguments, clock=trio.testing.MockClock(autojump_threshold=0))
 
 

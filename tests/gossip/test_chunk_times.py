@@ -1,4 +1,4 @@
-"""Who is silent in a fetch: by what others take, never by what a peer says of itself."""
+"""Silent peers in a fetch are detected by other peers' times, never by a peer's own claims."""
 
 from hypothesis import given
 from hypothesis import strategies as st

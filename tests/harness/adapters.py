@@ -1,4 +1,4 @@
-"""A linear map of which only two low-rank factors are trained: every node's map is a common change of rank 4 plus one of its own.
+"""A linear map of which only two low-rank factors are trained: every node's map is a common change of rank 4 plus its own change.
 
 Shapes: 32 × 32 maps, rank r, m samples of a batch.
 """

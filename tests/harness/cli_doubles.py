@@ -1,4 +1,4 @@
-"""Stand-ins for what commands start: a demo with one result, and a daemon that ends when the test says so."""
+"""Replacements for what commands start: a demo with one result, and a daemon that ends when the test requests it."""
 
 from pathlib import Path
 

@@ -35,7 +35,7 @@ def until(complaint, true: Callable[[], object], patience_s=PATIENCE_S):
 
 
 def starling(*arguments, cwd):
-    """Run one command that ends by itself; return its standard output."""
+    """Run one command until it ends; return its standard output."""
     command = ["starling", *map(str, arguments)]
     done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -43,7 +43,7 @@ def starling(*arguments, cwd):
 
 
 def bash(line, cwd, timeout_s=120):
-    """Run one line as typed, which ends by itself; return its standard output."""
+    """Run one line as typed until it ends; return its standard output."""
     done = subprocess.run(["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=timeout_s)
     assert done.returncode == 0, f"{line}: {done.stderr}"
     return done.stdout

@@ -1,4 +1,4 @@
-"""Scripts beside engines that are called by hand: each in its own thread, over the socket in its folder."""
+"""Scripts with engines that are called by hand: each in its own thread, over the socket in its folder."""
 
 import select
 import threading

@@ -267,7 +267,7 @@ class SearchedSwarm:
                 assert done >= 0.95 * due - spared, f"{me} did {done} of {due} local steps"
 
     async def settle(self) -> None:
-        """Let all continue; then silence the liar for ever, and assert that nothing of it remains."""
+        """Let all continue; then silence the liar permanently, and assert that nothing of it remains."""
         least = min(virtual.node.progress.round for virtual in self.honest)
         await until(lambda: rounds_done(self.swarm, least + 8), 8 * ROUND_S)
         await self.go(in_order=False)

@@ -1,11 +1,11 @@
-"""A small language model of transformers, rows for it, and a Trainer; the caller knows that the library is there."""
+"""A small language model of transformers, training rows and a Trainer. The caller must check that the library is installed."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 
 def gpt(seed=0):
-    """Without dropout: equal rows give equal bits."""
+    """Return a GPT without dropout, so that equal rows give equal bits."""
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=32,
@@ -23,7 +23,7 @@ def gpt(seed=0):
 
 
 def rows(count=14):
-    """So many of 8 tokens, with differing numbers of labels."""
+    """Return `count` rows of 8 tokens with differing numbers of labels."""
     chance = torch.Generator().manual_seed(0)
     made = []
     for at in range(count):
@@ -59,13 +59,13 @@ def trainer(folder, model, *callbacks, data=None, **changed):
 
 
 def flat(model):
-    """A copy of what is trained of a model (d,)."""
+    """Return a copy of a model's trained parameters (d,)."""
     trained = [each for each in model.parameters() if each.requires_grad]
     return torch.cat([each.detach().reshape(-1).clone() for each in trained])
 
 
 class Recorder(TrainerCallback):
-    """Keeps the parameters after each step, by the number of the step."""
+    """Records the parameters after each step, by step number."""
 
     def __init__(self):
         self.models = {}

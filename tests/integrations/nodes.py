@@ -1,6 +1,6 @@
-"""The node of a script in the test's own process: an engine that a thread drives, round by round, as a daemon would.
+"""The node of a script in the test's process: a thread drives an engine round by round, as a daemon does.
 
-There are no peers. An exchange halves the parameters: what is mixed then differs from what was trained, in bits that a test can compute.
+There are no peers. An exchange halves the parameters: so mixed and trained parameters differ in bits that a test can compute.
 """
 
 import os
@@ -29,18 +29,18 @@ END_S = 30.0  # seconds for a thread to end after its script
 
 
 def optimizer_of(model):
-    """Any: it says which parameters are trained."""
+    """Return an optimizer with all parameters; it only determines which ones are trained."""
     return torch.optim.SGD([each for each in model.parameters() if each.requires_grad], 0.1)
 
 
 class Node:
-    """The node of a member, whose model begins as `model` is now.
+    """A member's node, whose initial model is `model`.
 
     Attributes:
         before, after: copies of the parameters (d,) that the script gave at each round's end, and of the mixed ones.
-        losses: the mean of each round, as the script said.
-        steps: local steps that it was told of.
-        figures: what evaluations gave.
+        losses: mean of each round, as reported by the script.
+        steps: local steps reported by the script.
+        figures: results of evaluations.
     """
 
     pace = "steps"
@@ -78,7 +78,7 @@ class Node:
         return self._engine.driver.trainer.steps
 
     def left(self):
-        """Whether the script has left: steps are granted that nobody does."""
+        """Return whether the script has left: granted steps are not done."""
         deadline = time.monotonic() + LEAVES_S
         while self._engine.due_s is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -86,7 +86,7 @@ class Node:
 
     @property
     def x(self):
-        """The model that the node has, (d,)."""
+        """Return the node's model (d,)."""
         return self._engine.vector
 
     def join(self):
@@ -132,7 +132,7 @@ class Node:
                 self.figures.append(self._done(calls.Evaluate(number)))
 
     def _done(self, call):
-        """Do a call; None: the test is over."""
+        """Make a call; return None if the test has ended."""
         reply = self._engine.handle(call)
         while reply is None and self._spoken_to():
             reply = self._engine.step()
@@ -140,7 +140,7 @@ class Node:
         return reply
 
     def _spoken_to(self):
-        """Wait for a script -> whether it said something; not: the test is over."""
+        """Wait for a message of the script; return False if the test has ended."""
         poll = select.poll()
         for each in self._engine.sources:
             poll.register(each, select.POLLIN)
@@ -151,7 +151,7 @@ class Node:
 
 
 class Clocked(Node):
-    """In clock pace: scripts go on while exchanges run, which here take a while and move parameters a little."""
+    """Runs in clock pace: scripts continue during exchanges, which take some time and move parameters a little."""
 
     pace = "clock"
 
@@ -164,7 +164,7 @@ class Clocked(Node):
 
 
 class Lost(Node):
-    """The engine is lost after its rounds, and another goes on from the checkpoint for as many again; or the node has ended."""
+    """Loses its engine after its rounds; another engine continues from the checkpoint for as many rounds, or the node ends."""
 
     def __init__(self, *given, again, **keys):
         super().__init__(*given, **keys)
@@ -183,7 +183,7 @@ class Lost(Node):
 
 
 class Silent(Node):
-    """Grants nothing."""
+    """Grants no steps."""
 
     def _train(self):
         while self._spoken_to():
@@ -191,7 +191,7 @@ class Silent(Node):
 
 
 def beside(monkeypatch):
-    """Let every Swarm meet the engine in its folder, and start no node -> what it was given to start one."""
+    """Connect every Swarm to the engine in its folder instead of starting a node; return the arguments for starting one."""
     asked = []
 
     def started(*given):

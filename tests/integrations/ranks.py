@@ -1,4 +1,4 @@
-"""What a rank of a training does, in a process of its own, in the environment of torchrun: python -m tests.integrations.ranks FOLDER CASE…
+"""The work of one rank of a training, in its own process with torchrun's environment: python -m tests.integrations.ranks FOLDER CASE…
 
 Rank 0 has a node in its own process. After each case every rank writes a line of JSON.
 """
@@ -37,24 +37,24 @@ ROUNDS, STEPS, RATE = 3, 2, 0.1
 
 
 def beside(kind, *given, **keys):
-    """The node, in rank 0."""
+    """Start the node in rank 0."""
     return kind(*given, **keys) if dist.get_rank() == 0 else nullcontext()
 
 
 def beside_it(*, is_over=True):
-    """Let every Swarm take the node for one that has ended in order, or not, when the engine hangs up."""
+    """Make every Swarm believe that the node has ended, in order or not, when the engine hangs up."""
     distributed.Running = lambda *given: SimpleNamespace(node=None, check=lambda: None, is_over=lambda: is_over, doing=lambda: "")
 
 
 def equal(vector):
-    """Whether a vector is the same in all ranks."""
+    """Return whether a vector is equal in all ranks."""
     both = [torch.empty_like(vector) for _ in range(dist.get_world_size())]
     dist.all_gather(both, vector.contiguous())
     return all(torch.equal(vector, each) for each in both)
 
 
 def data(rank):
-    """Batches of a rank, two for each local step."""
+    """Return the batches of a rank, two per local step."""
     return list(batches(2 * ROUNDS * STEPS, seed=rank))
 
 
@@ -62,7 +62,7 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": partial(torch.optim.AdamW, weight
 
 
 def by_hand(c, kind="sgd", width=3):
-    """The parameters after each round of one process that has the data of both ranks."""
+    """Return the parameters after each round of a single process with the data of both ranks."""
     model, models = net(width=width), []
     optimizer = OPTIMIZERS[kind](model.parameters(), RATE)
     state = None if c is None else corrected(start(flat(model)), c)
@@ -86,7 +86,7 @@ def by_hand(c, kind="sgd", width=3):
 
 
 def rounds(folder, rank, **keys):
-    """Ranks of DistributedDataParallel are equal after each round, and what one process would be."""
+    """Ranks of DistributedDataParallel are equal after each round, and equal to a single process."""
     ddp = DistributedDataParallel(net(), **keys)
     optimizer = torch.optim.SGD(ddp.parameters(), RATE)
     c, evaluated, models = 0.3 * some(flat(ddp).numel()), [], []
@@ -122,12 +122,12 @@ def rounds(folder, rank, **keys):
 
 
 def views(folder, rank):
-    """The same where gradients are views of DistributedDataParallel's buckets."""
+    """The same as `rounds`, with gradients that are views of DistributedDataParallel's buckets."""
     rounds(folder, rank, gradient_as_bucket_view=True)
 
 
 def shards(folder, rank, kind="sgd", mix="pet", mesh=(2,)):
-    """Of `fully_shard`, 7 rows on 2 ranks, and evaluated before each round's end: what one process would be."""
+    """With `fully_shard`, 7 rows on 2 ranks and an evaluation before each round's end, ranks equal a single process."""
     model = net(width=7)
     for each in (model[0], model):  # the root holds parameters of its own
         fully_shard(each, mesh=init_device_mesh("cpu", mesh, mesh_dim_names=("copies", "shards")[-len(mesh) :]))
@@ -163,17 +163,17 @@ def shards(folder, rank, kind="sgd", mix="pet", mesh=(2,)):
 
 
 def copies(folder, rank):
-    """The same where ranks have the same shards."""
+    """The same as `shards`, with equal shards."""
     shards(folder, rank, mesh=(2, 1))
 
 
 def shards_of_adamw(folder, rank):
-    """The same where what AdamW remembers is exchanged as well."""
+    """The same as `shards`, with AdamW's moments exchanged too."""
     shards(folder, rank, "adamw")
 
 
 def copies_of_shards(folder, rank):
-    """What an optimizer copied of parameters is moved with them, and what rounding to bfloat16 takes is kept, as of a whole model."""
+    """An optimizer's copies of sharded parameters are moved by mixes, and rounding errors of bfloat16 are stored, as for a whole model."""
     for dtype in (torch.float32, torch.bfloat16):
         parts, one = net(width=7, dtype=dtype), net(width=7, dtype=dtype)
         fully_shard(parts, mesh=init_device_mesh("cpu", (2,)))
@@ -195,7 +195,7 @@ def copies_of_shards(folder, rank):
 
 
 def memories_of_shards(folder, rank):
-    """What is written of optimizers' memories is read again, with its age."""
+    """Sharded optimizer state that was written is read again, with its age."""
     model = net(width=7)
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -213,7 +213,7 @@ def memories_of_shards(folder, rank):
 
 
 def refused_shards(folder, rank):
-    """What cannot be gathered, or kept, is said before anything is joined."""
+    """Shards that cannot be gathered or stored are refused before the rank joins a swarm."""
     mesh = init_device_mesh("cpu", (2,))
     trained, frozen = net(), net()
     frozen[0].requires_grad_(False)
@@ -232,7 +232,7 @@ def refused_shards(folder, rank):
 
 
 def clock(folder, rank, *, in_shards=False):
-    """Where scripts go on while exchanges run, rank 0 decides after which step all take over what came of them."""
+    """In clock pace, rank 0 decides after which step all ranks apply the result of an exchange."""
     model = net(width=7)
     trained = fully_shard(model, mesh=init_device_mesh("cpu", (2,))) if in_shards else DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(trained.parameters())
@@ -263,12 +263,12 @@ def clock(folder, rank, *, in_shards=False):
 
 
 def clock_of_shards(folder, rank):
-    """The same of shards."""
+    """The same as `clock`, with shards."""
     clock(folder, rank, in_shards=True)
 
 
 def lost(folder, rank, *, again=True):
-    """All ranks go on with another engine of the node, from its checkpoint."""
+    """All ranks continue with another engine of the node, from its checkpoint."""
     beside_it(is_over=not again)
     ddp = DistributedDataParallel(net())
     optimizer = torch.optim.AdamW(ddp.parameters(), RATE)
@@ -292,12 +292,12 @@ def lost(folder, rank, *, again=True):
 
 
 def over(folder, rank):
-    """All ranks hear that the node has ended."""
+    """All ranks are told that the node has ended."""
     lost(folder, rank, again=False)
 
 
 def state(folder, rank):
-    """What rank 0 kept of an optimizer all ranks go on with, whatever they have."""
+    """All ranks continue with the optimizer state that rank 0 stored, whatever their own state is."""
     kept = torch.optim.SGD(net().parameters(), RATE, momentum=0.9)
     if rank == 0:
         for each in kept.param_groups[0]["params"]:
@@ -330,7 +330,7 @@ def state(folder, rank):
 
 
 def created(folder, rank):
-    """Rank 0 alone creates a swarm."""
+    """Only rank 0 creates a swarm."""
     made = []
     parent = distributed.single.creation.create
     distributed.single.creation.create = lambda *given: made.append(given)
@@ -347,7 +347,7 @@ def created(folder, rank):
 
 
 def refused(folder, rank):
-    """Why rank 0 cannot join, the others say as well."""
+    """If rank 0 cannot join, all ranks report the reason."""
     ddp = DistributedDataParallel(net(width=5))
     optimizer = torch.optim.SGD(ddp.parameters(), RATE)
     with (
@@ -360,7 +360,7 @@ def refused(folder, rank):
 
 
 def unequal(folder, rank):
-    """Ranks with other models are told apart before anything is joined."""
+    """Ranks with different models are detected before any of them joins a swarm."""
     model = net(width=3 + rank)
     words = f"rank {rank} trains {(19, 25)[rank]} parameters, others do not"
     with pytest.raises(ConfigError, match=words):
@@ -368,7 +368,7 @@ def unequal(folder, rank):
 
 
 def accelerated(folder, rank):
-    """With Accelerate, 7 batches by 2 are 4 local steps."""
+    """With Accelerate, 7 batches accumulated by 2 are 4 local steps."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
@@ -399,7 +399,7 @@ def accelerated(folder, rank):
 
 
 def trainer(folder, rank):
-    """The Trainer of transformers: equal after each round, and ended by the swarm at the same step."""
+    """Ranks of the Trainer of transformers are equal after each round, and the swarm ends them at the same step."""
     from starling.integrations.transformers import SwarmCallback
     from tests.integrations import gpt
 
@@ -414,7 +414,7 @@ def trainer(folder, rank):
 
 
 def lightning(folder, rank):
-    """The same of Lightning's."""
+    """The same as `trainer`, with Lightning's Trainer."""
     from lightning.pytorch import LightningModule, Trainer
 
     from starling.integrations.lightning import SwarmCallback
@@ -452,7 +452,7 @@ def lightning(folder, rank):
 
 
 def interrupted(folder, rank):
-    """Ctrl-C in a rank that waits is heard after a beat, and then rank 0 does not wait on."""
+    """A rank that waits notices Ctrl-C at its next heartbeat, and then rank 0 stops waiting."""
     ddp = DistributedDataParallel(net())
     optimizer = torch.optim.SGD(ddp.parameters(), RATE)
     with beside(Silent, folder, net()):

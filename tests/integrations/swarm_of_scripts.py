@@ -1,4 +1,4 @@
-"""Four training scripts in processes of their own, one swarm over loopback: one is killed and started again, one joins late."""
+"""Four training scripts in separate processes form a swarm over loopback: one is killed and restarted, one joins late."""
 
 import json
 import os
@@ -23,12 +23,12 @@ SCRIPTS = "tests.integrations.scripts"
 
 
 class Script:
-    """One of tests.integrations.scripts in a session of its own.
+    """One script of tests.integrations.scripts in its own session.
 
     Args:
-        folder: of its node; what it prints lies beside.
-        words: module, and further words of its command line.
-        ranks: processes of `torchrun`; 1 is a plain script.
+        folder: folder of its node; its output is stored next to it.
+        words: module and further arguments.
+        ranks: number of processes of `torchrun`; 1 is a plain script.
     """
 
     def __init__(self, folder, words, *, ranks=1):
@@ -52,11 +52,11 @@ class Script:
 
     @property
     def has_begun(self):
-        """Whether the swarm's training goes on in it."""
+        """Return whether the script trains as a member."""
         return BEGUN in self._out.read_text()
 
     def check(self):
-        """It has not failed, unless it was killed."""
+        """Assert that the script has not failed, unless it was killed."""
         assert self.process.poll() in (None, 0, -SIGKILL), self.errors
 
     @property
@@ -64,7 +64,7 @@ class Script:
         return self._errors.read_text()
 
     def kill(self):
-        """SIGKILL, to its ranks as well, which torchrun has in sessions of their own; not to its node."""
+        """Send SIGKILL to the script and its ranks, which torchrun starts in separate sessions; not to its node."""
         with suppress(psutil.NoSuchProcess):
             script = psutil.Process(self.process.pid)
             for each in [script, *script.children(recursive=True)]:
@@ -74,24 +74,24 @@ class Script:
         self.process.wait()
 
     def said(self):
-        """What it printed in the end."""
+        """Return the last line that the script printed."""
         assert self.process.wait(RUN_S) == 0, self.errors
         return json.loads(self._out.read_text().splitlines()[-1])
 
 
 class Run:
-    """A swarm of four, in a folder.
+    """A swarm of four scripts in a folder.
 
     Attributes:
-        figures: of the four members in the end.
-        alone: the same of one process that has all data; None: not asked for.
+        figures: final figures of the four members.
+        alone: the figure of one process with all data; None if it was not requested.
         reached: the round in which the member was killed.
-        began: the rounds in which its second process, and the late one, began.
-        took_s: all of it.
+        began: the rounds in which its second process and the late member began.
+        took_s: seconds of the whole run.
     """
 
     def __init__(self, folder, kinds, *, kills, ranks=(1, 1, 1, 1), kill_round=10, alone=None):
-        """kinds: of each member its words; the last one joins late. `alone`: words of the process without a swarm."""
+        """`kinds` has the arguments of each member; the last one joins late. `alone` has those of the process without a swarm."""
         self.folder, self._kinds, self._ranks, self._kills = folder, kinds, ranks, kills
         self._begun, self._kill_round = [], kill_round
         began = time.monotonic()
@@ -158,6 +158,6 @@ class Run:
                 each.kill()
 
     def rounds(self):
-        """How each node ended, and after which round."""
+        """Return how each node ended, and after which round."""
         finals = [load(self.folder / str(part)) for part in range(4)]
         return [(each.ended, each.snapshot.round) for each in finals]

@@ -1,4 +1,4 @@
-"""A loop with Accelerate needs no integration: its prepared model and optimizer are given to a Swarm."""
+"""A loop with Accelerate needs no integration: a Swarm takes its prepared model and optimizer."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ RATE, CLIP = 0.1, 0.5
 
 
 def by_hand(c):
-    """The parameters before each mix of two steps: of 2 batches, and in the last step of an epoch of 7 of one, as Accelerate has it."""
+    """Return the parameters before each mix of two steps of 2 batches; the last step of an epoch of 7 has one batch, as with Accelerate."""
     model, before = net(), []
     state = corrected(start(flat(model)), c)
     optimizer = torch.optim.SGD(model.parameters(), RATE)
@@ -38,7 +38,7 @@ def by_hand(c):
 
 @pytest.mark.parametrize("early", [True, False], ids=["made before prepare", "made after it"])
 def test_seven_batches_by_two_are_four_local_steps(tmp_path, monkeypatch, early):
-    """Clipped, and then corrected: the same bits as by hand."""
+    """Gradients are clipped and then corrected, with the same bits as by hand."""
     beside(monkeypatch)
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = net()

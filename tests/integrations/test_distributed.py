@@ -1,4 +1,4 @@
-"""Two ranks of a training, processes as torchrun starts them: one member, and one that follows it."""
+"""Two ranks of a training, in processes as torchrun starts them: one member, and one rank that follows it."""
 
 import importlib.util
 import json
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.real, pytest.mark.skipif(not d
 
 
 def environment(port):
-    """Of two ranks, but for which one it is."""
+    """Return the environment of two ranks, without the number of the rank."""
     return {
         **os.environ,
         "MASTER_ADDR": "127.0.0.1",
@@ -60,7 +60,7 @@ def missing(case):
 
 
 def ran(folder, *cases):
-    """Do cases in two ranks -> seconds by case, of each rank; what both have said on standard error."""
+    """Run cases in two ranks; return the seconds of each rank by case, and the standard error of both."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -85,13 +85,13 @@ def ran(folder, *cases):
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    """Of all cases in one pair of processes, as each imports torch."""
+    """Return the results of all cases, run in one pair of processes, since each imports torch."""
     return ran(tmp_path_factory.mktemp("ranks"), *(each for each in CASES if not missing(each)))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_cases_of_two_ranks_pass(outcome, case):
-    """What it asserts is in `tests.integrations.ranks`."""
+    """The assertions are in `tests.integrations.ranks`."""
     if missing(case):
         pytest.skip(f"needs {NEEDS[case]}")
     took, errors = outcome
@@ -114,7 +114,7 @@ def test_trainers_of_two_ranks(tmp_path, case):
 
 
 def test_a_killed_rank_ends_the_other_ranks_and_the_node(tmp_path):
-    """Of a script with a node of its own. Rank 0 learns it from its collective, the node from rank 0, and leaves in order."""
+    """The script has a node. Rank 0 notices the death by its collective, and the node by rank 0; the node leaves in order."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

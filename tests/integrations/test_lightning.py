@@ -1,4 +1,4 @@
-"""Lightning's Trainer as a member: what it trains, clips, validates, saves and resumes around the ends of rounds."""
+"""Lightning's Trainer as a member: training, clipping, validation, saving and resuming around the ends of rounds."""
 
 import math
 
@@ -32,7 +32,7 @@ def _beside(monkeypatch):
 
 
 class Fit(lightning.LightningModule):
-    """A net that fits batches by AdamW, or by SGD."""
+    """A net that fits batches with AdamW or SGD."""
 
     def __init__(self, rate=0.05, kind=torch.optim.AdamW):
         super().__init__()
@@ -50,7 +50,7 @@ class Fit(lightning.LightningModule):
 
 
 class Recorder(Callback):
-    """Keeps the parameters after each batch."""
+    """Records the parameters after each batch."""
 
     def __init__(self):
         self.models = []
@@ -130,7 +130,7 @@ def test_a_swarm_that_has_already_finished_does_not_change_the_model(tmp_path):
 
 
 def by_hand(c, steps, rate, clip):
-    """A net after so many steps of SGD, whose gradients are clipped and then corrected by c (d,)."""
+    """Return a net after `steps` steps of SGD, whose gradients are clipped and then corrected by c (d,)."""
     model = net()
     state = corrected(start(flat(model)), c)
     optimizer = torch.optim.SGD(model.parameters(), rate)
@@ -146,7 +146,7 @@ def by_hand(c, steps, rate, clip):
 
 
 def test_gradients_are_corrected_after_they_were_clipped(tmp_path):
-    """The same bits as by hand: a hook before the clipping, where Lightning has one, would shorten c as well."""
+    """The bits equal those by hand: a hook before the clipping, as Lightning has it, would clip c too."""
     module = Fit(0.1, torch.optim.SGD)
     c = 0.01 * torch.randn(flat(module).numel(), generator=torch.Generator().manual_seed(0))
     with Node(tmp_path, module, rounds=1, steps=3, optimizer="sgd", mix="pet", c=c) as node:
@@ -239,7 +239,7 @@ def test_an_exception_leaves_the_swarm(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU:UserWarning")
 def test_vectors_that_are_not_finite_are_not_sent(tmp_path):
-    """On a CPU Lightning takes bfloat16 instead, without a scaler that would skip the step."""
+    """On a CPU Lightning uses bfloat16 without a scaler, so such a step is not skipped."""
 
     class Infinite(Fit):
         def training_step(self, batch, index):
@@ -278,7 +278,7 @@ def test_checkpoints_and_validations_at_a_round_s_end_are_of_the_mixed_model(tmp
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 def test_a_checkpoint_in_the_middle_of_a_round_is_resumed_with_the_same_bits(tmp_path):
-    """At an epoch's end: in the middle of one Lightning itself begins the epoch anew."""
+    """The checkpoint is at an epoch's end, since Lightning restarts an epoch that was interrupted."""
     ends = []
     for place in ("whole", "resumed"):
         (folder := tmp_path / place).mkdir()

@@ -1,4 +1,4 @@
-"""Optimizers of other libraries under a Swarm's hooks: each step is corrected and counted, and a mix is not undone by what they keep."""
+"""Optimizers of other libraries with a Swarm's hooks: each step is corrected and counted, and their state does not undo a mix."""
 
 import importlib
 
@@ -20,7 +20,7 @@ KINDS = {
 
 @pytest.fixture(params=KINDS)
 def make(request):
-    """Makes equal models and their optimizers, which are in training mode."""
+    """Return equal models and their optimizers, in training mode."""
     package, kind, keys = KINDS[request.param]
     name = package.partition(".")[0]
     pytest.importorskip(name, reason=f"needs {name}: pip install {name.replace('_', '-')}")
@@ -36,7 +36,7 @@ def make(request):
 
 
 def test_each_step_is_corrected_and_counted(make):
-    """By all that is in the gradient: nothing is left to step along."""
+    """The correction equals the whole gradient, so a corrected step changes nothing."""
     model, optimizer = make()
     hooks, correction = hooked(model, optimizer)
     before = flat(model)
@@ -51,7 +51,7 @@ def test_each_step_is_corrected_and_counted(make):
 
 
 def test_a_mix_is_fully_applied_after_a_hundred_steps(make):
-    """Beside the same steps without a mix; gradients are zero, as others would differ."""
+    """Compared with the same steps without a mix; gradients are zero, since others would differ."""
     ends = []
     for mixed in (0.0, 1.0):
         model, optimizer = make()

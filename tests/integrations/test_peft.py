@@ -1,4 +1,4 @@
-"""Adapters of peft, under the Trainer of transformers and one of TRL: they alone are exchanged, between members of either."""
+"""Only the adapters of peft are exchanged, between members with the Trainer of transformers and with TRL's."""
 
 import os
 
@@ -51,7 +51,7 @@ def test_a_trainer_exchanges_adapters_only(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")  # trl sets an option that transformers deprecates
 def test_a_trainer_of_trl_is_a_member_of_the_same_swarm(tmp_path):
-    """It makes the adapters itself, of other first values, which it leaves for the swarm's."""
+    """It creates the adapters itself, with other initial values, and replaces these by the swarm's."""
     trl = pytest.importorskip("trl", reason="needs trl: pip install 'starling-swarm[trl]'")
     datasets = pytest.importorskip("datasets")
     pyarrow = pytest.importorskip("pyarrow")

@@ -1,6 +1,6 @@
-"""Whole swarms of training loops as people have them: four members with unlike data, one killed and started again, one that comes late.
+"""Whole swarms of realistic training loops: four members with different data, one of which is killed and restarted, and one joins late.
 
-Each reaches what one plain process with all data and as many local steps reaches: the mean of the four is at most `within` worse.
+The mean of the four members' figures is at most `within` worse than that of one process with all data and as many local steps.
 """
 
 import importlib.util
@@ -19,16 +19,16 @@ KILLED = 1
 
 @dataclass(frozen=True)
 class Kind:
-    """Of a swarm.
+    """A kind of swarm.
 
     Attributes:
-        members: words of each, by part; the second is killed, the last comes late.
-        alone: words of the plain process.
-        rounds: of its run.
+        members: arguments of each member; the second is killed, the last joins late.
+        alone: arguments of the single process.
+        rounds: number of rounds.
         within: how much worse the swarm's mean may be.
-        apart: how far members' figures may be from each other.
-        needs: libraries.
-        higher: whether a figure is the better the higher it is.
+        apart: largest difference between members' figures.
+        needs: required libraries.
+        higher: whether higher figures are better.
     """
 
     members: tuple[str, str, str, str]
@@ -41,7 +41,7 @@ class Kind:
 
     @property
     def ranks(self):
-        """Processes of each member."""
+        """Return the number of processes of each member."""
         return tuple(2 if each.startswith("ranks") else 1 for each in self.members)
 
 

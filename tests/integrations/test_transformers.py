@@ -1,4 +1,4 @@
-"""A Trainer as a member: what it trains, evaluates, saves and resumes around the ends of rounds."""
+"""A Trainer as a member: training, evaluation, saving and resuming around the ends of rounds."""
 
 import json
 import math
@@ -28,20 +28,20 @@ def _beside(monkeypatch):
 
 
 def gradient(model):
-    """One of a model, (d,)."""
+    """Return a gradient of a model (d,)."""
     row = {name: tensor[None] for name, tensor in rows(1)[0].items()}
     return torch.cat([each.reshape(-1) for each in torch.autograd.grad(model(**row).loss, list(model.parameters()))])
 
 
 def saved(folder, step):
-    """The parameters of a checkpoint (d,), in the order of the model's."""
+    """Return the parameters of a checkpoint (d,), in the model's order."""
     model = gpt()
     model.load_state_dict(load_file(folder / "out" / f"checkpoint-{step}" / "model.safetensors"), strict=False)
     return flat(model)
 
 
 def test_rounds_are_counted_by_optimizer_steps_of_uneven_accumulation(tmp_path):
-    """7 batches by 3 are 3 steps an epoch, of 3, 3 and 1 batches with differing numbers of labels."""
+    """7 batches accumulated by 3 are 3 steps per epoch, of 3, 3 and 1 batches with differing numbers of labels."""
     model, before, after = gpt(), Recorder(), Recorder()
     with Node(tmp_path, model, rounds=3, steps=2) as node:
         trainer(tmp_path, model, before, SwarmCallback(tmp_path), after, gradient_accumulation_steps=3, max_steps=100).train()
@@ -86,7 +86,7 @@ def test_the_mixed_model_is_evaluated_and_saved_at_a_round_s_end(tmp_path):
 @pytest.mark.parametrize(("optimizer", "mix"), [("adamw", "dsgd"), ("sgd", "pet"), ("adamw", "pet")])
 @pytest.mark.parametrize("restores", [False, True])
 def test_a_checkpoint_in_the_middle_of_a_round_is_resumed_with_the_same_bits(tmp_path, restores, optimizer, mix):
-    """Whether or not the Trainer makes other callbacks anew from its checkpoint, which it cannot do with this one."""
+    """Also if the Trainer recreates other callbacks from its checkpoint, which is impossible for this one."""
     ends = []
     for place, stop in (("whole", 8), ("resumed", 3)):
         (tmp_path / place).mkdir()
@@ -127,7 +127,7 @@ def test_a_best_model_loaded_at_the_end_is_not_sent_to_peers(tmp_path, steps):
 
 
 class Corrections(Recorder):
-    """What steps of sgd took from their gradients, which are those after the clipping."""
+    """Records what correction was subtracted from the clipped gradients of sgd's steps."""
 
     def __init__(self, rate):
         super().__init__()
@@ -142,7 +142,7 @@ class Corrections(Recorder):
 
 
 def test_training_twice_corrects_each_step_once(tmp_path):
-    """Both times it is the same optimizer, hooks of whose first Swarm must be gone. So short a c counts in full."""
+    """Both trainings use the same optimizer, so the first Swarm's hooks must be removed. A short c is applied in full."""
     model, rate = gpt(), 0.1
     c = 1e-4 * torch.randn(flat(model).numel(), generator=torch.Generator().manual_seed(3))
     seen = Corrections(rate)
@@ -181,7 +181,7 @@ def test_training_that_ends_in_the_middle_of_a_round_leaves_the_swarm(tmp_path):
 
 
 def test_after_an_interruption_training_resumes(tmp_path):
-    """A Trainer does not say that it was interrupted; the callback leaves when training begins anew."""
+    """A Trainer does not report interruptions; the callback leaves when training starts again."""
 
     class Interrupts(Recorder):
         def on_step_begin(self, args, state, control, **given):
@@ -200,7 +200,7 @@ def test_after_an_interruption_training_resumes(tmp_path):
 
 
 def test_vectors_that_are_not_finite_are_not_sent(tmp_path):
-    """On a CPU the Trainer takes fp16 without a scaler, and would go on with a model of which nothing is left."""
+    """On a CPU the Trainer uses fp16 without a scaler, and would continue with a model without finite numbers."""
     model, calls = gpt(), []
 
     def infinite(_model, _inputs, output):
@@ -221,7 +221,7 @@ def test_vectors_that_are_not_finite_are_not_sent(tmp_path):
 
 
 def test_evaluations_for_the_swarm_do_not_change_training(tmp_path):
-    """`evaluate` may be the Trainer's own, of the mixed model."""
+    """`evaluate` may be the Trainer's own evaluation, of the mixed model."""
     ends = []
     for place in ("plain", "evaluates"):
         (tmp_path / place).mkdir()
@@ -237,7 +237,7 @@ def test_evaluations_for_the_swarm_do_not_change_training(tmp_path):
 
 
 def test_each_logged_loss_is_reported_once(tmp_path):
-    """The callback comes before the log, so a loss counts with the step after it."""
+    """The callback runs before the log, so a loss is reported with the next step."""
     model = gpt()
     with Node(tmp_path, model, rounds=2, steps=2) as node:
         keys = {"logging_first_step": True, "logging_steps": 100}
@@ -258,7 +258,7 @@ def test_a_member_begins_with_the_swarm_s_parameters(tmp_path):
 
 
 def test_callback_arguments_and_functions(monkeypatch, tmp_path):
-    """Arguments are those of a Swarm; a function gets its own, and the model and optimizer by name."""
+    """Arguments are those of a Swarm; a function gets its arguments, the model and the optimizer by name."""
     asked, made = beside(monkeypatch), []
 
     def make(*given, **keys):

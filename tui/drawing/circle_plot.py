@@ -56,7 +56,7 @@ def _circle(swarm: Swarm, members: list[Member], label: int, width: int, height:
 
 
 def _name(member: Member) -> str:
-    """Return the uncut name, since cut ones could look alike; brackets mark the chosen node."""
+    """Return the full name, since shortened ones could look alike; brackets mark the chosen node."""
     return f"{member.sign}[{member.label}]" if member.own else f"{member.sign} {member.label}"
 
 

@@ -44,7 +44,7 @@ Documents = Callable[[PageRequest], Awaitable[Document]]
 
 
 class PageServer:
-    """Answers one request a connection, MAX_CONNECTIONS at a time, the oldest of which ends for one more, each within DEADLINE_S."""
+    """Answers one request per connection within DEADLINE_S; of more than MAX_CONNECTIONS connections the oldest is closed."""
 
     def __init__(self, documents: Documents, token: str = "") -> None:
         self._documents = documents

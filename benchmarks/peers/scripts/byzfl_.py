@@ -1,4 +1,4 @@
-"""ByzFL: its own FedAvg loop (`byzfl.benchmark.train`) by its Client and Server, all in one process; nobody lies, the rule is `Average`."""
+"""ByzFL: its FedAvg loop (`byzfl.benchmark.train`) with its Client and Server in one process; all are honest, the rule is `Average`."""
 
 import importlib.util
 import sys
@@ -10,7 +10,7 @@ from common import World, ended, world
 
 
 def package() -> types.ModuleType:
-    """`byzfl` without what its `__init__` imports beside: its benchmark needs torchvision, whose wheels do not go with every torch."""
+    """Import `byzfl` without its benchmark, which needs torchvision, whose wheels do not match every torch."""
     spec = importlib.util.find_spec("byzfl")
     made = types.ModuleType("byzfl")
     made.__path__ = list(spec.submodule_search_locations)

@@ -1,4 +1,4 @@
-"""Code that all runs share: the world as tensors, its model, its steps, its score. Needs torch and NumPy alone."""
+"""Common code of all runs: the world as tensors, its model, steps and score. Needs only torch and NumPy."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ class World:
         return torch.optim.SGD(model.parameters(), lr=self.lr, momentum=self.momentum)
 
     def batches(self, node: int, start: int = 0):
-        """(x, y) for ever, drawn with replacement, equal for equal arguments."""
+        """Yield (x, y) endlessly, drawn with replacement, equal for equal arguments."""
         x, y = self.shard(node)
         chance = torch.Generator().manual_seed(1_000_000 * self.seed + 1000 * node + start)
         while True:
@@ -58,7 +58,7 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[
 
 
 def ended(values: list[float], began: float, **more: object) -> None:
-    """The last line of a run: accuracy of each model that it ends with."""
+    """Print the last line of a run: the accuracy of each final model."""
     print(json.dumps({"values": values, "seconds": time.monotonic() - began, **more}), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Flower: FedAvg with a server and one virtual client a shard (Ray), through its ServerApp and ClientApp."""
+"""Flower: FedAvg with a server and one virtual client per shard (Ray), through its ServerApp and ClientApp."""
 
 import time
 from functools import partial
@@ -13,7 +13,7 @@ from flwr.simulation import run_simulation
 
 
 def train(path: str, message: Message, context: Context) -> Message:
-    """One visit: local steps from the server's model; a client's momentum begins anew, as clients keep nothing."""
+    """Do local steps from the server's model; a client's momentum restarts, since clients store nothing."""
     given = World(path)
     node, visit = int(context.node_config["partition-id"]), int(message.content["config"]["server-round"])
     model = given.model()

@@ -1,4 +1,4 @@
-"""hivemind: a DHT and local steps between averages of parameters (`use_local_updates`), a process a peer."""
+"""hivemind: a DHT and local steps between averages of parameters (`use_local_updates`), one process per peer."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""NVIDIA FLARE: gradient tracking of `app_opt/p2p` in its simulator, a client a shard, on a ring."""
+"""NVIDIA FLARE: gradient tracking of `app_opt/p2p` in its simulator, one client per shard, on a ring."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ from nvflare.job_config.api import FedJob
 
 
 def ring(nodes: int) -> Network:
-    """Weights of one third each; of two, one half."""
+    """Return weights of one third each; with two nodes, of one half."""
 
     def around(at: int) -> list[int]:
         return sorted({(at - 1) % nodes, (at + 1) % nodes} - {at})

@@ -1,4 +1,4 @@
-"""p2pfl: four nodes that vote, train and gossip models over gRPC, with the settings of its own examples (`set_standalone_settings`).
+"""p2pfl: four nodes that vote, train and gossip models over gRPC, with its examples' settings (`set_standalone_settings`).
 
 Its learner for PyTorch needs Lightning and a torchvision of an older torch; this one does the same on a plain module.
 """
@@ -26,7 +26,7 @@ START_S = 60.0
 
 
 class Model(P2PFLModel):
-    """A module, whose parameters travel as arrays."""
+    """A module whose parameters are sent as arrays."""
 
     def get_parameters(self) -> list[np.ndarray]:
         return [each.detach().numpy().copy() for each in self.model.parameters()]
@@ -44,7 +44,7 @@ class Model(P2PFLModel):
 
 
 class Steps(Learner):
-    """A node's local steps of a round, on a module of its own, so that its momentum lasts: an average comes as a new one."""
+    """A node's local steps of a round, on its own module, so that momentum lasts when an average arrives."""
 
     def __init__(self, given: World, node: int) -> None:
         super().__init__()

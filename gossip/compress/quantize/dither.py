@@ -1,4 +1,4 @@
-"""Numbers between −1/2 and 1/2 from one word of chance: rounding x + u to the nearest is rounding x by chance, unbiased.
+"""Numbers between −1/2 and 1/2 from one random word: rounding x + u to nearest is unbiased random rounding of x.
 
 A torch generator on the CPU takes 2 ns a number, more than the rest of a quantizer. So a generator gives one 62-bit word, and word and
 position give all numbers of a vector: splitmix64 of the word, counted on, and four 16-bit numbers from each of its outputs.

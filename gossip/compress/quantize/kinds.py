@@ -40,7 +40,7 @@ def integer(bits: int, nearest: bool = False, bucket: Bucket = BUCKET) -> Bucket
 
 
 def qsgd(levels: int, bucket: Bucket = BUCKET) -> Bucketed:
-    """Levels 0 … s of the bucket's Euclidean norm, rounded by chance: unbiased, with more codes 0 than `integer` has.
+    """Levels 0 … s of the bucket's Euclidean norm, rounded randomly: unbiased, with more codes 0 than `integer` has.
 
     Its error grows with √B/s: a contraction only for s > √B/2. Without the paper's entropy code, which pays where s is far below √B.
 

@@ -98,7 +98,7 @@ class ChunkTopK(TopK):
 
 
 def least_share(ratio: float, chunk: int, dim: int) -> float:
-    """Return the least of the shares ⌈ratio·length⌉/length of the chunks of a (dim,) vector, the last of which may be short."""
+    """Return the smallest share ⌈ratio·length⌉/length of the chunks of a (dim,) vector; the last chunk may be short."""
     lengths = {min(chunk, dim), dim % chunk or chunk}
     return min(kept(ratio, length) / length for length in lengths)
 

@@ -74,7 +74,7 @@ class RowMemories:
         unproven: NDArray[np.bool_],
         dim: int,
     ) -> Sizes:
-        """Do exchanges of which none is lost; responders do not know yet where `unproven` -> (2, g) bytes.
+        """Do exchanges, none of which is lost; where `unproven`, responders do not know yet. Return (2, g) bytes.
 
         `thetas`: of each, what the initiator and what the responder moves by.
         """
@@ -100,7 +100,7 @@ class RowMemories:
             self._due.append(done)
 
     def remove(self, pair: Pair) -> None:
-        """An edge is no more, and what was pending on it is void."""
+        """Remove an edge; pending exchanges on it are void."""
         self._pending.pop(pair, None)
 
     def apply(self, rank: NDArray[np.int64]) -> None:

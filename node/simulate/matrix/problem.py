@@ -40,7 +40,7 @@ _STACKED_NUMBERS = 1 << 22  # parameters that torch.func works on at a time: the
 
 @dataclass(slots=True)
 class Optimum:
-    """The best point for the living, computed anew when that changes."""
+    """The best point for the living nodes, recomputed when these change."""
 
     find: Callable[[Sequence[int]], Tensor]  # rows -> (d,) float64
     _alive: tuple[int, ...] = ()

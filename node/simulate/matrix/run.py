@@ -62,7 +62,7 @@ _FRAME_BYTES = 64  # bytes of a message beyond its payload
 
 
 def run(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Outcome:
-    """One run of a checked scenario without a sweep; `progress` is called after every round, `seen` at every evaluation.
+    """Do one run of a checked scenario without a sweep; `progress` is called after every round, `seen` at every evaluation.
 
     Raises ConfigError: the task or its data cannot be had.
     """

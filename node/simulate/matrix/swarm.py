@@ -51,7 +51,7 @@ NUMBERS_AT_ONCE = 1 << 18  # numbers per call of a step and of the mixing algori
 
 @dataclass(slots=True)
 class Swarm:
-    """N rows, of which some are alive. Raises ValueError: shapes that do not fit, peers alike."""
+    """N rows, some of which are alive. Raises ValueError: shapes that do not match, equal peers."""
 
     peers: Sequence[str]  # (N) peer id of each row; of two, the lesser initiates
     x: Tensor  # (N, d) float32 or float64 on any device, updated in place; to start with alike where ends swap messages

@@ -94,7 +94,7 @@ class LanguageModel:
         return str(_tokenizer(self.tokenizer).decode(tokens, skip_special_tokens=False))
 
     def logits(self, model: nn.Module, tokens: Tensor) -> Tensor:
-        """Map (m, t) to (m, t, v): v the tokens of the tokenizer, of which the model may have more."""
+        """Map (m, t) to (m, t, v): v is the number of the tokenizer's tokens, of which the model may have more."""
         known = _tokenizer(self.tokenizer).get_vocab_size() if self.tokenizer else BYTES
         logits: Tensor = model(input_ids=tokens).logits[..., :known]
         return logits
@@ -118,7 +118,7 @@ def causal_lm(model: Any, *, text: str | Path, context: int = 128, tokenizer: st
 
 
 def lora(model: Any, **config: Any) -> Make:
-    """Return a function that makes `model` with LoRA adapters, of which alone parameters are trained, exchanged and checkpointed.
+    """Return a function that makes `model` with LoRA adapters; only their parameters are trained, exchanged and checkpointed.
 
     All nodes must have the same base: a folder's is read at each, a config's is random and of the manifest's seed.
 

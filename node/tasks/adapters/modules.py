@@ -150,7 +150,7 @@ def lightning(module: Make, train: Any = None, test: Any = None, *, metric: str 
 
 
 def optimizer_settings(module: Any) -> dict[str, Any]:
-    """Keys of the manifest that say what `configure_optimizers` of a LightningModule says, for `create` or `simulate(set=…)`.
+    """Return manifest keys equal to a LightningModule's `configure_optimizers`, for `create` or `simulate(set=…)`.
 
     Where it returns None, it leaves the optimiser to the manifest, and there are no keys.
 

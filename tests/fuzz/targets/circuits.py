@@ -1,4 +1,4 @@
-"""The messages by which circuits and simultaneous opens are arranged, from whoever sends them."""
+"""Messages that set up circuits and simultaneous opens, from any sender."""
 
 from collections.abc import Iterator
 

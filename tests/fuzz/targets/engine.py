@@ -87,7 +87,7 @@ _ENGINES: dict[int, Worker] = {}  # unchanged since they were started
 
 
 def _numbers(engine: Worker) -> list[tuple[str, torch.Tensor]]:
-    """All numbers that an exchange could change: model, flows, the mixer's state, what is kept of edges, the optimiser's memory."""
+    """Return all numbers that an exchange can change: model, flows, the mixer's state, state of edges, optimiser state."""
     replica = engine.replica
     memory, copies = replica.memory, getattr(replica.memory, "copies", {})
     found = [("x", replica.x), ("total", memory.ledger.total)]
@@ -106,7 +106,7 @@ def _bits(engine: Worker) -> list[tuple[str, bytes]]:
 
 
 def _hostile(data: bytes) -> bool:
-    """First byte: manifest; second: what is attacked; third: weights of a request, or how often an accepted one takes effect."""
+    """Interpret the input. First byte: manifest; second: target; third: weights of a request, or how often an accepted one is applied."""
     setting, act, detail = (*data[:3], 0, 0, 0)[:3]
     setting %= len(SETTINGS)
     engine, payload = _ENGINES.setdefault(setting, _ENGINES.get(setting) or _started(setting)), data[3:]
@@ -147,7 +147,7 @@ def _hostile(data: bytes) -> bool:
 
 
 def _mix(engine: Worker, setting: int, round: int) -> None:
-    """In steps pace the round's exchanges take effect, and the next round's may begin."""
+    """Apply the round's exchanges in steps pace, so that those of the next round may begin."""
     if SETTINGS[setting][1] == "steps":
         done(engine, calls.Mix(round))
         done(engine, calls.Train(round + 1, 0))
@@ -173,7 +173,7 @@ def _answer(engine: Worker, payload: bytes) -> Any:
 
 
 def _same_header(engine: Worker, setting: int, payload: bytes) -> None:
-    """What we answer is a payload."""
+    """Assert that our answer is a payload."""
     codec = exchange_codec(_agreed(setting), engine.replica.form.dtype)
     if payload:
         _, _, code, dim = HEADER.unpack_from(payload)
@@ -181,7 +181,7 @@ def _same_header(engine: Worker, setting: int, payload: bytes) -> None:
 
 
 def _check_moved(engine: Worker, setting: int, before: list[tuple[str, bytes]], *, installed: bool) -> None:
-    """A difference moved the model by no more than was agreed."""
+    """Assert that a difference moved the model by no more than was agreed."""
     if SETTINGS[setting][0] in SWAPPING or installed:
         return
     x = torch.frombuffer(bytearray(dict(before)["x"]), dtype=torch.float32)

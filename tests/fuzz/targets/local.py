@@ -83,7 +83,7 @@ CONTROL_REQUESTS = Target(_requests, _request_seeds, _request_lures, most_bytes=
 
 
 def _answer(data: bytes) -> bool:
-    """First byte: the request. The rest is all that a node of any version or intent answers before it closes."""
+    """Interpret the input. First byte: the request; the rest is the answer of a node of any version or intent before it closes."""
     setting, answer = (data[0] if data else 0), data[1:]
     node, ours = socket.socketpair()
     with node, ours:
@@ -135,7 +135,7 @@ CONTROL_ANSWERS = Target(_answer, _answers, _answer_lures, most_bytes=8192, spar
 
 
 def _shown(data: bytes) -> bool:
-    """First byte from 128 on: the rest says how a good snapshot is changed, field by field."""
+    """Interpret the input. From a first byte of 128 on, the rest gives changes of a valid snapshot, field by field."""
     setting, line = (data[0] if data else 0), data[1:]
     if setting >= 128:
         choices = Choices(line)

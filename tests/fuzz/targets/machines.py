@@ -38,7 +38,7 @@ class _Draws:
 
 
 class _End(End):
-    """One end of an edge whose peer sends anything."""
+    """One end of an edge, whose peer sends arbitrary messages."""
 
     def __init__(self, choices: Choices) -> None:
         me, peer = ("a", "b") if choices.flag() else ("b", "a")

@@ -223,7 +223,7 @@ async def _fetch(choices: Choices) -> int | None:
 
 
 def _transfer(data: bytes) -> bool:
-    """All answers of four peers to one who joins late."""
+    """Interpret the input as all answers of four peers to a late joiner."""
     return at_once(_fetch, Choices(data)) is not None
 
 

@@ -22,7 +22,7 @@ FAULTS = {"asked_too_often", "answer_unasked", "wrong_round", "wrong_relay", "ba
 
 
 class _Node:
-    """One node among peers who send what they like.
+    """One node whose peers send arbitrary messages.
 
     Args:
         choices: decide.
@@ -171,7 +171,7 @@ def _seeds() -> Iterator[bytes]:
 
 
 def _said(*message: int) -> bytes:
-    """What peer a says of our round to our question: kind of the message, and its other fields."""
+    """Return peer a's answer about our round to our question: kind of the message, and its other fields."""
     return bytes([0, 0, 0, 0, 0, 0, 0, 0, *message])
 
 

@@ -29,7 +29,7 @@ EXAMPLES: tuple[Section, ...] = (
 
 
 def _toml(data: bytes) -> bool:
-    """First byte: whose settings; from 128 on the rest says how good ones are changed, key by key."""
+    """Interpret the input. First byte: the settings file; from 128 on, the rest gives changes of a valid one, key by key."""
     setting, text = (data[0] if data else 0), data[1:].decode("utf-8", "surrogateescape")
     kind = SECTIONS[setting % 2]
     if setting >= 128:

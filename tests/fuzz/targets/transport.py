@@ -1,4 +1,4 @@
-"""From a socket to a frame: handshakes, encrypted records, the muxer, lanes, and all of a connection."""
+"""All layers from a socket to a frame: handshakes, encrypted records, the muxer, lanes, and whole connections."""
 
 import struct
 from collections.abc import Coroutine, Iterator
@@ -34,7 +34,7 @@ CONTROL = golden_frames("control")
 
 
 def immediately(work: Coroutine[Any, Any, bytes]) -> bytes:
-    """What a coroutine returns that never waits."""
+    """Return the result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -342,7 +342,7 @@ async def _connection_program(data: bytes) -> bool:
 
 
 def _honest(lane: str, *sent: bytes, inbound: bool = True) -> bytes:
-    """Bytes of an honest peer with frames of a lane; of "", one that tells its versions."""
+    """Return the bytes of an honest peer with frames of a lane; for "", of one that sends its versions."""
     session = Session(dialler=inbound)
     stream = session.open()
     body = multistream(versions.ids(lane, versions.LANES[lane])[0] if lane else TELL_VERSIONS) + b"".join(

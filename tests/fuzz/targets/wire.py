@@ -1,4 +1,4 @@
-"""What a peer says in a frame: messages of every lane, peer ids, signed records, and manifests."""
+"""Contents of a peer's frames: messages of every lane, peer ids, signed records, and manifests."""
 
 import json
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def golden_frames(lane: str) -> list[bytes]:
 
 
 def _frame(data: bytes) -> bool:
-    """First byte: the lane. From 128 on the rest says how a well-formed frame is changed, field by field."""
+    """Interpret the input. First byte: the lane. From 128 on, the rest gives changes of a valid frame, field by field."""
     setting, frame = (data[0] if data else 0), data[1:]
     lane = wire.LANES[setting % len(wire.LANES)]
     if setting >= 128:
@@ -72,7 +72,7 @@ FRAMES = Target(_frame, _frames, lambda: (b"\1" + lure for lure in MSGPACK_LURES
 
 
 def _record(data: bytes) -> bool:
-    """A peer id in text, a zero byte, and what it is said to have signed."""
+    """Interpret the input: a peer id as text, a zero byte, and the bytes that it is claimed to have signed."""
     name, _, rest = data.partition(b"\0")
     try:
         text = name.decode()
@@ -154,7 +154,7 @@ def _manifest(data: bytes) -> bool:
 
 
 def _signed(raw: bytes) -> bytes:
-    """With the creator's signature, if it is a table at all: what comes after that check is to be reached as well.
+    """Sign the input with the creator's key if it is a table, so that the code after that check is reached too.
 
     Lists are bounded as in the decoder, whose memory is measured together with this.
     """

@@ -1,4 +1,4 @@
-"""Training loops as people have them, each in a process that is a member of a swarm.
+"""Realistic training loops, each in a process that is a member of a swarm.
 
 python -m tests.integrations.scripts.NAME FOLDER PART
 """

@@ -1,4 +1,4 @@
-"""The same digits by Accelerate, which gathers the batches of a step and scales their losses."""
+"""The digits of `digits.py` with Accelerate, which accumulates the batches of a step and scales their losses."""
 
 import torch
 from accelerate import Accelerator

@@ -1,10 +1,10 @@
-"""What these scripts share: their command line, the swarm that they create or join, and the line that they print in the end.
+"""Common parts of these scripts: the command line, the swarm that they create or join, and their last line of output.
 
-    FOLDER PART            create the swarm with the data of PART, 0 to 3, and write the invite beside FOLDER
+    FOLDER PART            create the swarm with the data of PART, 0 to 3, and write the invite next to FOLDER
     FOLDER PART --joins    join by that invite
     FOLDER PART --alone    no swarm: all data, and as many local steps in this one process
 
-While a file `slow` lies beside FOLDER steps take SLOW_S more, so that others have the time to start.
+While a file `slow` exists next to FOLDER, steps take SLOW_S longer, so that others have time to start.
 """
 
 import argparse
@@ -26,12 +26,12 @@ SLOW_S = 0.2
 
 
 class Alone:
-    """What a loop asks of a Swarm, of one process without others.
+    """Replaces a Swarm in a single process without others.
 
     Args:
-        rounds: of a run.
-        local_steps: of a round.
-        rate: what a schedule begins with.
+        rounds: rounds of the run.
+        local_steps: local steps of a round.
+        rate: initial rate of the schedule.
     """
 
     def __init__(self, rounds, local_steps, rate):
@@ -60,18 +60,18 @@ class Alone:
 
 
 class Given:
-    """What the command line says.
+    """Parsed command line.
 
     Attributes:
-        part: whose data; None: all.
-        alone: there is no swarm.
-        steps: local steps of a run.
-        seed: of what the script draws.
-        other: further words.
+        part: number of the data's part; None: all.
+        alone: whether there is no swarm.
+        steps: local steps of the run.
+        seed: seed of the script's random numbers.
+        other: further arguments.
     """
 
     def __init__(self, *, rounds, local_steps, **agreed):
-        """The rest is for `starling.Swarm.create`."""
+        """Parse the command line; keyword arguments are for `starling.Swarm.create`."""
         parser = argparse.ArgumentParser()
         parser.add_argument("folder", type=Path)
         parser.add_argument("part", type=int)
@@ -90,7 +90,7 @@ class Given:
         torch.manual_seed(1000 * asked.seed + asked.part)
 
     def swarm(self, model, optimizer, **keys):
-        """Create or join it; of several ranks the same in all."""
+        """Create or join the swarm; of several ranks, each calls this."""
         if self.alone:
             rate = (optimizer[0] if isinstance(optimizer, list) else optimizer).param_groups[0]["lr"]
             return Alone(self._keys["rounds"], self._keys["local_steps"], rate)
@@ -111,20 +111,20 @@ class Given:
         return made
 
     def callbacks(self, kind):
-        """A trainer's: one of this kind, or none."""
+        """Return a trainer's callbacks: one of this kind, or none."""
         return [] if self.alone else [kind(self.swarm)]
 
     def pause(self):
-        """Before a local step."""
+        """Wait before a local step, if that is requested."""
         if self.folder.with_name(SLOW).exists():
             time.sleep(SLOW_S)
 
     def say(self, figure):
-        """Print the figure of the model in the end, and the round in which this process began."""
+        """Print the final figure of the model, and the round in which this process began."""
         if rank() == 0:
             sys.stdout.write(json.dumps({"figure": figure, "first": self._first}) + "\n")
 
 
 def rank():
-    """Of this process in a training of several."""
+    """Return the rank of this process in a distributed training."""
     return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0

@@ -1,4 +1,4 @@
-"""Handwritten digits by label, and a net for them: PART has two or three of the ten digits, what is measured is all."""
+"""Handwritten digits split by label, and a net for them: each PART has two or three of the ten digits, and all are tested."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ SWARM = {"rounds": 150, "local_steps": 5, "metric": "accuracy"}
 
 
 class Net(nn.Module):
-    """Equal names in all loops."""
+    """A net whose parameters have equal names in all loops."""
 
     def __init__(self):
         super().__init__()
@@ -22,7 +22,7 @@ class Net(nn.Module):
 
 
 def read(part):
-    """(x, y) of a part, None: of all, and of the test."""
+    """Return (x, y) of a part, or of all for None, and of the test split."""
     trained, tested = (tuple(map(torch.tensor, (each.x, each.y))) for each in built_in())
     x, y = trained
     if part is not None:

@@ -1,6 +1,6 @@
-"""A GAN with an optimiser for each of its two nets, on points of a ring of eight clumps: PART has two clumps that lie side by side.
+"""A GAN with an optimiser for each of its two nets, on points on a ring of eight clumps: each PART has two adjacent clumps.
 
-What is measured is the energy distance between points that the generator makes and all points, a metric of distributions: 0 for equal
+The figure is the energy distance between generated points and all points, a metric of distributions that is 0 for equal
 ones (Székely and Rizzo 2013).
 """
 
@@ -23,7 +23,7 @@ def mlp(inputs, outputs):
 
 
 def points(part, count, generator=None):
-    """(count, 2) of a part, None: of all."""
+    """Return (count, 2) points of a part; None: of all parts."""
     of = CLUMPS if part is None else CLUMPS // PARTS
     clump = torch.randint(of, (count,), generator=generator) + (0 if part is None else part * of)
     angle = 2 * math.pi * clump / CLUMPS
@@ -32,7 +32,7 @@ def points(part, count, generator=None):
 
 
 def distance(one, other):
-    """The energy distance of two samples (n, 2) and (m, 2)."""
+    """Return the energy distance of two samples (n, 2) and (m, 2)."""
     between, within, of_other = (torch.cdist(one, other).mean(), torch.cdist(one, one).mean(), torch.cdist(other, other).mean())
     return float(2 * between - within - of_other)
 

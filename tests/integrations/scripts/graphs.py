@@ -1,4 +1,4 @@
-"""Batches that are objects, as PyTorch Geometric makes them: digits as graphs, whose nodes are inked pixels, tied to their neighbours."""
+"""Batches that are objects, as in PyTorch Geometric: digits as graphs, whose nodes are inked pixels with edges to neighbouring ones."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from tests.integrations.scripts.common import Given
 
 @dataclass(frozen=True)
 class Graphs:
-    """Graphs side by side as one: `x` (nodes, 17), `edge_index` (2, edges), `batch` (nodes,) says whose a node is, `y` (graphs,)."""
+    """Several graphs as one: `x` (nodes, 17), `edge_index` (2, edges), `batch` (nodes,) has each node's graph, `y` (graphs,)."""
 
     x: Tensor
     edge_index: Tensor
@@ -30,7 +30,7 @@ class Graphs:
 
 
 def graph(image, label):
-    """Of one image (64,): a node has its ink, row and column; edges join pixels that touch, also at corners."""
+    """Return the graph of an image (64,): a node has ink, row and column; edges join pixels that touch, also at corners."""
     at = (image > 0.2).nonzero()[:, 0]
     place = torch.stack([at // 8, at % 8], 1)
     near = (torch.cdist(place.float(), place.float()) < 1.5).nonzero().T
@@ -49,18 +49,18 @@ def batched(graphs):
 
 
 def mean(x, index, count):
-    """Of the rows of x (n, f) that have the same index (n,), for each of `count`."""
+    """Return the mean of the rows of x (n, f) with equal index (n,), for each of `count` indices."""
     sums = torch.zeros(count, x.shape[1]).index_add(0, index, x)
     return sums / torch.bincount(index, minlength=count).clamp(min=1)[:, None]
 
 
 def greatest(x, index, count):
-    """The same of the greatest, 0 where there is nothing greater."""
+    """Return the maximum instead of the mean, at least 0."""
     return torch.zeros(count, x.shape[1]).scatter_reduce(0, index[:, None].expand_as(x), x, "amax")
 
 
 class GraphNet(nn.Module):
-    """Three times each node hears the mean of its neighbours (GraphSAGE); mean and maximum of all are classified."""
+    """Averages over neighbours three times (GraphSAGE), and classifies the mean and maximum of all nodes."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A GRU over rows of differing lengths, as PackedSequence: digits column by column, without the blank ones at either side."""
+"""A GRU over rows of differing lengths, as PackedSequence: digits column by column, without blank columns at either side."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from tests.integrations.scripts.common import Given
 
 
 class Reader(nn.Module):
-    """The last state of a GRU, classified."""
+    """Classifies the last state of a GRU."""
 
     def __init__(self):
         super().__init__()
@@ -22,14 +22,14 @@ class Reader(nn.Module):
 
 
 def columns(image):
-    """(length, 8) of an image (64,): 2 to 8 columns."""
+    """Return 2 to 8 columns (length, 8) of an image (64,)."""
     turned = image.reshape(8, 8).T
     inked = turned.any(1).nonzero()
     return turned[int(inked[0]) : int(inked[-1]) + 1]
 
 
 def packed(samples):
-    """A batch of (columns, label)."""
+    """Return a batch of (columns, label)."""
     rows, labels = zip(*samples, strict=True)
     return pack_sequence(list(rows), enforce_sorted=False), torch.stack(labels)
 

@@ -1,6 +1,6 @@
-"""Texts by author, and a small Llama of random values that is adapted to them by LoRA: PART is an author, what is measured is all four.
+"""Texts by author, and a small random Llama that LoRA adapts to them: each PART is an author, and all four are tested.
 
-An author has eight words, each of which is followed by one of two others most of the time.
+An author has eight words, each of which is usually followed by one of two others.
 """
 
 import torch
@@ -17,7 +17,7 @@ BATCH, RATE = 8, 1e-2
 
 
 def base():
-    """The same in all processes; values are large enough for adapters beside them to make sharp predictions."""
+    """Return the base model, equal in all processes; its values are large enough for adapters to make sharp predictions."""
     state = torch.get_rng_state()
     torch.manual_seed(0)
     made = LlamaForCausalLM(
@@ -49,7 +49,7 @@ def adapted():
 
 
 def rows(author, count, seed):
-    """(count, LENGTH) words of an author."""
+    """Return (count, LENGTH) words of an author."""
     chance = torch.Generator().manual_seed(100 * seed + author)
     grammar = torch.Generator().manual_seed(author)
     followers = torch.stack([torch.randperm(WORDS, generator=grammar)[:2] for _ in range(WORDS)])
@@ -63,14 +63,14 @@ def rows(author, count, seed):
 
 
 def read(part):
-    """Rows of an author, None: of all, and of the test."""
+    """Return rows of an author, or of all for None, and of the test split."""
     authors = range(PARTS) if part is None else (part,)
     return torch.cat([rows(each, 400, 1) for each in authors]), torch.cat([rows(each, 50, 2) for each in range(PARTS)])
 
 
 @torch.no_grad()
 def loss(model, words):
-    """Nats a word."""
+    """Return the loss in nats per word."""
     training = model.training
     model.eval()
     logits = model(input_ids=words).logits[:, :-1].float()
@@ -79,7 +79,7 @@ def loss(model, words):
 
 
 class Paused(TrainerCallback):
-    """Lets a script's steps take as long as is wanted."""
+    """Lets a script's steps take as long as requested."""
 
     def __init__(self, given):
         self._given = given
@@ -89,7 +89,7 @@ class Paused(TrainerCallback):
 
 
 def arguments(given):
-    """Of a Trainer."""
+    """Return the arguments of a Trainer."""
     return {
         "output_dir": str(given.folder) + ".out.d",
         "per_device_train_batch_size": BATCH,

@@ -1,4 +1,4 @@
-"""The same digits under Lightning's Trainer, which clips and accumulates."""
+"""The digits of `digits.py` with Lightning's Trainer, which clips and accumulates."""
 
 import lightning
 import torch
@@ -11,7 +11,7 @@ from tests.integrations.scripts.plain import BATCH, CLIP, GATHERED, RATE
 
 
 class Fit(lightning.LightningModule):
-    """Its parameters have the names of `digits.Net`."""
+    """A module whose parameters have the names of `digits.Net`."""
 
     def __init__(self, given):
         super().__init__()

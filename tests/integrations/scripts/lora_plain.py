@@ -1,4 +1,4 @@
-"""A plain loop over a model of peft; only its adapters train."""
+"""A plain loop with a model of peft; only its adapters are trained."""
 
 import torch
 from torch.utils.data import DataLoader

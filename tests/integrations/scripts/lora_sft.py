@@ -1,4 +1,4 @@
-"""The same by TRL's SFTTrainer, which makes the adapters itself: `whole`, or `quantised` to four bits beneath them (QLoRA)."""
+"""The same with TRL's SFTTrainer, which creates the adapters: on a `whole` base, or on one `quantised` to four bits (QLoRA)."""
 
 import pyarrow as pa
 import torch
@@ -19,7 +19,7 @@ def tokenizer():
 
 
 def quantised(folder):
-    """The base in four bits, as it is loaded from a folder."""
+    """Return the base in four bits, loaded from a folder."""
     language.base().save_pretrained(folder)
     four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
     return LlamaForCausalLM.from_pretrained(folder, quantization_config=four_bits, device_map={"": "cpu"})

@@ -1,4 +1,4 @@
-"""The same by the Trainer of transformers."""
+"""The texts of `language.py` with the Trainer of transformers."""
 
 from transformers import Trainer, TrainingArguments
 

@@ -1,4 +1,4 @@
-"""A plain loop on digits: AdamW, or SGD with the word `sgd`; two batches for each step, clipping."""
+"""A plain loop on digits with AdamW, or SGD with the argument `sgd`; two batches per step, and clipping."""
 
 import torch
 from torch.nn.functional import cross_entropy

@@ -1,4 +1,4 @@
-"""The same digits by two ranks, `ddp` or `fsdp`, each with half of the part's batches."""
+"""The digits of `digits.py` in two ranks, `ddp` or `fsdp`, each with half of the part's batches."""
 
 import sys
 from datetime import timedelta

@@ -50,7 +50,7 @@ class Lines:
             self._lost(frame)
 
     async def state(self, peer: str, stage: int, step: int, size: int, read: Read) -> None:
-        """Send the `size` bytes of a stage's state; stop early if no more can be read or sent."""
+        """Send the `size` bytes of a stage's state; stop if no more can be read or sent."""
         crew, offset = self._crew(), 0
         with suppress(TransportError, trio.TooSlowError):  # the next meeting reports missing states
             while offset < size and (data := await read(offset, MAX_CHUNK_BYTES)):
