@@ -66,7 +66,7 @@ def test_late_commits_are_added_to_the_mean(seed):
 def test_demo_signs_of_zero_and_missing_messages_are_zero():
     edge, of = Psgd("demo").edge, dict.fromkeys(PEERS, torch.zeros(DIM))
     of["b"] = torch.ones(DIM)
-    done = [Swapped(each.peer, torch.zeros(DIM), each.received, each.mine, each.give, each.take, "b") for each in swaps("b", of, "e")]
+    done = [Swapped(each.peer, torch.zeros(DIM), each.received, each.local, each.give, each.take, "b") for each in swaps("b", of, "e")]
     assert not edge_ledger.swap_common(edge, {}, of["b"], ORIGIN, done)[0].any()
 
 
