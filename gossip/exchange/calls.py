@@ -141,17 +141,17 @@ class Done(Call, frozen=True, tag="done"):
 
     clipped: bool = False  # of Apply and Commit: whether the difference reached the clip's length
     clipped_or_excluded: tuple[str, ...] | None = None
-    """Of Mix where vectors are gathered, those peers; None where the rule does not say."""
+    """Of Mix where vectors are gathered: clipped or excluded peers; None where the rule does not say."""
     dominated: bool = False
-    """Of Revoke, whether the remaining flows were compensating for the revoked one: they have to go as well."""
+    """Of Revoke: whether the remaining flows compensated for the revoked one, so that they must be deleted too."""
     clip: float | None = None
     """Of Apply and Commit: 1 where the difference was not clipped; None where it may have been, or nothing is clipped here."""
     diverged: tuple[str, ...] = ()
-    """Of Mix where nodes broadcast, the peers that began the round from the anchor that most did, if ours is another; else nobody."""
+    """Of Mix where nodes broadcast: the majority of peers, if their outer parameters differ from ours; else empty."""
     far: Far | None = None
-    """Of Apply and Commit, where the peer's model was too far from ours."""
+    """Of Apply and Commit: set where the peer's model was too far from ours."""
     distance: float | None = None
-    """Of Mix, the consensus distance as this node sees it (`starling.node.engine.consensus`), >= 0; None: no exchange says."""
+    """Of Mix: the consensus distance as this node sees it (`starling.node.engine.consensus`), >= 0; None: no exchange says."""
 
 
 class Refused(Call, frozen=True, tag="refused"):

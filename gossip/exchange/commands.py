@@ -131,6 +131,9 @@ class DeferredDecision:
 
 
 EdgeCommand = SendMessage | EdgeCall | ExchangeRequest | Ended
-"""What an edge returns. A message of the peer among it is for the pace to decide: a Request -> `Edge.accept` or `Edge.refuse`, at once or
-later; a Solicit -> `Edge.begin`, `Edge.refuse_solicit` or nothing."""
+"""Commands that an edge returns.
+
+The pace decides on requests among them: a Request -> `Edge.accept` or `Edge.refuse`, at once or later; a Solicit -> `Edge.begin`,
+`Edge.refuse_solicit` or nothing.
+"""
 Command = SendMessage | EdgeCall | VerifyUpdate | VerifyEarlier | DiscardCalls | Ended | EdgeDropped | Fault | Event

@@ -434,4 +434,4 @@ class Edge:
             Check: _take_check,
         }
     )
-    """What takes a message of the edge's own incarnation."""
+    """Handlers of messages in the edge's current incarnation."""

@@ -10,7 +10,7 @@ from starling.gossip.limits import keep
 from starling.gossip.robust_deadline import late_after
 
 WINDOW = 32
-"""Most recent outcomes, answers or calls that an estimate is computed from."""
+"""Number of recent outcomes, answers or calls from which an estimate is computed."""
 MIN_ANSWERS = 5
 """Fewest answers in the window for a learned deadline."""
 UNLEARNED = 16.0
@@ -118,11 +118,11 @@ class AnswerTimes:
     """Seconds of committed exchanges from the start of the wait."""
 
     quickest_s: dict[str, float] = field(default_factory=dict)
-    """The quickest of the last answers, by peer."""
+    """Fastest recent answer of each peer, in seconds."""
     _recent: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))  # peer, seconds
     _quickest: dict[str, float] = field(default_factory=dict)  # fastest answer of each peer so far, in seconds
     _medians: dict[str, float] = field(default_factory=dict)
-    """Medians of the last answers by the peer that is left out, computed when asked for."""
+    """Medians of the last answers by the peer that is left out; computed on demand."""
 
     def observe(self, peer: str, seconds: float) -> None:
         """Record that the exchange with `peer` committed after `seconds` >= 0."""

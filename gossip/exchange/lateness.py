@@ -10,13 +10,13 @@ from starling.gossip.limits import tolerable
 MISSED_LINKS = 3
 """Links in a row that a peer may let expire before its extended deadline is withdrawn."""
 WITHDRAWN_ROUNDS = 4
-"""Rounds for which it is withdrawn the first time; twice as many each further time …"""
+"""Rounds for which an extended deadline is withdrawn the first time; twice as many each further time …"""
 MAX_WITHDRAWN_ROUNDS = 1024
 """… up to this."""
 MIN_DELAY = 0.25
 """Smallest delay for which a peer is called the cause that others went on, in times of a round's local steps and exchange."""
 NEED_DECAY = 1.1
-"""Divisor of what a late peer needs, at each of its answers in time."""
+"""Divisor of the time that a late peer needs, at each of its answers in time."""
 
 
 @dataclass(slots=True)

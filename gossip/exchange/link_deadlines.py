@@ -12,15 +12,15 @@ from starling.gossip.exchange.wait_rules import MAX_FACTOR, Context, PeerFacts, 
 RETRIES = 6
 """Tries before the deadline where answers are quick."""
 EXCHANGE_PAYLOADS = 4.0
-"""Time of a whole exchange, in those that one payload takes to be sent: there and back, and as long again."""
+"""Duration of an exchange in send times of one payload: there and back, and as long again."""
 RETRY_PAYLOADS = 2.5
-"""The same until a retry: there and back, and some more."""
+"""Time until a retry, in send times of one payload: there and back, and some more."""
 ENGINE_CALLS = 3.0
 """Calls of engines before an exchange is committed: to offer, to answer, to apply."""
 MAX_STRETCH = 16.0
-"""Most that payloads and engines lengthen a deadline."""
+"""Largest factor by which payloads and engine calls lengthen a deadline."""
 MAX_UNLINKED_ROUNDS = 32
-"""Rounds without a link that lengthen the next: base-2 leaves the last of 8,193 members out of 26."""
+"""Rounds without a link that lengthen the next deadline, at most: base-2 leaves the last of 8,193 members out of 26."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class LinkDeadlines:
     deadline: Deadline
     silent: Callable[[str], bool] = lambda _peer: False
     lately_gone: Callable[[str], bool] = lambda _peer: False
-    """Returns whether a peer was silent and has not been back for long."""
+    """Returns whether a peer was silent a short time ago."""
     transfers: TransferTimes = field(default_factory=TransferTimes)
     calls: CallTimes = field(default_factory=CallTimes)
     expires: float = inf

@@ -48,7 +48,7 @@ class Pace:
     link_deadlines: LinkDeadlines  # deadline and retries
     round: int = field(default=0, kw_only=True)  # this node's round, or the current slot
     outcomes: dict[str, Outcome] = field(default_factory=dict, kw_only=True)
-    """Of the links of the round, or of the visit, that are resolved."""
+    """Outcomes of the resolved links of the round, or of the visit, by peer."""
     progress: PeerProgress = field(default_factory=PeerProgress, kw_only=True)  # rounds (slots) that peers reported
 
     @property

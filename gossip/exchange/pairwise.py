@@ -65,13 +65,13 @@ class Pairwise:
     pace: Rounds | Slots  # decides which requests are answered when, and when a round or visit is over
     fresh_inc: Callable[[], int]  # returns a random number in [0, 2**60) for a new incarnation of an edge
     greets: Callable[[str], bool] = lambda _peer: True
-    """Whether a peer is notified at once that its edge starts anew: an alive member."""
+    """Returns whether a peer is notified at once that its edge is reset: if it is an alive member."""
     budget: Callable[[str], int] = lambda _peer: 0
     """Bytes that both payloads of one exchange with a peer may take; 0 is no limit known."""
     members: Callable[[], int] = lambda: 1
-    """How many exchange with each other, this node included; 1 where they are not counted."""
+    """Number of members that exchange with each other, this node included; 1 where they are not counted."""
     receives: Callable[[str], bool] = lambda _peer: False
-    """Whether a message of a peer is on its way to us, and has come in part."""
+    """Returns whether a part of a message of a peer has arrived, and the rest is in flight."""
     edges: dict[str, Edge] = field(default_factory=dict)
     totals: Counter[str] = field(default_factory=Counter)  # number of exchanges by how they ended, in both roles
     committed: Counter[str] = field(default_factory=Counter)  # exchanges committed, by peer

@@ -76,7 +76,7 @@ class Pulls:
     nonce: int = 0  # number of our first request; numbers of an earlier run must not be reused
     kept: int = KEPT  # published vectors kept
     exact: bool = False
-    """Only the vector of the round asked for will do, as those of all rounds are added up: no other is given or taken."""
+    """Whether only the vector of the requested round is given and accepted, as those of all rounds are summed."""
     round: int = 0
     phase: Literal["computing", "asking"] = "computing"
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # results of this round's resolved requests, by peer

@@ -20,7 +20,7 @@ class Suspension:
     """Estimates the rounds that this node may have missed while it was suspended."""
 
     missed_rounds: int = 0
-    """Rounds that the swarm may be ahead of us; 0 if this node was not held up lately."""
+    """Rounds by which the swarm may be ahead of us; 0 if this node was not suspended lately."""
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _left: int = 0
 

@@ -25,21 +25,21 @@ class PeerFacts:
     """Facts about an awaited peer."""
 
     usual_s: float
-    """In which answers of the other peers are usual."""
+    """Usual time of other peers' answers."""
     silent: bool = False
     """It left a probe unanswered."""
     lately_gone: bool = False
-    """It was silent and has not been back for long."""
+    """It was silent a short time ago."""
     withdrawn: bool = False
     """Its extended deadline is withdrawn."""
     late: bool = False
     """Its last link expired."""
     owes: bool = False
-    """It has not come for that link since."""
+    """It has not come for its expired link since."""
     needs_s: float | None = None
-    """After which it came for a link that had expired; None: it never did."""
+    """Time after which it came for a link that had expired; None: it never did."""
     quickest_s: float = 0.0
-    """Its quickest answer lately; 0 of none."""
+    """Its fastest recent answer; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ class Context:
     """Facts about the round or visit."""
 
     learned_s: float
-    """The learned deadline, or what payloads and engines need where that is longer."""
+    """The learned deadline, or the time of payloads and engine calls where that is longer."""
     lag_s: float
-    """What the local steps of the round and one exchange take."""
+    """Time of the round's local steps and one exchange."""
     unlinked_s: float
-    """Given in addition because this node had no link in the rounds before."""
+    """Additional time because this node had no link in the rounds before."""
     shortest_s: float
     """Lower bound of the learned deadline."""
     longest_s: float
-    """Upper bound of the learned deadline, lengthened by what payloads and engines need."""
+    """Upper bound of the learned deadline, lengthened by the time of payloads and engine calls."""
     payload_s: float
-    """What an exchange takes on the line, by recent payloads."""
+    """Time of an exchange on the line, by recent payloads."""
     exchange_s: float
-    """What an exchange takes where both ends are ready."""
+    """Time of an exchange where both ends are ready."""
     learned: bool = True
     """There are enough answers for the learned deadline."""
     position: Position = "level"
@@ -152,7 +152,7 @@ RULES: tuple[Rule, ...] = (
     late_last_time,
     in_time,
 )
-"""In order of precedence; the last always answers."""
+"""Rules in order of precedence; the last always gives a time."""
 
 
 def seconds_for(peer: PeerFacts, context: Context) -> float:

@@ -204,4 +204,4 @@ def _dotted(section: Any, prefix: str) -> Iterator[str]:
 
 
 _OPEN = "open" if os.environ.get(VARIABLE, "").startswith("bash") else "plain"
-"""A value to be continued: bash adds no space after it."""
+"""Type of a completion that is continued: bash adds no space after it."""

@@ -29,7 +29,7 @@ FORWARD = (
 FRESH = "ask a member for a fresh invite (`starling invite`)"
 
 Verdict = tuple[Answer, str, str]
-"""Of a `Check`: verdict, found, todo."""
+"""Verdict, finding and remedy of a `Check`."""
 Kind = Literal["public", "private", "loopback", "link-local", "never"]
 
 

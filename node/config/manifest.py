@@ -45,7 +45,7 @@ _MAX_ITEMS = 256  # most items of a list: memory for them is allocated at once, 
 _ID_BYTES = 20
 SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: Mapping[str, object] = MappingProxyType({})
-"""Keys that format 1 did not begin with ("mix.kappa", or a whole section), and their defaults, which the bytes leave out: ids stay."""
+"""Keys added to format 1 later ("mix.kappa", or a whole section), and their defaults, which the canonical bytes omit so that ids stay."""
 _SOME = 16  # number of members for which every overlay exists; whether an overlay is static does not depend on it
 
 

@@ -43,7 +43,7 @@ CATALOGUES: Mapping[str, Catalogue[Any, Any]] = MappingProxyType(
 KINDS: Mapping[str, Catalogue[Any, Any]] = MappingProxyType(
     {**CATALOGUES, "partition.kind": PARTITIONS, "pace.kind": PACES, "admission.kind": ADMISSIONS}
 )
-"""The same, and kinds that packages do not add to."""
+"""The same, and kinds to which packages cannot add."""
 
 
 @dataclass(frozen=True, slots=True)

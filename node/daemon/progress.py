@@ -70,14 +70,14 @@ class Evaluated:
         self.round: int | None = None
         """Rounds done at the last evaluation, or attempt at one."""
         self.alone: float | None = None
-        """As `value`, before the exchanges of the round `round - 1`, where that was measured."""
+        """Like `value`, before the exchanges of round `round - 1`, where that was measured."""
         self.others: tuple[tuple[str, float], ...] = ()
         """Further metrics, measured with `value`."""
         self.best: float | None = None
         """The value of the best model so far."""
         self.best_round: int | None = None
         self.curve = Curve()
-        """Of `value`."""
+        """Curve of `value`."""
 
 
 class Progress:
@@ -97,12 +97,12 @@ class Progress:
         self.evaluated = Evaluated()
         self.computed = Computed()
         self.halted = ""
-        """Why nothing more is learned from this node's data; "" while it is."""
+        """Why training on this node's data has stopped; "" while it continues."""
         self.few_steps = ""
-        """How few local steps were done in the rounds so far; "" where it was at least half."""
+        """Report of how few local steps were done so far; "" if at least half were."""
         self.losses, self.distances = Curve(), Curve()
         self.speed = Rate()
-        """Of local steps."""
+        """Rate of local steps."""
 
     def measured(self, figures: EngineFigures) -> None:
         """Store the engine's figures; a loss or a distance that they lack stays as it was."""

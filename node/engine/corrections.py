@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 Correct = Callable[[Tensor], Tensor]
-"""A gradient (…, d) -> the direction that the mixing algorithm wants stepped along instead."""
+"""A gradient (…, d) -> the direction of the step after the mixing algorithm's correction."""
 
 
 @dataclass(frozen=True, slots=True)

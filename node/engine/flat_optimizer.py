@@ -34,7 +34,7 @@ Make = Callable[[list[nn.Parameter]], Sequence[torch.optim.Optimizer]]
 
 
 _Owned = tuple[str, nn.Parameter, torch.optim.Optimizer]
-"""What stands before the names of a parameter's state, the parameter, and the optimiser that steps it."""
+"""(prefix of the names of a parameter's state, the parameter, the optimiser that steps it)."""
 
 
 class Optimizer:

@@ -26,7 +26,7 @@ MEANS = ("exp_avg", "momentum_buffer")
 SQUARE = "exp_avg_sq"
 AGE = "step"
 KNOWN = frozenset({*MEANS, SQUARE, AGE})
-"""Names in the state of torch's optimisers of what is averaged."""
+"""Names of the averaged tensors in the state of torch's optimisers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ Moments = Literal["float32", "bfloat16", "int8"]
 BLOCK = 256
 FAMILY = ("adam", "adamw", "nadam", "radam")
 NAMES = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
-"""Of moments in the state of torch's optimisers."""
+"""Names of moments in the state of torch's optimisers."""
 SCALES = ".scales"
 _SQUARED = "_sq"  # suffix of second moments, which are not negative
 _TINIEST = 1e-30

@@ -34,12 +34,12 @@ from starling.node.tasks.batches import cut, samples
 
 UNMOVED = Unmoved()
 DRAW_NOTHING = frozenset(f"starling.node.tasks.{name}" for name in ("convex", "digits", "images", "synthetic", "text"))
-"""Modules of the tasks whose models and losses take no chance in a step."""
+"""Modules of tasks whose models and losses draw no random numbers in a step."""
 SLOW = 2.0  # times the time of float32 from which the owner is warned
 LESSER: Mapping[str, torch.dtype] = MappingProxyType({"bfloat16": torch.bfloat16, "float16": torch.float16})
-"""Precisions that a forward pass is done in instead of float32."""
+"""Precisions of a forward pass other than float32."""
 SCALES: Mapping[str, Callable[[], Scale]] = MappingProxyType({"float16": LossScale})
-"""Scales of the loss in some of them."""
+"""Loss scales of some of them."""
 PRODUCT = 512  # rows of the square matrices that are multiplied to measure it
 
 

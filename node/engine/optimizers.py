@@ -40,11 +40,11 @@ FUSED = frozenset({"adagrad", "adam", "adamw", "sgd"})
 Keys = Mapping[str, Any]
 """Arguments of a torch optimiser's constructor."""
 ONE_PASS: Mapping[str, Keys] = MappingProxyType(dict.fromkeys(FUSED, MappingProxyType({"fused": True})))
-"""Further keys for such a step."""
+"""Further arguments for a fused step."""
 _MATCHED = {"adjust_lr_fn": "match_rms_adamw"}
-"""Has Muon's steps be as long as AdamW's."""
+"""Arguments that scale Muon's steps to the length of AdamW's."""
 _WHOLE = Piece(0, 0, ())
-"""Stands for the vector where it is one parameter."""
+"""Placeholder piece for the whole vector as one parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class Maker:
 
 
 _Of = tuple[nn.Parameter, Piece]
-"""A parameter and the piece that it is."""
+"""(a parameter, its piece)."""
 _Part = tuple[str, Sequence[_Of], Callable[[Keys], Keys]]
-"""The name of a torch optimiser, what it steps, and what it takes of the section's keys."""
+"""(name of a torch optimiser, the parameters it steps, the section's keys it takes)."""
 
 
 def _alone(kind: str, of: Sequence[_Of]) -> Sequence[_Part]:
@@ -102,7 +102,7 @@ def _muon(_kind: str, of: Sequence[_Of]) -> Sequence[_Part]:
 
 
 _PARTS: Mapping[str, Callable[[str, Sequence[_Of]], Sequence[_Part]]] = MappingProxyType({"muon": _muon})
-"""Kinds that are several of torch's optimisers."""
+"""Kinds that consist of several torch optimisers."""
 
 
 def _only(keys: Keys, *names: str) -> dict[str, Any]:

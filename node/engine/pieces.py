@@ -80,7 +80,7 @@ def _no_matrices(_model: nn.Module, _about: Layout) -> frozenset[str]:
 _HIDDEN: Mapping[str, Callable[[nn.Module, Layout], frozenset[str]]] = MappingProxyType({"muon": _for_muon})
 """Names of the matrices that an optimiser treats otherwise."""
 _NEEDS: Mapping[str, str] = MappingProxyType({"muon": "kind: muon"})
-"""Why an optimiser needs shapes, if not for what decays."""
+"""Why an optimiser needs shapes, if not for weight decay."""
 
 
 def needs_shapes(section: OptimizerSection) -> bool:

@@ -48,7 +48,7 @@ _NAMES: Mapping[torch.dtype, str] = MappingProxyType(
         torch.float8_e5m2: "F8_E5M2",
     }
 )
-"""Of the format."""
+"""Names of dtypes in the format."""
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType({name: dtype for dtype, name in _NAMES.items()})
 _STRETCH = 16 << 20  # bytes of a file read before their pages are released
 _NO_TENSORS = (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError)

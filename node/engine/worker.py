@@ -22,7 +22,7 @@ from starling.node.engine.task_driver import TaskDriver
 from starling.node.rpc import calls
 
 Driver = TaskDriver | ScriptDriver
-"""What does local steps: this process, or a script of the owner's."""
+"""Driver of local steps: a task in this process, or the owner's script."""
 
 
 _KINDS: Mapping[type[GossipError], str] = MappingProxyType(

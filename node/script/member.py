@@ -36,7 +36,7 @@ from starling.node.script.script_state import ScriptState
 
 LOADED = 1 << 20  # assumed age of a loaded optimiser state that does not give one
 _OVER = messages.Grant(0, 0, 0.0, finished=True)
-"""The node has ended, without a word."""
+"""Message: the node has ended without a farewell."""
 
 
 class Member:

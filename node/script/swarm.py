@@ -32,7 +32,7 @@ from starling.node.storage.run_dir import RunDir
 
 T = TypeVar("T")
 _OPEN: WeakValueDictionary[Path, Swarm] = WeakValueDictionary()
-"""Of this process, by run directory."""
+"""Open swarms of this process, by run directory."""
 
 
 class Running:

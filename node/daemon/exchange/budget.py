@@ -13,7 +13,7 @@ from starling.node.daemon.exchange.slow_watch import MIN_MEASURED_BYTES
 
 SMOOTHING = 0.3
 FIRST_BYTES = 256 << 10
-"""Of an exchange before any rate is known, where it is as large as its budget: on a slow line a whole model would be given up half done."""
+"""Bytes of an exchange before any rate is known: on a slow line a whole model would be given up half-way."""
 
 
 class Budget(Protocol):

@@ -14,10 +14,10 @@ class About:
     peer: str
     kind: type[Message]
     number: int
-    """Of the transaction or the question; 0 where it is of none."""
+    """Number of the transaction or the request; 0: none."""
     payload_bytes: int
     round: int
-    """0 where it says none."""
+    """Round that the message carries; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +65,4 @@ class Called:
 
 Fact = Received | Queued | Sent | Accepted | Called | Ended | EdgeDropped
 Subscriber = Callable[[Fact], object]
-"""Is told every fact, in the order in which they happen."""
+"""Receives every fact, in the order in which they happen."""

@@ -17,7 +17,7 @@ from starling.node.status.snapshot import Transaction, Transfer
 
 WITH_PAYLOAD = frozenset({Request, Response, Pulled})
 BEGUN = frozenset({Request, Response, Pull})
-"""What is about to go out in an exchange that is under way."""
+"""Messages that begin an exchange."""
 MAX_ENDED = 50
 MAX_UNDER_WAY = 512
 SHOWN_AFTER_S = 2.0  # seconds; shorter exchanges are not shown while they last

@@ -29,7 +29,7 @@ from starling.node.status.snapshot import Exchanges
 SEND_S = 60.0  # seconds after which a peer that takes no frame counts as unreachable
 
 Noted = Callable[[Mapping[str, Outcome], Collection[str]], None]
-"""Takes how the exchanges of a round, or a visit, ended, by peer, and the peers whose update was clipped."""
+"""Receives the outcomes of a round's exchanges, or of a visit, by peer, and the peers whose update was clipped."""
 
 
 class PairwiseExchange(ExchangeService[Pairwise]):

@@ -50,7 +50,7 @@ class Signing:
     first: int
     """The number of this node's first request: those of an earlier incarnation must not be used again."""
     attested: Callable[[Attestation], None]
-    """Takes what peers signed."""
+    """Receives peers' signed statements."""
     verify: Verify = verify
 
 

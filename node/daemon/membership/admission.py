@@ -69,7 +69,7 @@ class Admission:
                 self.gate.revoke([revocation])
         self._stored = self.gate.digest
         self._reported = 0
-        """Invitations used twice."""
+        """Invitations that were reported as used twice."""
         standing = self.gate.standing(self._record())
         if self._puzzle is None and standing != GOOD:
             raise ConfigError(f"admission: {self._why(standing.reason)}")

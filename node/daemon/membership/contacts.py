@@ -20,7 +20,7 @@ SILENT = (
     "stop that one with `starling leave`"
 )
 Opens = Callable[[str], Awaitable[bool]]
-"""Whether a peer that says nothing as a member answers as one whose engine still opens."""
+"""Returns whether a peer that is silent as a member answers like one whose engine is still opening."""
 
 
 class Hint(Protocol):

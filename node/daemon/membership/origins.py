@@ -24,7 +24,7 @@ class Origins:
     network: Network
     gate: Gatekeeper
     table: Callable[[], Mapping[str, Member]]
-    """Gives all members known."""
+    """Returns all known members."""
 
     def prefixes(self, peer: str) -> frozenset[str]:
         """Return the labels by which peers of one network or operator are limited.

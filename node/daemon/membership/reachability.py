@@ -26,7 +26,7 @@ POLL_S = 1.0
 BURST, PER_S = 3.0, 1 / 30  # dials for one member: burst, and per second
 MAX_DIALLING = 4  # concurrent dials for all members; further requests wait
 MAX_WAITING = 32
-"""Who asks beyond gets no answer and asks again, so much later that all of these have been served by then."""
+"""Waiting requests; further peers get no answer, and ask again after all of these have been served."""
 TEXTS = {
     "reachable": "members can dial this node",
     "hidden": "members cannot dial this node: it is behind a NAT or a firewall, and takes part by dialling them",

@@ -38,7 +38,7 @@ class Wanted:
 
     newer_than: int
     abreast: Collection[str]
-    """Members at our round, whose older snapshots contradict nobody."""
+    """Members at our round, whose older snapshots do not count as contradictions."""
     turn: int
 
 
@@ -55,7 +55,7 @@ class Collecting:
     held: list[str] = field(default_factory=list, init=False)
     """Members whose models the engine holds."""
     behind: int = field(default=0, init=False)
-    """Members that contradict that there is a newer model."""
+    """Number of members that have no newer model."""
     _under_way: dict[str, float] = field(default_factory=dict)  # peer -> time at which it was asked
     _took_s: list[float] = field(default_factory=list)  # what downloads took
     _changed: trio.Event = field(default_factory=trio.Event)

@@ -42,7 +42,7 @@ STATE_HEADER_BYTES = 64 << 10
 
 Query = ManifestQuery | StateQuery | ChunkQuery | DigestsQuery | StageQuery
 Lent = Callable[[str, ChunkQuery | DigestsQuery], Awaitable[None]]
-"""Answers a peer's query by itself."""
+"""Function that answers a peer's query."""
 
 
 class Transfer:

@@ -18,8 +18,10 @@ LONGEST_FETCH_PAUSE_S = 640.0  # … up to this
 DIVERGED_ROUNDS = 8  # rounds in a row in which most peers have other outer parameters; then this node takes theirs
 
 Fetch = Callable[[int, bool, Sequence[str]], Awaitable[int | None]]
-"""Takes over a peer's model, if it is past the given round -> its round, or None. Also takes whether this node is live, with a model of
-its own to lose, and peers at our round, to ask first."""
+"""Installs a peer's model, if it is past the given round -> its round, or None.
+
+Further arguments: whether this node is live, with a model of its own to lose, and peers at our round, to ask first.
+"""
 
 
 def last_round(pace: PaceSection) -> float:
@@ -34,9 +36,9 @@ class CatchUp:
     fetch: Fetch
     progress: Progress
     max_lag_rounds: int
-    """Rounds that a node may lag and still go on with its own model."""
+    """Rounds that a node may lag and still continue with its own model."""
     reset: Callable[[], Awaitable[None]]
-    """Starts every edge anew, as the engine holds another model."""
+    """Resets every edge, as the engine has another model."""
     forget: Callable[[], object] = lambda: None
     """Drops local steps that were done with the model before."""
 
@@ -81,7 +83,7 @@ class Anchors:
     """Counts consecutive rounds that this node began from other outer parameters than most peers."""
 
     together: tuple[str, ...] = ()
-    """Peers that have one anchor, in the last of these rounds."""
+    """Peers with equal outer parameters, in the last of these rounds."""
     rounds: int = 0
     not_before: float = -math.inf
 

@@ -15,7 +15,7 @@ from starling.node.rpc import calls
 from starling.node.status import format as show
 
 _LEVELS: Mapping[str, Level] = MappingProxyType({"config": "error", "unmeasured": "info"})
-"""Of evaluations that are refused, by the kind of refusal."""
+"""Log levels of refused evaluations, by the kind of refusal."""
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ class Grants:
     due: int = field(default=0, init=False)
     """Local steps of all rounds since the start, those jumped over included."""
     pause_s: float = field(default=0.0, init=False)
-    """While paused: what the local steps of a round would take; 0 until it is known, and while not paused."""
+    """While paused: the seconds that a round's local steps would take; 0 until known, and while not paused."""
     _paused: bool = False
     _local_steps: LocalSteps = field(init=False)  # decides the local steps of the next round
 

@@ -21,7 +21,7 @@ class LastModel:
     house: Housekeeping
     export: Path | None
     _committed: int = 0
-    """Exchanges, at the last save."""
+    """Number of committed exchanges at the last save."""
 
     async def save(self) -> None:
         """Write the current model; a failure is reported, and stays in `house.cannot_save`."""

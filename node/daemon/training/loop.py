@@ -43,7 +43,7 @@ class Training:
     loop: RoundLoop
     house: Housekeeping
     paused: str = ""
-    """Why the owner wants no local steps, while exchanges go on at the swarm's speed; "": they are done."""
+    """Why the owner paused local steps, while exchanges continue at the swarm's speed; "": not paused."""
 
     def pause(self, why: str) -> None:
         """Do no local steps from the next round (slot) on, for the reason given, or with "" do them again."""

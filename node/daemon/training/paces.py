@@ -52,7 +52,7 @@ class Services:
     role: Role
     around: Surroundings
     subscribers: Sequence[Subscriber]
-    """Are told of exchanges."""
+    """Receive facts about exchanges."""
     house: Housekeeping
     models: PeerModels
 

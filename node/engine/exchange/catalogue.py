@@ -28,7 +28,7 @@ from starling.node.rpc import calls
 from starling.robust.distances import Distances
 
 _SUMS = frozenset({*SWAPPED, EdgeKind.BROADCASTS})
-"""What is sent adds up over rounds, and noise on it would."""
+"""Mixing algorithms that send increments, on which noise would add up."""
 
 
 def exchange_of(replica: Replica, site: Site) -> Exchange:

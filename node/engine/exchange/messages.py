@@ -63,4 +63,4 @@ class OneForAll:
 ENCODINGS: Mapping[EdgeKind, Callable[[Terms], Encoding]] = MappingProxyType(
     {EdgeKind.SWAPS: EachEdge, EdgeKind.COMMON: OneForAll, EdgeKind.CONTROLS: OneForAll}
 )
-"""By kind of exchange."""
+"""Encodings by kind of exchange."""

@@ -49,15 +49,15 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
     parameters: int
     operations: int
-    """Of the loss and its gradient."""
+    """Operations of the loss and its gradient."""
     batch_s: float
-    """Drawing a batch."""
+    """Seconds to draw a batch."""
     kernels_s: float
-    """The operations by themselves."""
+    """Seconds of the operations alone."""
     update_s: float
-    """Correction, checks and the optimiser's step."""
+    """Seconds of correction, checks and the optimiser's step."""
     around_s: float = 0.0
-    """What is around operations, and around a step."""
+    """Seconds of overhead of operations, and of a step."""
 
     @property
     def step_s(self) -> float:

@@ -20,7 +20,7 @@ from starling.node.engine.corrections import shift
 from starling.node.engine.optimizers import corrections_of
 
 Shape = Callable[[Tensor], Tensor]
-"""A gradient (d,) -> as the correction sees it: shortened, weighed."""
+"""A gradient (d,) -> the gradient clipped and weighted, as the correction uses it."""
 
 
 class Correction(Protocol):

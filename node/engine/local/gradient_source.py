@@ -33,7 +33,7 @@ class GradientSource(Protocol):
 
 
 Compute = Callable[[Any, Tensor, int], float]
-"""(batch, into, seed) -> the loss of a batch, whose gradient replaces what is in `into`; `seed` is of what layers draw."""
+"""(batch, into, seed) -> the loss of a batch, whose gradient replaces what is in `into`; `seed`: of random layers."""
 
 
 class Batch:

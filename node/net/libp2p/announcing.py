@@ -29,7 +29,7 @@ class Announcing:
     hidden: bool = False
     """Others cannot dial this node: only addresses through relays are announced."""
     relayed: tuple[Endpoint, ...] = ()
-    """Where others reach us through relays."""
+    """Addresses at which others reach us through relays."""
     leased: tuple[str, int] | None = None
     """Host and port of the router that lead here, as it says."""
     observed: str = ""

@@ -22,7 +22,7 @@ ANSWER_S = 10.0  # seconds for the other end's answer
 ANYWHERE = "2000::1"  # any public IPv6 address
 
 Locals = dict[str, tuple[str, int]]
-"""Where connections of each version, ip4 or ip6, are to come from."""
+"""Local address for connections of each version, ip4 or ip6."""
 
 
 async def serve_identify(stream: Stream, _conversation: Conversation) -> None:

@@ -81,7 +81,7 @@ class RelaySlots:
     _asks: Rates[str] = field(default_factory=lambda: Rates(ASKS_PER_S, ASKS, MAX_ASKING))
     _knocks: dict[str, TokenBucket] = field(default_factory=dict)  # token buckets of peers with a reservation
     _knocks_from: Rates[tuple[str, str]] = field(default_factory=lambda: Rates(KNOCKS_PER_S / 2.0, KNOCKS / 2.0, MAX_ASKING))
-    """By target and the prefix of sources."""
+    """Token buckets by target and prefix of sources."""
     _paces: dict[str, TokenBucket] = field(default_factory=dict)  # token buckets of the ends of circuits
     _pace: TokenBucket | None = None
     _numbers: count[int] = field(default_factory=lambda: count(1))
