@@ -1,10 +1,10 @@
 """Places of a bounded resource, shared fairly: the owner with most gives one up to an owner with fewer, regardless of who came first.
 
-Whoever holds a place has a name at each of some levels, the coarse before the fine, such as (address prefix, peer). When all places are
-taken, a newcomer takes the newest place of the owner that holds most at the first level at which that is at least two more than the
-newcomer has; within that owner, of the one that holds most at the next level, and so on. Where nobody holds so many more, the newcomer's
-own oldest place is given up for the new one, and only who has none is refused. So a flood from one prefix, of however many free identities,
-costs itself its places, and owners with equal shares keep theirs.
+Each owner has a name at several levels, from coarse to fine, such as (address prefix, peer). If all places are taken, a newcomer gets the
+newest place of the owner with most places. Levels are compared one after another: at the first level where an owner has at least two places
+more than the newcomer, the owner with most places loses one; among several owners with this name, the next level decides. If no owner has
+so many more, the newcomer's own oldest place is freed, and a newcomer without places is refused. So a flood of free identities from one
+prefix only takes places from itself, and owners with equal shares keep theirs.
 
 Without I/O or clock.
 """

@@ -33,7 +33,7 @@ PROGRAMS = "starling|python|pytest|pip|make|docker|docker-compose|kubectl|git|cu
 INLINE = re.compile(r"`(starling [^`]+)`")
 QUICK = re.compile(r"starling (?:config show|manifest (?:show|check)|overlay \w+|examples|help|\w+ --help)\b")
 GIVEN = {"KIND": "torus", "MANIFEST.toml": "examples/digits.toml", "…": "ring,base_k"}  # placeholders that a reader replaces
-NOT_ALONE = re.compile(r"^starling (?:overlay|manifest|manifest check|overlay show)$|--dir")  # these need more than is shown
+NOT_ALONE = re.compile(r"^starling (?:overlay|manifest|manifest check|overlay show)$|--dir")  # commands that need more than the page shows
 
 
 def to_run() -> Iterator[tuple[str, str]]:

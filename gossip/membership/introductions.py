@@ -1,13 +1,13 @@
 """Reported peers that this node has not met: they join when they are met.
 
-A record proves that a peer was here, not that it is. One that was recorded a day ago is as well signed as a new one, and nobody tells a
-newcomer of the dead. So what happens to a peer of whom this node heard only, is told to nobody but the network, which has to reach it:
+A record proves that a peer was a member, not that it still is: old records have valid signatures too, and newcomers are not told of deaths.
+So events of a peer that this node knows only from reports are not published; only the network gets its addresses, to contact it:
 
     record from others    ──▶ Told            it is probed, and in the table that is compared with others'
     its own frame, or a helper of ours reached it  ──▶ Joined, after Reborn if it was known in an earlier life
     silence               ──▶ nothing         it never joined, so it does not die
 
-Who died is met again only by a frame that came since.
+A dead peer is met again only by a frame that arrives after its death.
 """
 
 from __future__ import annotations

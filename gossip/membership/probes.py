@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from starling.gossip.membership.sampler import Sampler
 
-MAX_RELAYS, MAX_RELAYS_OF_ONE = 64, 16  # largest number of open probes on behalf of others, and of one of them
+MAX_RELAYS, MAX_RELAYS_OF_ONE = 64, 16  # largest number of open probes for all other peers, and for one of them
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Early stopping of a swarm that no longer improves: each member votes by its own evaluations, and two thirds decide.
 
-A member votes to stop while its best value is `patience` rounds old or older, and takes the vote back when a better one comes. Votes come
-from their members directly and are never passed on, so a member has one, whatever it says; the last one counts. Only electors' votes count
-(`starling.gossip.quorum`), and a member that still improves goes on whatever they say.
+A member votes to stop while its best value is at least `patience` rounds old, and withdraws the vote when a better one comes. Members send
+their votes directly, and nobody forwards them, so each member has one vote: its last one. Only electors' votes count
+(`starling.gossip.quorum`), and a member that still improves continues in any case.
 
 Without I/O or clock.
 """

@@ -36,7 +36,7 @@ class Periodic:
     def __post_init__(self) -> None:
         if self.every < 1:
             raise ValueError(f"average_every must be >= 1, got {self.every}")
-        BaseK(self.k)  # refuses k < 1
+        BaseK(self.k)  # raises ValueError for k < 1
 
     @property
     def symmetric(self) -> bool:

@@ -1,7 +1,7 @@
 """States of stages on their way to the previous stage, which stores them, and back to a new machine of a lost stage.
 
-A state is a file's worth of bytes in pieces, in order, one state at a time from a peer: what does not follow on what came is dropped, and
-the sender's next state begins anew. No more is held than two states of one stage, each no larger than the largest stage's can be.
+A state is sent in pieces, in order, one state at a time from a peer. Pieces out of order are dropped until the sender's next state begins.
+At most two states of one stage are stored, each no larger than the largest stage's state can be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests of a crew's machine, and the engine's answers (`starling.gossip.pipeline.crew`).
 
-`Work` is for the stage's engine, one at a time, and is answered with a `Result`. All other commands are carried out without an answer;
-only `PushState` reports its end, with `Crew.pushed`.
+The stage's engine does one `Work` at a time and answers with a `Result`. All other commands have no answer, except that `PushState` reports
+its end by `Crew.pushed`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Expected messages between the stages of a crew, and for how long a stage with expected messages has been silent; pure.
 
-A debt is entered when it is agreed: at a meeting everybody's Ready, at the begin of a step each activation of the stage before, each
-gradient of the stage behind, and the part of everybody. It is struck off when it arrives. A *turn* ends when nothing has come forward for
-as long as the crew waits; a stage that owes and sent nothing at all in it is one turn further in arrears. Any frame of a stage ends its
-arrears: one that is waited for because it waits itself still answers, and only a mute one does not.
+A message is expected from the moment it is agreed: at a meeting everybody's Ready; at the start of a step each activation of the previous
+stage, each gradient of the next stage, and everybody's part. A *turn* ends when nothing expected has arrived for as long as the crew waits.
+A stage that owes a message and sent nothing at all in a turn has one more turn of silence. Any frame of a stage resets this count: a stage
+that only waits for others still answers.
 
-What arrives and cannot be computed with pays no debt: such a stage is one turn further in arrears at once, and that ends with the next step
-that is done, not with a frame.
+A message that cannot be used counts as not sent: its stage has one more turn of silence at once, and only the next finished step resets it.
 """
 
 from __future__ import annotations

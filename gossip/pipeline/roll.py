@@ -1,7 +1,7 @@
 """The meetings of a crew, and frames of steps that this stage has not begun; pure.
 
-A meeting has a number, which rises. Every stage sends its Ready for it to all others; whoever hears of a later meeting than its own comes
-along. Number 0 is of no meeting: a Ready with it says that its sender is there, and busy with something else.
+Meetings have increasing numbers. Every stage sends its Ready with the number to all others, and a stage that receives a later number joins
+that meeting. Number 0 means no meeting: the sender of such a Ready is alive, but busy with something else.
 """
 
 from __future__ import annotations

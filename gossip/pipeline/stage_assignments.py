@@ -35,7 +35,7 @@ def holders(claims: Mapping[str, int]) -> dict[int, str]:
 
 
 def whole(claims: Mapping[str, int], stages: int) -> dict[int, tuple[str, ...]]:
-    """Crew -> its peers in the order of stages, of those crews that lack nobody, the lowest first."""
+    """Return crew -> its peers in the order of stages, for all complete crews, the lowest first."""
     held = holders(claims)
     crews = sorted({place(number, stages)[0] for number in held})
     found = {crew: tuple(held.get(seat(crew, stage, stages), "") for stage in range(stages)) for crew in crews}

@@ -67,7 +67,7 @@ def ipm(epsilon: float = 0.1) -> Formula:
 
 
 def foe(epsilon: float = 10.0) -> Formula:
-    """Fall of Empires: `ipm` with a large epsilon, far on the other side of 0."""
+    """Fall of Empires: `ipm` with a large epsilon, so that the sent vector lies far on the opposite side of 0."""
     return ipm(epsilon)
 
 

@@ -29,7 +29,7 @@ def machine(me: str, sampling: Sampling, order: Callable[[int], tuple[str, ...]]
 
 
 class SampledSwarm:
-    """`n` machines; `done`: which members published which turn when, `finished`: which have the last model.
+    """`n` machines; `done` has the members that published each turn and when, `finished` those with the last model.
 
     Every one misses a random share `blind` of the others.
     """

@@ -69,7 +69,7 @@ class Extra(nn.Module):
 
 
 class WholeNumbers(nn.Module):
-    """A frozen integer layer with a scale, as in packed bases; what it adds to a state_dict it does not load back."""
+    """A frozen integer layer with a scale, as in packed bases; it does not load what it adds to a state_dict."""
 
     def __init__(self):
         super().__init__()

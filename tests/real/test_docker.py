@@ -113,7 +113,7 @@ def status(container: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def program() -> tuple[str, ...]:
-    """Return compose 2, else compose 1, if an engine answers; build the image."""
+    """Build the image and return the command of compose 2, else of compose 1, if a Docker engine answers."""
     version = next((version for version in (2, 1) if installed(version)), None)
     if version is None:
         pytest.skip("neither `docker compose` nor `docker-compose` is installed")

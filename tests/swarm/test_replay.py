@@ -15,7 +15,7 @@ from tests.harness.hostile import Stranger
 from tests.harness.stories import virtual
 from tests.harness.swarms import agree, assert_flows_cancel, drain, events, faults, rounds_done, until
 
-PLAYED = 200  # frames of all kinds, to every node
+PLAYED = 200  # recorded frames of all kinds, sent to every node
 AGREED = Manifest(
     task=TaskSection(kind="quadratic", nodes=5, dim=8),
     partition=PartitionSection(shards=5),

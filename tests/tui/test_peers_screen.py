@@ -127,7 +127,7 @@ def test_tables_of_thousands_of_peers_are_cut():
 @pytest.mark.parametrize(
     "ids",
     [
-        [f"12D3KooW{'x' * 36}{end}strange" for end in "abcdef"],  # ids searched until their ends agree
+        [f"12D3KooW{'x' * 36}{end}strange" for end in "abcdef"],  # ids with equal ends, as an attacker can find them
         [f"12D3KooW{'x' * number}y" for number in range(20, 26)],
         [f"{'x' * 20}{middle}{'y' * 20}" for middle in "abcdef"],
         ["evil\x1b", "evil\x07", "evil·", "evil\n", "evil", " evil"],  # equal after control characters are removed

@@ -67,7 +67,7 @@ class Bucketed:
     bucket: int = BUCKET  # B, values that share a step, a multiple of 8 in [8, 4096]. It is not on the wire: both ends must agree on it
 
     def __post_init__(self) -> None:
-        if not 8 <= self.bucket <= 4096 or self.bucket % 8:  # codes fill whole bytes, and sums have one order
+        if not 8 <= self.bucket <= 4096 or self.bucket % 8:  # so codes fill whole bytes, and sums are added in the same order everywhere
             raise ValueError(f"bucket must be a multiple of 8 in [8, 4096], got {self.bucket}")
 
     @property

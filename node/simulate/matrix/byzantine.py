@@ -1,4 +1,4 @@
-"""Byzantine rows: what an attack of `starling.robust.attacks` makes them send, and learn from.
+"""Byzantine rows: the messages that an attack of `starling.robust.attacks` makes them send, and their knowledge.
 
 Attackers know everything: all honest vectors and gradients of the round, before they send, and each other's. Where messages are gathered
 an attacker sends each receiver something else. Where both ends apply one difference, or swap messages, it acts as if its vector were

@@ -179,7 +179,7 @@ def test_an_orderly_close_settles_the_same_flow_at_both_ends(closer: str, lost: 
     pair = _reliable_pair()
     _exchange(pair, 3)
     pair.a.begin()
-    while len(pair.a.ledger.done) < 4:  # up to, but without, the Ack of the fourth
+    while len(pair.a.ledger.done) < 4:  # ends before the Ack of the fourth transaction is delivered
         if pair.a.engine or pair.b.engine:
             for end in pair.ends:
                 if end.engine:
