@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 
@@ -90,6 +90,7 @@ class Swapped:
     give: float  # weight that the peer gives to our message
     take: float  # weight that we give to the peer's message
     node: str  # this end
+    memory: ClassVar[None] = None  # memories are not swapped
 
 
 class Averaging(Protocol):

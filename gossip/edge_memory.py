@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 from starling.gossip.api import Averaging, Broadcasting, Common, Controlling, Effect, Swapped, Swapping
 from starling.gossip.compress.support import Full
@@ -65,8 +65,8 @@ class EdgeMemory(Protocol):
     def revoke(self, peer: str) -> bool:
         """Delete what is kept of a peer that is gone -> whether the other flows compensated for its flow."""
 
-    def anchor(self, state: Any) -> Tensor | None:
-        """Return (d,) the model between rounds where it is equal at all nodes; None where it is not."""
+    def settled(self, state: Any, x: Tensor) -> Tensor:
+        """Return (d,) the model between rounds: where that is equal at all nodes it is in the state, else x."""
 
     def forgotten(self, state: Any, peer: str) -> Any:
         """Return the mixing algorithm's state without a peer that is gone."""
@@ -97,8 +97,7 @@ class Flows:
 
     def book(self, done: Sequence[Committed], shared: Tensor) -> tuple[Tensor, bool]:
         """Add effects to `shared`, and to the flows of their edges."""
-        effects = [each for each in done if not isinstance(each, Swapped)]
-        assert len(effects) == len(done), "messages are swapped where no flows are kept"
+        effects = cast("Sequence[Effect | EncodedEffect]", done)  # messages are swapped where no flows are kept
         moved = any(map(edge_ledger.moves, effects))
         shared, self.ledger = self._averaged(map(decoded, effects), shared)
         return shared, moved
@@ -119,9 +118,9 @@ class Flows:
         self.ledger = edge_ledger.revoke(before, peer)
         return edge_ledger.dominated(before, self.ledger)
 
-    def anchor(self, state: Any) -> Tensor | None:
-        """Return None: models differ."""
-        return None
+    def settled(self, state: Any, x: Tensor) -> Tensor:
+        """Return x: models differ."""
+        return x
 
     def forgotten(self, state: Any, peer: str) -> Any:
         """Return the state: it knows no peers."""
@@ -158,7 +157,7 @@ class CommonModel(NoEdges):
         super().__init__(edges)
         self._edge: Broadcasting = edges.edge
 
-    def anchor(self, state: Any) -> Tensor | None:
+    def settled(self, state: Any, x: Tensor) -> Tensor:
         """Return the outer parameters."""
         return self._edge.settled(state)
 
@@ -191,8 +190,8 @@ class PublicCopies(NoEdges):
         """Add both halves of each swap, then effects that remained of swaps with peers that are gone."""
         swapped = [each for each in done if isinstance(each, Swapped)]
         shared, self.copies = self._swapped(shared, swapped)
-        if effects := [each for each in done if not isinstance(each, Swapped)]:
-            shared, self.ledger = self._averaged(map(decoded, effects), shared)
+        effects = [each for each in done if not isinstance(each, Swapped)]
+        shared, self.ledger = self._averaged(map(decoded, effects), shared)
         return shared, False
 
     def _swapped(self, shared: Tensor, swaps: Sequence[Swapped]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -220,7 +219,7 @@ class CommonCopies(PublicCopies):
 
     _edge: Common
 
-    def anchor(self, state: Any) -> Tensor | None:
+    def settled(self, state: Any, x: Tensor) -> Tensor:
         """Return the model that all have between rounds."""
         return self._edge.settled(state)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from starling.gossip.api import Effect, Losses, Mixer, Phase, Swapped
+from starling.gossip.api import Effect, Losses, Mixer, Phase
 from starling.gossip.edge_memory import MEMORIES, Committed, EdgeMemory, Edges, RuleMemory
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import origin
@@ -22,8 +22,8 @@ from starling.gossip.mix.memories import MemoryExchange
 from starling.gossip.mix.personal import Personal
 from starling.gossip.vector import Layout, finite
 
-Adjust = Callable[[Effect | EncodedEffect, Tensor], Effect | EncodedEffect]
-"""(effect, shared vector (D,) before it) -> the effect that this node wants instead."""
+Adjust = Callable[[Sequence[Committed], Tensor], Sequence[Committed]]
+"""(effects, shared vector (D,) before them) -> the effects that this node wants instead."""
 
 
 class Scope(Protocol):
@@ -94,11 +94,11 @@ class Replica:
         *,
         settled_edges: int,
         keep_origin: bool = False,
-        adjust: Adjust | None = None,
+        adjust: Adjust = lambda done, _shared: done,
     ) -> None:
         """`beginning` makes the initial model (d,); `keep_origin`: store it, since exchanges compare with it often.
 
-        `settled_edges` as of `Flows`. `adjust`: what a node makes of each effect before it is added; None: nothing.
+        `settled_edges` as of `Flows`. `adjust`: what a node makes of effects before they are added.
         """
         self.x, self.mixer, self.layout = x, mixer, layout
         self.parameters = x[: len(x) - (layout.dim - layout.trained)]
@@ -107,18 +107,20 @@ class Replica:
         self.beginning, self._adjust = beginning, adjust
         self.scope: Scope = SharedPart(mixer, layout.dim) if isinstance(mixer, Personal) else WholeModel()
         self._settled_edges = settled_edges
-        self._in_place = self.abilities.replaces  # the model itself is mixed, without a copy
-        self._origin: Tensor | None = None
+        self._writable = _itself if self.abilities.replaces else torch.clone
+        """Gives the mixing algorithm a vector to write to: the model itself is mixed, or a copy."""
+        self._origin: Callable[[], Tensor] = lambda: origin(mixer, beginning())
         self.remembered: MemoryExchange | None = None
         self.state: Any
         self.memory: EdgeMemory
         self.restart()
         if keep_origin or self.memory.compares:
-            self._origin = origin(mixer, x)
+            kept = origin(mixer, x)
+            self._origin = lambda: kept
 
     def restart(self) -> None:
         """Restart the mixing algorithm with x, without edges."""
-        self.state = self.mixer.start(self._writable())
+        self.state = self.mixer.start(self._writable(self.x))
         edges = Edges(self.mixer.edge, self.mixer.shared(self.state, self.x), lambda: self.origin, self._settled_edges)
         self.memory = MEMORIES[self.kind](edges)
         self._correct()  # the same zeros in both, once
@@ -131,18 +133,12 @@ class Replica:
     @property
     def origin(self) -> Tensor:
         """(D,) the shared vector that all nodes began with."""
-        return origin(self.mixer, self.beginning()) if self._origin is None else self._origin
-
-    @property
-    def anchor(self) -> Tensor | None:
-        """(d,) the model between rounds, equal at all nodes; None where nodes are no replicas."""
-        return self.memory.anchor(self.state)
+        return self._origin()
 
     @property
     def settled(self) -> Tensor:
         """Return (d,) the model for evaluation, export, checkpoints and late joiners: the outer parameters, if there are any."""
-        anchor = self.anchor
-        return self.x if anchor is None else anchor
+        return self.memory.settled(self.state, self.x)
 
     @property
     def offered(self) -> Tensor:
@@ -151,7 +147,7 @@ class Replica:
 
     def publish(self, phase: Phase) -> None:
         """Let the mixing algorithm act after local steps."""
-        x, self.state = self.mixer.publish(self.state, self._writable(), phase)
+        x, self.state = self.mixer.publish(self.state, self._writable(self.x), phase)
         self._take(x)
 
     def shared(self) -> Tensor:
@@ -161,17 +157,14 @@ class Replica:
     def combine(self, done: Sequence[Committed], phase: Phase) -> None:
         """Add the effects of pairwise exchanges in the given order; in steps pace once per round, even if there are none."""
         shared = self.shared()
-        if self._adjust is not None:
-            adjust, before = self._adjust, shared
-            done = [adjust(each, before) if isinstance(each, Effect | EncodedEffect) else each for each in done]
+        done = self._adjust(done, shared)
         if done:
-            shared, moved = self.memory.book(done, shared if self._owns(shared) else shared.clone())
+            shared, moved = self.memory.book(done, self._writable(shared))
             if moved:
                 self._correct()
         if self.remembered is not None:
             for each in done:
-                if not isinstance(each, Swapped):
-                    self.remembered.learn(each.memory)
+                self.remembered.learn(each.memory)
         self._absorb(shared, phase)
 
     def edge_only(self, done: Committed) -> Effect | EncodedEffect:
@@ -182,16 +175,13 @@ class Replica:
         return remains
 
     def gather(
-        self, requested: Sequence[str], received: Tensor, present: Tensor, losses: Losses | None, phase: Phase, own: Tensor | None = None
+        self, own: Tensor, requested: Sequence[str], received: Tensor, present: Tensor, losses: Losses | None, phase: Phase
     ) -> Tensor | None:
-        """Combine our vector with those of peers (k, D) where present (k,) -> (k,) bool: excluded by the rule; None: unknown.
-
-        `own` (D,): instead of our vector.
-        """
+        """Combine `own` (D,), our vector, with those of peers (k, D), where present (k,) -> (k,) bool: excluded; None: unknown."""
         memory, mixer = self.memory, self.mixer
         assert isinstance(memory, RuleMemory)
         assert isinstance(mixer, Gather)
-        shared, excluded = self.shared() if own is None else own, None
+        shared, excluded = own, None
         if len(present):
             before, slots, taken = memory.assigned(self.state, requested, present)
             combined, state, excluded = mixer.combine(before, shared, received, present, losses, slots)
@@ -259,19 +249,15 @@ class Replica:
     def _correct(self) -> None:
         self.state = self.mixer.corrected(self.state, self.memory.correction())
 
-    def _writable(self) -> Tensor:
-        """Return x, as the mixing algorithm may have it."""
-        return self.x if self._in_place else self.x.clone()
-
-    def _owns(self, shared: Tensor) -> bool:
-        return self._in_place and shared is self.x
-
     def _absorb(self, shared: Tensor, phase: Phase) -> None:
         """The shared vector (D,) is this now; it may be the model itself."""
-        x, self.state = self.mixer.absorb(self.state, self.x if self._owns(shared) else self.x.clone(), shared, phase)
+        x, self.state = self.mixer.absorb(self.state, self._writable(self.x), shared, phase)
         self._take(x)
 
     def _take(self, x: Tensor) -> None:
-        if x is not self.x:
-            with torch.no_grad():
-                self.x.copy_(x)
+        with torch.no_grad():
+            self.x.copy_(x)  # of itself it copies nothing
+
+
+def _itself(vector: Tensor) -> Tensor:
+    return vector

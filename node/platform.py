@@ -149,7 +149,7 @@ def kill_session(pid: int) -> None:
 
 
 def lower_priority(by: int) -> None:
-    """Lower the priority of this process by 1 … 19; later threads inherit it, and on Linux existing ones are lowered too."""
+    """Lower the priority of this process by 0 … 19; later threads inherit it, and on Linux existing ones are lowered too."""
     if sys.platform == "win32":
         return
     to = os.nice(by)

@@ -3,6 +3,7 @@
 `kind_of` and `abilities_of` are the only places that look; everything else picks by their answers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -30,20 +31,19 @@ SENT_AS_RESPONSES = frozenset({*SWAPPED, EdgeKind.BROADCASTS})
 """All messages go through the codec of responses."""
 
 
+_KINDS: Sequence[tuple[type, EdgeKind]] = (
+    (Broadcasting, EdgeKind.BROADCASTS),
+    (Gathering, EdgeKind.GATHERS),
+    (Controlling, EdgeKind.CONTROLS),
+    (Common, EdgeKind.COMMON),
+    (Swapping, EdgeKind.SWAPS),
+)
+"""By protocol; one that extends another comes before it."""
+
+
 def kind_of(edge: Averaging | Swapping | Gathering | Broadcasting) -> EdgeKind:
     """Return the kind of an edge, by the protocol of `starling.gossip.api` that it satisfies."""
-    match edge:
-        case Broadcasting():
-            return EdgeKind.BROADCASTS
-        case Gathering():
-            return EdgeKind.GATHERS
-        case Controlling():
-            return EdgeKind.CONTROLS
-        case Common():
-            return EdgeKind.COMMON
-        case Swapping():
-            return EdgeKind.SWAPS
-    return EdgeKind.DIFFERENCES
+    return next((kind for protocol, kind in _KINDS if isinstance(edge, protocol)), EdgeKind.DIFFERENCES)
 
 
 @dataclass(frozen=True, slots=True)

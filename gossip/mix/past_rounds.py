@@ -92,9 +92,7 @@ class PastRounds:
 
     @property
     def _outer(self) -> Tensor:
-        outer = self._replica.anchor
-        assert outer is not None
-        return outer
+        return self._replica.settled
 
     def _now(self) -> tuple[Tensor, bytes]:
         """Return the outer parameters and their digest. If they are not those after the last round, that and those before it are void."""

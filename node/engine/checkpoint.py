@@ -39,6 +39,16 @@ def swarm_of(manifest: Manifest) -> str:
     return hashlib.sha256(manifests.to_bytes(manifest)).hexdigest()
 
 
+class NoCheckpoints:
+    """Stands for the checkpoint file of a node that has none."""
+
+    def load(self) -> None:
+        """Return None."""
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Do nothing."""
+
+
 class Checkpoints:
     """The checkpoint file of one node; the one before it has `.previous` appended, a bad one that was set aside `.bad`.
 

@@ -83,8 +83,8 @@ def rms(difference: Tensor) -> float | None:
     return float(torch.linalg.vector_norm(difference)) / math.sqrt(difference.numel())
 
 
-def of_model(values: Tensor, support: Support, dim: int, model: int) -> Tensor | None:
-    """Return a view of the values (k,) on a support that belong to the model, the first `model` of D = `dim`; None where they are mixed."""
+def of_model(values: Tensor, support: Support, dim: int, model: int) -> Tensor:
+    """Return a view of the values (k,) on a support that belong to the model, the first `model` of D = `dim`; of none if they are mixed."""
     match support:
         case _ if model >= dim:
             return values
@@ -95,4 +95,4 @@ def of_model(values: Tensor, support: Support, dim: int, model: int) -> Tensor |
         case Blocks() | Indices():
             return values[: int(torch.searchsorted(support.index(dim), model))]
         case _:
-            return None
+            return values[:0]

@@ -4,7 +4,8 @@ Shapes: d parameters.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median_low
 
@@ -15,7 +16,7 @@ from starling.node.engine import tensor_file
 from starling.node.engine.exchange.api import Handlers
 from starling.node.engine.local.trainer import Trainer
 from starling.node.engine.rounds import Rounds
-from starling.node.engine.snapshot import Snapshot
+from starling.node.engine.snapshot import NoSnapshot, Snapshot
 from starling.node.engine.vectors import Outgoing
 from starling.node.rpc import calls
 from starling.robust import model_agreement
@@ -36,7 +37,7 @@ class Offered:
     ) -> None:
         self._trainer, self._rounds, self._outgoing = trainer, rounds, outgoing
         self._schema, self._folder, self._clock = schema, folder, clock
-        self._held: Snapshot | None = None
+        self._held: Snapshot | NoSnapshot = NoSnapshot()
         self._read_at = clock()
 
     def handlers(self) -> Handlers:
@@ -47,7 +48,6 @@ class Offered:
         """Take a snapshot of the model, which replaces the previous one."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._rounds.round, "schema": self._schema.hex()}
         self._let_go()  # deleted first, so that there are never two
-        self._read_at = self._clock()
         try:
             outgoing, side_state = self._outgoing, self._trainer.side_state()
             given = {_X: outgoing.now(self._trainer.replica.offered)}
@@ -59,20 +59,26 @@ class Offered:
 
     def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
         """Return bytes of the snapshot."""
-        held = self._held
-        self._read_at = self._clock()
-        there = held is not None and held.number == call.snapshot
-        return calls.ChunkRead(held.read(call.offset, call.length) if held is not None and there else b"")
+        held, self._read_at = self._held, self._clock()
+        return calls.ChunkRead(held.read(call.offset, call.length) if held.number == call.snapshot else b"")
 
     def release_idle(self) -> None:
         """Delete the snapshot if it is no longer read."""
-        if self._held is not None and self._clock() - self._read_at > KEPT_S:
+        if self._clock() - self._read_at > KEPT_S:
             self._let_go()
 
     def _let_go(self) -> None:
-        if self._held is not None:
-            self._held.close()
-        self._held = None
+        self._held.close()
+        self._held, self._read_at = NoSnapshot(), self._clock()
+
+
+@contextmanager
+def _fault_of(peer: str, reason: str) -> Iterator[None]:
+    """Raise a ValueError in it as a RemoteProtocolError of a peer."""
+    try:
+        yield
+    except ValueError as error:
+        raise RemoteProtocolError(peer, reason) from error
 
 
 class Fetched:
@@ -91,19 +97,16 @@ class Fetched:
     def consider(self, call: calls.Consider) -> calls.Done:
         """Store a fetched model until Agree. Raises RemoteProtocolError: it does not fit."""
         try:
-            tensors, facts = tensor_file.load(Path(call.file)) if call.file else tensor_file.unpack(call.state)
-        except ValueError as error:
-            raise RemoteProtocolError(call.peer, "state_damaged") from error
+            with _fault_of(call.peer, "state_damaged"):
+                tensors, facts = tensor_file.load(Path(call.file)) if call.file else tensor_file.unpack(call.state)
         except OSError as error:
             raise LocalProtocolError(f"a model that was fetched cannot be read: {error.strerror or error}") from error
         if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or _X not in tensors:
             raise RemoteProtocolError(call.peer, "state_of_another_model")
         replica = self._trainer.replica
-        try:
+        with _fault_of(call.peer, "state_unusable"):
             replica.check(replica.scope.whole(tensors[_X], replica.x))
             self._trainer.check_side_state(dict(tensors))
-        except ValueError as error:
-            raise RemoteProtocolError(call.peer, "state_unusable") from error
         tensor_file.release(tensors)
         if call.turn != self._attempt:
             self._candidates, self._attempt = {}, call.turn
@@ -122,12 +125,13 @@ class Fetched:
         rounds, held = zip(*(self._candidates[peer] for peer in peers), strict=True)
         self._candidates = {}
         agreement = self._compared(held, rounds)
-        at = median_low(rounds[i] for i in agreement.cluster) if agreement.cluster else 0
-        if agreement.state is not None:
-            self._trainer.install(agreement.state, at)
-            self._trainer.take_side_state([held[i] for i in agreement.cluster])
-            self._forget()
-            self._rounds.begin(at)
+        if agreement.state is None:
+            return calls.Agreed(0, (), ())
+        at = median_low(rounds[i] for i in agreement.cluster)
+        self._trainer.install(agreement.state, at)
+        self._trainer.take_side_state([held[i] for i in agreement.cluster])
+        self._forget()
+        self._rounds.begin(at)
         names = (tuple(peers[i] for i in which) for which in (agreement.cluster, agreement.outside))
         return calls.Agreed(at, *names)
 

@@ -14,7 +14,7 @@ Shapes: d parameters.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -28,6 +28,12 @@ Shares = Callable[[Any, Sequence[Any], Sequence[int]], Sequence[float]]
 """(batch, parts of it, their samples) -> weights of their losses in its own."""
 Compute = Callable[[Any, int], float]
 """(batch, seed) -> its loss; its gradient is then in the vector that is passed with it."""
+
+
+class Unmeasured:
+    """Stands for the noise scale where it is not measured."""
+
+    figure: ClassVar[None] = None
 
 
 @dataclass(slots=True)

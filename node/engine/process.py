@@ -13,60 +13,64 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from starling.gossip.errors import ConfigError
 from starling.node import platform
 from starling.node.engine.user_code import describe, place
-from starling.node.rpc.calls import Evaluate, Open, Opened, Stop, Train, Trained
+from starling.node.rpc.calls import Evaluate, Open, Opened, Reply, Stop, Train, Trained
 from starling.node.rpc.pipe import Failed, Pipe
 
 if TYPE_CHECKING:
     from starling.node.engine.background_answers import BackgroundAnswers
     from starling.node.engine.worker import Worker
+    from starling.node.rpc.calls import Request
 
+ANSWERED: Mapping[type[Reply], type[Request]] = MappingProxyType({Trained: Train})
+"""Calls that replies of `step` are to, if not Evaluate."""
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # errors that say that the daemon has closed its end of the pipe
 
 
 def serve(worker: Worker, pipe: Pipe) -> None:
     """Answer calls until Stop. Raises EOFError, BrokenPipeError, ConnectionResetError if the daemon is gone."""
-    train = evaluate = 0  # ids of the calls that `step` will answer
-    requests: Pipe | BackgroundAnswers = pipe
     try:
-        while True:
-            if worker.busy and not requests.ready():
-                reply = worker.step()
-                if reply is not None:
-                    pipe.send(train if isinstance(reply, Trained) else evaluate, reply)
-                continue
-            if (waiting := worker.sources) and not requests.ready():
-                pipe.wait(waiting, worker.due_s)
-                continue
-            call_id, request = requests.receive()
-            if isinstance(request, Open) and request.nice:
-                platform.lower_priority(request.nice)
-            match request, worker.handle(request):
-                case Open(), Opened() as answer:
-                    if worker.long_steps:
-                        requests = _background(worker, pipe)
-                    pipe.send(call_id, answer)
-                case Train(), None:
-                    train = call_id
-                case Evaluate(), None:
-                    evaluate = call_id
-                case _, answer:
-                    assert answer is not None, request
-                    pipe.send(call_id, answer)
-                    if isinstance(request, Stop):
-                        return
-    except GONE:
-        raise
+        _serve(worker, pipe)
     except ConfigError as error:
         pipe.send(0, Failed(str(error), worker.during, refused=True))
     except Exception as error:
-        pipe.send(0, Failed(describe(error), worker.during, place(error)))
+        with suppress(*GONE):  # the daemon, which may be why
+            pipe.send(0, Failed(describe(error), worker.during, place(error)))
         raise
+
+
+def _serve(worker: Worker, pipe: Pipe) -> None:
+    later: dict[type[Request], int] = {}  # ids of the calls that `step` will answer
+    requests: Pipe | BackgroundAnswers = pipe
+    request: Request | None = None
+    while not isinstance(request, Stop):
+        _work(worker, pipe, requests, later)
+        call_id, request = requests.receive()
+        if isinstance(request, Open):
+            platform.lower_priority(request.nice)
+        reply = worker.handle(request)
+        if isinstance(reply, Opened) and worker.long_steps:
+            requests = _background(worker, pipe)
+        if reply is None:
+            later[type(request)] = call_id
+        else:
+            pipe.send(call_id, reply)
+
+
+def _work(worker: Worker, pipe: Pipe, requests: Pipe | BackgroundAnswers, later: Mapping[type[Request], int]) -> None:
+    """Do slices of work, or wait for some, until there is a call."""
+    while not requests.ready():
+        if not worker.busy:
+            pipe.wait(worker.sources, worker.due_s)
+        elif reply := worker.step():
+            pipe.send(later[ANSWERED.get(type(reply), Evaluate)], reply)
 
 
 def _background(worker: Worker, pipe: Pipe) -> BackgroundAnswers:

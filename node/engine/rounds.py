@@ -7,7 +7,7 @@ clock   `starling.node.engine.clock_rounds`
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -163,7 +163,7 @@ class StepsRounds:
             raise LocalProtocolError("local steps of the round are left to do")
         if self.vectors.frozen is None and self.vectors.committed:
             self.train(calls.Train(call.round, 0))
-        mixed = self._combine(call)
+        mixed = self._combine(call.requested, own=call.own)
         self.vectors.round = call.round + 1
         if self._unfrozen:
             self._freeze()
@@ -179,12 +179,11 @@ class StepsRounds:
         """Add a peer's committed effects to its edge."""
         self.vectors.book(peer)
 
-    def _combine(self, call: calls.Mix | None = None) -> Mixed:
+    def _combine(self, requested: Sequence[str] = (), *, own: bool = True) -> Mixed:
         frozen, committed = self.vectors.thawed()
         if frozen is None:
             return Mixed()
         self._trainer.trim()
-        requested, own = ((), True) if call is None else (call.requested, call.own)
         mixed = self._exchange.mix(frozen, committed, requested, own=own)
         del committed
         self.vectors.drift.begin(self._trainer.replica.shared)

@@ -13,7 +13,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.engine import tensor_file
 from starling.node.engine.best import NAME as BEST
 from starling.node.engine.best import Best
-from starling.node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
+from starling.node.engine.checkpoint import Checkpoint, Checkpoints, NoCheckpoints, swarm_of
 from starling.node.engine.exchange.api import Handlers
 from starling.node.engine.local.trainer import Trainer
 from starling.node.rpc import calls
@@ -24,15 +24,12 @@ class Store:
 
     def __init__(self, open_request: calls.Open, trainer: Trainer, schema: bytes) -> None:
         self._path, self._trainer, self._schema = open_request.checkpoint, trainer, schema.hex()
-        swarm, file = swarm_of(open_request.manifest), Path(open_request.checkpoint)
-        self._checkpoints = Checkpoints(file, swarm=swarm, schema=self._schema) if open_request.checkpoint else None
-        self.best = Best(
-            file.with_name(BEST) if open_request.checkpoint else None,
-            swarm=swarm,
-            schema=self._schema,
-            higher_is_better=trainer.facts.higher_is_better,
-            large=trainer.facts.large,
-        )
+        swarm, best = swarm_of(open_request.manifest), None
+        self._checkpoints: Checkpoints | NoCheckpoints = NoCheckpoints()
+        if open_request.checkpoint:
+            file = Path(open_request.checkpoint)
+            self._checkpoints, best = Checkpoints(file, swarm=swarm, schema=self._schema), file.with_name(BEST)
+        self.best = Best(best, swarm=swarm, schema=self._schema, higher_is_better=trainer.facts.higher_is_better, large=trainer.facts.large)
         self.round: Callable[[], int] = lambda: 0  # returns the round to write in files
         self.saved: Callable[[], None] = lambda: None  # called after each save
 
@@ -42,7 +39,7 @@ class Store:
 
     def resumed(self) -> int | None:
         """Restore the trainer from the checkpoint -> its round; None: there is none. Raises ConfigError: it cannot be used."""
-        checkpoint = None if self._checkpoints is None else self._checkpoints.load()
+        checkpoint = self._checkpoints.load()
         if checkpoint is None:
             return None
         try:
@@ -54,7 +51,7 @@ class Store:
     def model(self) -> Tensor | None:
         """Return (d,) the model of the last checkpoint; None if there is none that can be read."""
         with suppress(ConfigError):
-            if self._checkpoints is not None and (saved := self._checkpoints.load()) is not None:
+            if saved := self._checkpoints.load():
                 return saved.tensors["x"]
         return None
 
@@ -71,19 +68,19 @@ class Store:
         return None
 
     def _export(self, call: calls.Save) -> calls.Refused | None:
-        if call.export and call.best:
-            if not self.best.copy(Path(call.export)):
-                return calls.Refused("state", "no model was evaluated yet, so there is no best one")
-        elif call.export:
-            named = self._trainer.file_facts()
-            facts: dict[str, str | int] = {"kind": "export", "round": self.round(), "schema": self._schema, **named}
-            tensor_file.save(Path(call.export), self._trainer.exported(), facts).replace(call.export)
-        return None
+        if not call.export:
+            return None
+        write = self.best.copy if call.best else self._write_current
+        return None if write(Path(call.export)) else calls.Refused("state", "no model was evaluated yet, so there is no best one")
+
+    def _write_current(self, target: Path) -> bool:
+        facts: dict[str, str | int] = {"kind": "export", "round": self.round(), "schema": self._schema, **self._trainer.file_facts()}
+        tensor_file.save(target, self._trainer.exported(), facts).replace(target)
+        return True
 
     def _written(self, more: Callable[[], calls.Refused | None]) -> calls.Done | calls.Refused:
         try:
-            if self._checkpoints is not None:
-                self._checkpoints.save(Checkpoint(self.round(), self._trainer.steps, self._trainer.tensors()))
+            self._checkpoints.save(Checkpoint(self.round(), self._trainer.steps, self._trainer.tensors()))
             self.best.write()
             self.saved()
             refused = more()

@@ -3,7 +3,7 @@
 Shapes: D numbers of the shared vector.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from starling.gossip.edge_memory import Committed
 from starling.gossip.errors import LocalProtocolError
 from starling.gossip.replica import Replica
 from starling.node.engine.drift import Drift
-from starling.node.engine.exchange.api import Frozen
+from starling.node.engine.exchange.api import Frozen, T
 from starling.node.engine.privacy.csprng import Csprng
 
 _AVERAGED = 0.1  # weight of the newest value in the mean number of local steps between exchanges
@@ -93,6 +93,10 @@ class FrozenVectors:
     def take(self, done: Committed) -> None:
         """Store an effect until the next Mix."""
         self.committed.append(done)
+
+    def under_way(self, others: Sequence[T]) -> Sequence[T]:
+        """Return none: all exchanges of a round read one frozen vector, and its mixing weights sum to at most 1."""
+        return ()
 
     def thawed(self) -> tuple[Frozen | None, list[Committed]]:
         """Return the frozen vector and the committed effects, and clear both."""
@@ -181,6 +185,10 @@ class LiveVectors:
             self.taken.append(done)
         else:
             self._add(done)
+
+    def under_way(self, others: Sequence[T]) -> Sequence[T]:
+        """Return all: two of them would overshoot."""
+        return others
 
     def stepped(self) -> None:
         """Add the effects that came while the gradient was computed."""

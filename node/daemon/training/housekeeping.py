@@ -14,6 +14,7 @@ from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.training.evaluation import Evaluation
 from starling.node.rpc import calls
+from starling.node.status.record import Curve
 from starling.node.status.snapshot import EngineFigures
 
 UNDONE_ROUNDS = 3  # rounds in a row without a successful local step, after which a node reports that
@@ -85,6 +86,9 @@ class Housekeeping:
         """Store the engine's figures, with a point for each of their curves."""
         progress = self.progress
         progress.measured(figures)
-        for curve, value in ((progress.losses, figures.loss), (progress.distances, figures.distance)):
-            if value is not None:
-                curve.add(progress.round, trio.current_time() - self._began, value)
+        self._point(progress.losses, figures.loss)
+        self._point(progress.distances, figures.distance)
+
+    def _point(self, curve: Curve, value: float | None) -> None:
+        if value is not None:
+            curve.add(self.progress.round, trio.current_time() - self._began, value)

@@ -5,7 +5,7 @@ Shapes: d parameters, D numbers of the shared vector.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from starling.node.engine.consensus import ConsensusDistance
 from starling.node.engine.drift import Drift
 from starling.node.rpc import calls
 
+T = TypeVar("T")
 Handlers = Mapping[type[calls.Call], Callable[[Any], Any]]
 """Handlers by the type of the call; exceptions are those that `Worker.handle` turns into `Refused`."""
 
@@ -57,6 +58,9 @@ class Vectors(Protocol):
 
     def take(self, done: Committed) -> None:
         """Add the effect of a committed exchange, now or at the pace's time."""
+
+    def under_way(self, others: Sequence[T]) -> Sequence[T]:
+        """Return what is to be anticipated of transactions with others: all, where effects are added one by one, else none."""
 
 
 class SharedRates(Protocol):

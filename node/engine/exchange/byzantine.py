@@ -22,7 +22,7 @@ from starling.gossip.mix.encoded_effects import decoded
 from starling.gossip.replica import Replica
 from starling.node.engine.drift import Drift
 from starling.node.engine.exchange.adversary import Adversary
-from starling.node.engine.exchange.api import Exchange, Frozen, Handlers, Mixed, Vectors
+from starling.node.engine.exchange.api import Exchange, Frozen, Handlers, Mixed, T, Vectors
 from starling.node.rpc import calls
 
 Answer = Callable[[Any], Any]
@@ -63,6 +63,9 @@ class ForgedVectors:
         """Add the effect of the honest exchange."""
         self.taken = self._adversary.correct(done if isinstance(done, Swapped) else decoded(done))
         self._vectors.take(self.taken)
+
+    def under_way(self, others: Sequence[T]) -> Sequence[T]:
+        return self._vectors.under_way(others)
 
 
 SentValues = tuple[Support, Tensor | None] | None

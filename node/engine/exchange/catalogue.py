@@ -1,6 +1,8 @@
 """Choose the exchanges of a replica by the kind of its edges: the only place that asks for the kind."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from starling.gossip.compress.budget import Effort
 from starling.gossip.compress.select.coordinates import kept
@@ -87,21 +89,38 @@ def _terms(replica: Replica, open_request: calls.Open) -> tuple[Terms, Effort]:
     return Terms(open_request.node, manifest.seed, codec, select, wished, form), effort
 
 
-def _honest(replica: Replica, site: Site, terms: Terms, effort: Effort) -> tuple[Exchange, Overheard]:
-    """Return a node's honest exchanges, and what an adversary can read of them."""
-    compress = site.open_request.manifest.compress
-    match replica.kind:
-        case EdgeKind.GATHERS:
-            inbox = Inbox(terms.form)
-            return Gathers(replica, site, effort, terms, inbox), Overheard(vectors=inbox.of)
-        case EdgeKind.BROADCASTS:
-            inbox = Inbox(terms.form)
-            return Broadcasts(replica, site, effort, terms, inbox), Overheard(vectors=inbox.of)
-        case EdgeKind.DIFFERENCES as kind:
-            known = LastKnown(replica) if selector_facts(compress, kind).compares else NothingKnown()
-            attachments = DifferencesOnly() if replica.remembered is None else Memories(replica.remembered, terms)
-            made = Differences(replica, site, terms, attachments, known, _defence(site))
-            return Pairwise(replica, site, effort, made), Overheard(made.sent_values, outcome=made.outcome)
-        case kind:
-            swaps = Swaps(replica, site, terms, ENCODINGS[kind](terms))
-            return Pairwise(replica, site, effort, swaps), Overheard(outcome=swaps.outcome)
+Made = tuple[Exchange, Overheard]
+"""The exchanges of a node, and what an adversary can read of them."""
+
+
+def _honest(replica: Replica, site: Site, terms: Terms, effort: Effort) -> Made:
+    return _MAKERS.get(replica.kind, _swaps)(replica, site, terms, effort)
+
+
+def _gathers(replica: Replica, site: Site, terms: Terms, effort: Effort) -> Made:
+    inbox = Inbox(terms.form)
+    return Gathers(replica, site, effort, terms, inbox), Overheard(vectors=inbox.of)
+
+
+def _broadcasts(replica: Replica, site: Site, terms: Terms, effort: Effort) -> Made:
+    inbox = Inbox(terms.form)
+    return Broadcasts(replica, site, effort, terms, inbox), Overheard(vectors=inbox.of)
+
+
+def _differences(replica: Replica, site: Site, terms: Terms, effort: Effort) -> Made:
+    compares = selector_facts(site.open_request.manifest.compress, replica.kind).compares
+    known = LastKnown(replica) if compares else NothingKnown()
+    attachments = DifferencesOnly() if replica.remembered is None else Memories(replica.remembered, terms)
+    made = Differences(replica, site, terms, attachments, known, _defence(site))
+    return Pairwise(replica, site, effort, made), Overheard(made.sent_values, outcome=made.outcome)
+
+
+def _swaps(replica: Replica, site: Site, terms: Terms, effort: Effort) -> Made:
+    swaps = Swaps(replica, site, terms, ENCODINGS[replica.kind](terms))
+    return Pairwise(replica, site, effort, swaps), Overheard(outcome=swaps.outcome)
+
+
+_MAKERS: Mapping[EdgeKind, Callable[[Replica, Site, Terms, Effort], Made]] = MappingProxyType(
+    {EdgeKind.GATHERS: _gathers, EdgeKind.BROADCASTS: _broadcasts, EdgeKind.DIFFERENCES: _differences}
+)
+"""By the kind of edge; all others swap messages."""

@@ -4,7 +4,7 @@ Shapes: d parameters, D = width·d coordinates of the shared vector, k of one ex
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from starling.gossip.api import Averaging, Effect
 from starling.gossip.compress.select.coordinates import with_wish
-from starling.gossip.compress.support import Full, Indices, Support
+from starling.gossip.compress.support import Indices, Support
 from starling.gossip.mix.borne import kept
 from starling.gossip.mix.encoded_effects import EncodedEffect, decoded, encoded
 from starling.gossip.replica import Replica
@@ -59,6 +59,13 @@ class _Pending:
     reply: Done
 
 
+def _bearing(replica: Replica, edge: Averaging) -> tuple[Callable[[], float], float]:
+    """Return what gives the share of our correction that local steps bore out, and the least share of others'; 1 where all of it counts."""
+    if edge.borne(replica.state) is None:
+        return lambda: 1.0, 1.0
+    return lambda: float(cast("Tensor", edge.borne(replica.state))), 0.0
+
+
 class Differences:
     """Offers and pending answers of differences, at most one of each per peer. Satisfies `Transactions`."""
 
@@ -68,7 +75,7 @@ class Differences:
         self._vectors = site.vectors
         self._edge = cast("Averaging", replica.mixer.edge)
         self._shares: Shares = site.rates.shares(site.vectors)
-        self._bears = self._edge.borne(replica.state) is not None
+        self._borne, self._least_borne = _bearing(replica, self._edge)
         self._offers = Table[_Offer]("was offered to")
         self._pending = Table[_Pending]("is pending with")
         self._wishes: dict[str, Indices] = {}  # coordinates that a responder requested, by peer
@@ -100,11 +107,12 @@ class Differences:
     def answer(self, call: Answer) -> Answered:
         """Responder: send the difference to this node's vector.
 
-        Where effects are added one by one as they are committed, those of other pending answers are anticipated, or two of them would
-        overshoot. Not where all exchanges of a round read one frozen vector: its mixing weights sum to at most 1.
+        The effects of other pending answers are anticipated (`Vectors.under_way`).
         """
-        under_way = self._under_way(call.peer) if self._vectors.exclusive else ()
-        shared, terms = self._after(under_way, self._vectors.vector(call.peer)), self._terms
+        shared, terms = self._vectors.vector(call.peer), self._terms
+        for _, pending in self._vectors.under_way(self._pending.others(call.peer)):
+            effect = decoded(pending.done)
+            shared = effect.support.add(shared, effect.theta * effect.value)
         with fault_of(call.peer):
             check_weight(call.theta)
             requested, carried = self._attachments.split(call.payload)
@@ -112,7 +120,7 @@ class Differences:
             own_gain = partial(self._gain, call.theta, support.ratio(terms.form.dim))
             moves = self._shares.of(call.gain, call.round, call.members, own_gain)
             borne = self._borne()
-            local = (shared if isinstance(support, Full) else support.take(shared)).cpu()
+            local = support.read(shared).cpu()
             torch.sub(local, remote, out=remote)  # the difference, written into the received values' memory
             length, apart = self._measured(remote, support)
             wish = self._wish(call, shared) if terms.wished else None
@@ -130,8 +138,8 @@ class Differences:
             payload, effect = self._attachments.answer(payload, carried, effect, chance)
         done = encoded(effect, partial(self._read, support, difference, -1.0))
         self._pending.put(call, _Pending(done, self._known.remembered(support, shared), length / root, apart, reply))
-        limit = terms.codec.clip_norm
-        return Answered(payload, limit / length if 0.0 < limit < length else 1.0, borne, moves)
+        limit = terms.codec.clip_norm or math.inf
+        return Answered(payload, min(1.0, limit / max(length, _LEAST)), borne, moves)
 
     def apply(self, call: Apply) -> Done:
         """Initiator: take the effect of the response."""
@@ -188,33 +196,15 @@ class Differences:
         phase = self._site.rates.shared_phase(round, local_steps)
         return self._edge.gain(theta, ratio, replace(phase, members=members))
 
-    def _borne(self) -> float:
-        """Return the share of our correction that local steps confirmed; 1 where all of it counts."""
-        borne = self._edge.borne(self._replica.state)
-        return 1.0 if borne is None else float(borne)
-
     def _moving(self, gain: float, ours: float, remote: float) -> tuple[float, float]:
         """Return the flow's change per unit of difference, and the share of it that remains.
 
         Raises ValueError: "borne_out_of_bounds": no honest peer says so.
         """
-        if not (0.0 <= remote <= 1.0 if self._bears else remote == 1.0):
+        if not self._least_borne <= remote <= 1.0:
             raise ValueError("borne_out_of_bounds")
         s = min(ours, remote)
         return gain * s, kept(s)
-
-    def _under_way(self, peer: str) -> list[Effect | EncodedEffect]:
-        """Return the effects of pending answers to other peers."""
-        return [pending.done for _, pending in self._pending.others(peer)]
-
-    def _after(self, under_way: Sequence[Effect | EncodedEffect], shared: Tensor) -> Tensor:
-        """Return the vector (D,) after these effects."""
-        changed = shared.clone() if under_way else shared
-        for done in under_way:
-            effect = decoded(done)
-            value = effect.support.spread(effect.value, self._terms.form.dim)
-            changed[effect.support.index(self._terms.form.dim)] += effect.theta * value
-        return changed
 
     def _wish(self, call: Answer, shared: Tensor) -> Indices | None:
         terms = self._terms
@@ -240,5 +230,4 @@ class Differences:
         length = float(difference.norm())
         if self._terms.form.whole:
             return length, length / math.sqrt(difference.numel())
-        about = of_model(difference, support, self._terms.form.dim, self._terms.form.model)
-        return length, None if about is None else rms(about)
+        return length, rms(of_model(difference, support, self._terms.form.dim, self._terms.form.model))

@@ -65,11 +65,11 @@ class Gathers:
         received, present = self._inbox.received(requested)
         self._inbox.clear()
         self._site.distances.record_vectors(order, received, present, self.replica.shared())
-        first, replaced = None, bool(order) and not own
+        vector, replaced = self.replica.shared(), bool(order) and not own
         if replaced:
-            order, first, received = order[1:], received[0], received[1:]
+            order, vector, received = order[1:], received[0], received[1:]
             present = torch.ones(len(received), dtype=torch.bool, device=received.device)
-        bad = self.replica.gather(order, received, present, self._site.losses, frozen.phase, first)
+        bad = self.replica.gather(vector, order, received, present, self._site.losses, frozen.phase)
         return Mixed(excluded(order, bad, requested), replaced=replaced)
 
     def forget(self, peer: str) -> None:

@@ -6,7 +6,6 @@ Shapes: D numbers of the shared vector, E numbers stored per edge.
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from starling.gossip.api import Swapped, Swapping
@@ -110,17 +109,12 @@ class Swaps:
         self._pending.clear()
 
     def _after_others(self, shared: Tensor, peer: str) -> Tensor:
-        """Return the vector after the pending transactions with others, as far as their effects are known, where they are added at once."""
-        if not self._vectors.exclusive:
-            return shared
-        for other, pending in self._pending.others(peer):
-            shared = shared + self._given(other, pending.done.sent, pending.done.local, pending.done.give)
-        for other, offer in self._offers.others(peer):
-            shared = shared + self._given(other, offer.sent, offer.local, offer.give)
+        """Return the vector after the commits of transactions with others that are to be anticipated, as far as their effects are known."""
+        pending: list[tuple[str, _Offer | Swapped]] = [(other, answer.done) for other, answer in self._pending.others(peer)]
+        for other, it in self._vectors.under_way([*pending, *self._offers.others(peer)]):
+            if it.sent is not None:
+                shared = shared + self._edge.sent(self._kept(other), it.sent, it.local, it.give)[1]
         return shared
-
-    def _given(self, peer: str, sent: Tensor | None, local: Tensor, give: float) -> Tensor:
-        return torch.zeros_like(local) if sent is None else self._edge.sent(self._kept(peer), sent, local, give)[1]
 
     def _encode(self, call: Offer | Answer, local: Tensor, budget: int = 0) -> tuple[bytes, Tensor | None]:
         """Return the payload of our message to a peer, and the message as the peer will decode it."""

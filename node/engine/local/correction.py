@@ -55,6 +55,11 @@ def _shape(manifest: Manifest, weight: float) -> Shape:
     return (lambda gradient: gradient) if idle else partial(corrections.shaped, weight=weight)
 
 
+def _usable(direction: Tensor) -> Tensor | None:
+    """Return a direction (d,), if it is finite."""
+    return direction if finite(direction) else None
+
+
 class Nowhere:
     """No correction."""
 
@@ -63,8 +68,7 @@ class Nowhere:
 
     def before(self, gradient: Tensor, step: int) -> Tensor | None:
         """Return the gradient, shaped."""
-        gradient = self._shape(gradient)
-        return gradient if finite(gradient) else None
+        return _usable(self._shape(gradient))
 
     def after(self, rate: float) -> None: ...
 
@@ -83,7 +87,7 @@ class OnGradient:
     def before(self, gradient: Tensor, step: int) -> Tensor | None:
         """Return the corrected gradient."""
         direction, self._state = self._replica.mixer.correct(self._replica.state, self._shape(gradient))
-        return direction if finite(direction) else None
+        return _usable(direction)
 
     def after(self, rate: float) -> None: ...
 
@@ -133,7 +137,7 @@ class OnUpdate:
         """Return the gradient; the correction is added to the update."""
         gradient = self._shape(gradient)
         self._shift = shift(gradient, self._correct)
-        return gradient if finite(gradient) else None
+        return _usable(gradient)
 
     def _correct(self, nothing: Tensor) -> Tensor:
         direction, self._state = self._replica.mixer.correct(self._replica.state, nothing)

@@ -5,13 +5,15 @@ Shapes: d parameters, D numbers of the shared vector.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from starling.gossip.api import Effect, Mixer
-from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
+from starling.gossip.api import Mixer, Swapped
+from starling.gossip.edge_memory import Committed
+from starling.gossip.mix.encoded_effects import decoded
 from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.gossip.mix.personal import SHARES, Personal, chosen
 from starling.gossip.replica import Adjust, Replica
@@ -25,12 +27,9 @@ from starling.node.tasks.reserved import Reserved
 
 def replica_of(open_request: Open, model: LocalModel) -> Replica:
     """Return the replica of a task's model. Raises ConfigError: its mixing algorithm does not fit the model or the node's settings."""
-
-    def own_shares(mixer: Mixer) -> Adjust | None:
-        put = mixer.put if isinstance(mixer, Personal) else lambda _x, shared: shared
-        return _own_shares(model, model.data.aside, put) if isinstance(model.data, Reserved) else None
-
-    return replica_around(open_request, model.x, model.layout, model.beginning, own_shares)
+    if isinstance(model.data, Reserved):
+        return replica_around(open_request, model.x, model.layout, model.beginning, partial(_own_shares, model, model.data.aside))
+    return replica_around(open_request, model.x, model.layout, model.beginning)
 
 
 def replica_around(
@@ -38,7 +37,7 @@ def replica_around(
     x: Tensor,
     layout: Layout,
     beginning: Callable[[], Tensor],
-    adjust: Callable[[Mixer], Adjust | None] = lambda _mixer: None,
+    adjust: Callable[[Mixer], Adjust] = lambda _mixer: lambda done, _shared: done,
 ) -> Replica:
     """Return the replica of a model x (d,), which it changes in place; `beginning` makes the model (d,) that all nodes began with.
 
@@ -51,13 +50,15 @@ def replica_around(
     return Replica(x, mixer, shared_layout, beginning, settled_edges=settled_edges(manifest), keep_origin=compares, adjust=adjust(mixer))
 
 
-def _own_shares(model: LocalModel, aside: Any, put: Callable[[Tensor, Tensor], Tensor]) -> Adjust:
-    """Return a function that takes the share of an effect with the lowest loss on samples set aside."""
+def _own_shares(model: LocalModel, aside: Any, mixer: Mixer) -> Adjust:
+    """Return what gives each effect, all of them of differences, the share of its step that is best by the samples set aside."""
+    put = mixer.put if isinstance(mixer, Personal) else lambda _x, shared: shared
 
-    def adjust(effect: Effect | EncodedEffect, shared: Tensor) -> Effect | EncodedEffect:
-        value = decoded(effect).value
-        models = [put(model.x, effect.support.add(shared, share * effect.theta * value)) for share in SHARES]
+    def adjusted(done: Committed, shared: Tensor) -> Committed:
+        assert not isinstance(done, Swapped)
+        value = decoded(done).value
+        models = [put(model.x, done.support.add(shared, share * done.theta * value)) for share in SHARES]
         best = chosen(model.losses(aside, torch.stack(models)))
-        return replace(effect, theta=effect.theta * float(best))
+        return replace(done, theta=done.theta * float(best))
 
-    return adjust
+    return lambda done, shared: [adjusted(each, shared) for each in done]

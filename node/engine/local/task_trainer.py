@@ -24,9 +24,9 @@ from starling.node.engine.local.rates import Rates
 from starling.node.engine.local.trainer import TrainerFacts, TrainerFigures
 from starling.node.engine.measured_model import MeasuredModel, followers
 from starling.node.engine.model_file import facts
-from starling.node.engine.noise_scale import NoiseScale
+from starling.node.engine.noise_scale import NoiseScale, Unmeasured
 from starling.node.engine.numerics import Gradients
-from starling.node.engine.privacy.dp_sgd import PrivateGradients
+from starling.node.engine.privacy.accountant import Account
 from starling.node.engine.side_state import named
 from starling.node.tasks.api import taken_notes
 from starling.node.tasks.evaluate import Result, evaluate
@@ -44,17 +44,19 @@ Noted = Callable[[int, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Optional parts of a node's local steps besides its model; None: not used.
+    """Parts of a node's local steps attachments its model.
 
     Args:
+        hides: steps are private, so that nothing else is said of the data.
         long_steps: calls should not wait for one.
     """
 
     gradients: Gradients
-    noise: NoiseScale | None
-    private: PrivateGradients | None
+    noise: NoiseScale | Unmeasured
+    account: Account
     descent: Descent
     long_steps: bool
+    hides: bool
 
 
 class TaskTrainer:
@@ -86,18 +88,14 @@ class TaskTrainer:
 
     def losses(self) -> Losses | None:
         """Return losses on the last batch; None with differential privacy."""
-        if self.means.private is not None:
+        if self.means.hides:
             return None
         return lambda models: self.model.losses(self.model.batch(max(0, self.steps - 1)), models)
 
     def figures(self) -> TrainerFigures:
-        """Return the current figures."""
-        private, noise = self.means.private, self.means.noise
-        return TrainerFigures(
-            None if private is None else private.accountant.epsilon(),
-            "" if private is None else private.accountant.problem,
-            None if noise is None else noise.figure,
-        )
+        """Return figures of now."""
+        account = self.means.account
+        return TrainerFigures(account.epsilon(), account.problem, self.means.noise.figure)
 
     def take_notes(self) -> tuple[str, ...]:
         """Return notes on gradients, samples, and changes besides the parameters."""
@@ -199,6 +197,5 @@ class TaskTrainer:
         self.model.side.take(given)
 
     def close(self) -> None:
-        """Write the privacy account."""
-        if self.means.private is not None:
-            self.means.private.accountant.write()
+        """Write the account of privacy."""
+        self.means.account.write()

@@ -18,7 +18,7 @@ from starling.node.engine.gradient_point import has_second_gradient
 from starling.node.engine.local.correction import correction_of
 from starling.node.engine.local.gradient_source import Batch, GradientSource, LookAhead, MeasuredBatch, Optimistic, Private, Windowed
 from starling.node.engine.local.guard import Guard
-from starling.node.engine.local.hooked_step import HookedSource, HookedStep, refuse_hooks
+from starling.node.engine.local.hooked_step import HookedSource, HookedStep, refuse_hooks, stepped_of
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.local_step import Chance, Descent, GradientStep, LocalStep
 from starling.node.engine.local.placing import model_of, trial_batch
@@ -26,9 +26,10 @@ from starling.node.engine.local.rates import Rates
 from starling.node.engine.local.replicas import replica_of
 from starling.node.engine.local.task_trainer import Means, TaskTrainer
 from starling.node.engine.memories import remembered
-from starling.node.engine.noise_scale import NoiseScale
+from starling.node.engine.noise_scale import NoiseScale, Unmeasured
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.optimizers import optimizer_of
+from starling.node.engine.privacy.accountant import Account, Unaccounted
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.vectors import GradientWindow
@@ -36,6 +37,7 @@ from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Stepped
 
 SPENT = ".privacy.json"  # next to the checkpoint, which has another suffix
+UNMEASURED, UNACCOUNTED = Unmeasured(), Unaccounted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,11 @@ def trainer_of(open_request: Open, csprng: Csprng, window: GradientWindow) -> Ta
         return _private_trainer(open_request, csprng)
     made = setup_of(open_request, model_of(open_request))
     compute, every = partial(made.gradients.compute, reset=made.guard.reset_buffers), open_request.numerics.noise_every
-    noise = None if every is None else NoiseScale(every)
-    batch = Batch(made.model, compute) if noise is None else MeasuredBatch(made.model, compute, noise, made.gradients.parts.shares)
+    noise: NoiseScale | Unmeasured = UNMEASURED
+    batch = Batch(made.model, compute)
+    if every is not None:
+        noise = NoiseScale(every)
+        batch = MeasuredBatch(made.model, compute, noise, made.gradients.parts.shares)
     first = Windowed(batch, window) if made.model.large else batch
     step = gradient_step(made, source_of(made, first, batch))
     return task_trainer(made, step, noise=noise, long_steps=made.model.large)
@@ -70,14 +75,13 @@ def _private_trainer(open_request: Open, csprng: Csprng) -> TaskTrainer:
     """Return a trainer along noised gradients of single samples."""
     _check_private(open_request)
     model = model_of(open_request)
-    if isinstance(model.task, Stepped):
-        refuse_hooks(model.task, "privacy.noise", "gradients are of single samples")
+    refuse_hooks(stepped_of(model.task), "privacy.noise", "gradients are of single samples")
     model.side.keep_home()
     made = setup_of(open_request, model)
     ledger = Path(open_request.checkpoint).with_suffix(SPENT) if open_request.checkpoint else None
     private = PrivateGradients(open_request.privacy, model, csprng, ledger)
     step = corrected_step(made, Private(private, model))
-    return task_trainer(made, step, private=private, long_steps=model.large)
+    return task_trainer(made, step, account=private.accountant, long_steps=model.large, hides=True)
 
 
 def _check_private(open_request: Open) -> None:
@@ -149,11 +153,17 @@ def corrected_step(made: Setup, source: GradientSource) -> GradientStep:
 
 
 def task_trainer(
-    made: Setup, step: LocalStep, *, long_steps: bool, noise: NoiseScale | None = None, private: PrivateGradients | None = None
+    made: Setup,
+    step: LocalStep,
+    *,
+    long_steps: bool,
+    noise: NoiseScale | Unmeasured = UNMEASURED,
+    account: Account = UNACCOUNTED,
+    hides: bool = False,
 ) -> TaskTrainer:
-    """Return a trainer that does these steps. `long_steps`: calls must not wait for a step."""
+    """Return a trainer that does these steps. `long_steps`: calls should not wait for one; `hides` as of `Means`."""
     model = made.model
     if isinstance(model.task, Stepped):
         step = HookedStep(step, model.task, model, model.manifest.task.batch_size)
-    means = Means(made.gradients, noise, private, made.descent, long_steps)
+    means = Means(made.gradients, noise, account, made.descent, long_steps, hides)
     return TaskTrainer(model, made.replica, step, made.guard, made.rates, means)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -66,6 +66,34 @@ def _opacus() -> Any:
     except ImportError as error:
         raise ConfigError(f"privacy.noise: needs an accountant that is not installed; try: {INSTALL}") from error
     return rdp
+
+
+class Account(Protocol):
+    """What is spent of a node's privacy.
+
+    Attributes:
+        problem: why no step may be taken; "" if one may.
+    """
+
+    problem: str
+
+    def epsilon(self, further: int = 0) -> float | None:
+        """Return ε of the steps so far and of so many further ones; None without differential privacy."""
+
+    def write(self) -> None:
+        """Write it. Raises OSError: it could not be."""
+
+
+class Unaccounted:
+    """Steps without differential privacy. Satisfies `Account`."""
+
+    problem: str = ""
+
+    def epsilon(self, further: int = 0) -> None:
+        """Return None."""
+
+    def write(self) -> None:
+        """Do nothing."""
 
 
 class Accountant:
