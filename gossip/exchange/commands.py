@@ -121,15 +121,6 @@ class Reject:
 Decision = Accept | Defer | Reject
 
 
-@dataclass(frozen=True, slots=True)
-class DeferredDecision:
-    """The decision on a request that was deferred."""
-
-    peer: str
-    request: ExchangeRequest
-    decision: Accept | Reject
-
-
 EdgeCommand = SendMessage | EdgeCall | ExchangeRequest | Ended
 """Commands that an edge returns.
 

@@ -30,15 +30,18 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Literal
 
-from starling.gossip.exchange.commands import MAX_SERVED, Accept, Decision, Defer, DeferredDecision, ExchangeRequest, Outcome, Reject
+from starling.gossip.exchange.commands import MAX_SERVED, Accept, Decision, Defer, ExchangeRequest, Outcome, Reject
 from starling.gossip.exchange.link_deadlines import MAX_STRETCH, LinkDeadlines
 from starling.gossip.exchange.progress import PeerProgress
 from starling.gossip.exchange.wait_rules import Position
 from starling.gossip.wire.schema import Request, Solicit
 
-MAX_DEFERRED = 64  # peers with a deferred request; when full, a neighbor replaces a peer without an edge, others are rejected
+Deferred = list[tuple[str, ExchangeRequest]]
+"""Requests that were deferred, and of whom, in order of peer id."""
+MAX_DEFERRED = 64  # peers with a deferred request; a neighbor takes the place of one that is none, others are rejected as "full"
 
 
 @dataclass(slots=True)
@@ -138,18 +141,18 @@ class Rounds(Pace):
         """Return the mixing weight of a link of this round."""
         return self.links[peer]
 
-    def compute(self, round: int, links: Mapping[str, float], view: bytes) -> list[DeferredDecision]:
-        """Begin the local steps of `round`, with its links and view as far as they are known -> decisions on deferred requests."""
+    def compute(self, round: int, links: Mapping[str, float], view: bytes) -> Deferred:
+        """Local steps of `round` begin; its links and view as far as they are known. -> what was deferred, to be decided anew"""
         self.phase = "computing"
         self.link_deadlines.end()
-        return self._enter(round, links, view, 0.0)
+        return self._enter(round, links, view)
 
-    def open(self, round: int, links: Mapping[str, float], view: bytes, now: float, steps_s: float = 0.0) -> list[DeferredDecision]:
-        """Begin the exchanges of a round, whose local steps took `steps_s` -> decisions on deferred requests."""
+    def open(self, round: int, links: Mapping[str, float], view: bytes, now: float, steps_s: float = 0.0) -> Deferred:
+        """Local steps are done, which took `steps_s`; exchanges begin. -> what was deferred, to be decided anew"""
         self.phase = "exchanging"
         self.link_deadlines.begin(now, steps_s, self.link_deadlines.exchange_s, self._unlinked, round)
         self.outcomes, self._served = {}, {}
-        return self._enter(round, links, view, now)
+        return self._enter(round, links, view)
 
     def close(self) -> None:
         """Stop answering exchanges of the open round."""
@@ -163,7 +166,7 @@ class Rounds(Pace):
         self._deferred.pop(peer, None)
 
     def decide(self, peer: str, request: ExchangeRequest, now: float) -> Decision:
-        """Decide on a request; a deferred one gets a DeferredDecision later."""
+        """Decide on a request that came at `now`; one that is deferred comes back when a round begins or opens."""
         self.progress.record(peer, request.round)
         if request.round < self.round:
             self.link_deadlines.came(peer, now, request.round)
@@ -203,11 +206,10 @@ class Rounds(Pace):
             if outcome == "committed":
                 self.progress.exchanged(peer)
 
-    def _enter(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[DeferredDecision]:
+    def _enter(self, round: int, links: Mapping[str, float], view: bytes) -> Deferred:
         self.round, self.links, self.view = round, dict(links), view
         deferred, self._deferred = self._deferred, {}
-        decided = ((peer, deferred[peer], self.decide(peer, deferred[peer], now)) for peer in sorted(deferred))
-        return [DeferredDecision(peer, it, made) for peer, it, made in decided if not isinstance(made, Defer)]
+        return sorted(deferred.items(), key=itemgetter(0))
 
 
 @dataclass(slots=True)

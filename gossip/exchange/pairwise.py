@@ -23,13 +23,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from starling.gossip.errors import LocalProtocolError
+from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.exchange import calls
 from starling.gossip.exchange.commands import (
     Accept,
     Command,
-    Decision,
-    DeferredDecision,
     DiscardCalls,
     EdgeCommand,
     EdgeDropped,
@@ -44,12 +42,14 @@ from starling.gossip.exchange.commands import (
     SendMessage,
 )
 from starling.gossip.exchange.edge import Edge
+from starling.gossip.exchange.edge_rules import BROKEN
 from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.limits import keep
 from starling.gossip.wire.schema import Busy, PairwiseMessage, Request, Response, Solicit
 
 TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
 """Reasons for the end of a transaction after which its link is still open."""
+NEVER = 0.0  # when a request came of which nothing is learned: it waited for a round that was jumped over
 MAX_ATTEMPTS = 4  # transactions begun on one link in one round at most
 MAX_JUMP = 8  # rounds that a node advances at once on the report of two or more peers
 MAX_REFUSED = 4096  # peers whose refusals are remembered
@@ -117,7 +117,8 @@ class Pairwise:
         `links` are the mixing weights by peer, as far as known yet, `view` is the digest of the member list.
         """
         self._computing_since = now
-        self._decided(self._rounds.compute(round, self._allowed(links, round), view), now)
+        for peer, request in self._rounds.compute(round, self._allowed(links, round), view):
+            self._decide(peer, request, NEVER, now)
         return self._flush()
 
     def begin_round(
@@ -132,7 +133,8 @@ class Pairwise:
         deferred = self._rounds.open(round, links, view, now, max(0.0, now - self._computing_since))
         self._computing_since = math.inf
         self._begin_waiting(now)
-        self._decided(deferred, now)
+        for peer, request in deferred:
+            self._decide(peer, request, now, now)
         return self._flush()
 
     def next_visit(self, peers: Iterable[str]) -> str | None:
@@ -222,6 +224,8 @@ class Pairwise:
     def receive(self, peer: str, message: PairwiseMessage, now: float) -> list[Command]:
         """Process a message of a peer. Raises RemoteProtocolError: no honest peer sends it; nothing has changed."""
         edge = self.edges.get(peer) or Edge(self.me, peer, self.fresh_inc())
+        if broken := BROKEN[type(message)](message, edge.end):
+            raise RemoteProtocolError(peer, broken)
         commands = edge.receive(message)
         if peer not in self.edges:
             self._add(edge)
@@ -413,7 +417,7 @@ class Pairwise:
                 case Ended():
                     self._ended(event, now)
                 case request:
-                    self._decide(peer, request, self.pace.decide(peer, request, now), now)
+                    self._decide(peer, request, now, now)
 
     def _begin(self, peer: str, now: float) -> None:
         edge, pace = self._edge(peer), self.pace
@@ -430,8 +434,9 @@ class Pairwise:
     def _weights(self, peer: str) -> tuple[float | None, float | None]:
         return self._directions.get(peer, (None, None))
 
-    def _decide(self, peer: str, request: ExchangeRequest, decision: Decision, now: float) -> None:
-        edge = self._edge(peer)
+    def _decide(self, peer: str, request: ExchangeRequest, came: float, now: float) -> None:
+        """Have the pace decide on a request that came at a time."""
+        edge, decision = self._edge(peer), self.pace.decide(peer, request, came)
         if self.refuses(peer, self.pace.round) and decision != Reject("late"):
             decision = Reject("busy")
         match decision:
@@ -446,10 +451,6 @@ class Pairwise:
                 self._do(peer, edge.refuse_solicit(reason, self.pace.round), now)
             case _:
                 pass  # deferred: decided when the round opens
-
-    def _decided(self, deferred: Iterable[DeferredDecision], now: float) -> None:
-        for it in deferred:
-            self._decide(it.peer, it.request, it.decision, now)
 
     def _ended(self, ended: Ended, now: float) -> None:
         peer = ended.peer

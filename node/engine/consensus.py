@@ -83,6 +83,17 @@ def rms(difference: Tensor) -> float | None:
     return float(torch.linalg.vector_norm(difference)) / math.sqrt(difference.numel())
 
 
+def measured(difference: Tensor, support: Support, dim: int, model: int) -> tuple[float, float | None]:
+    """Return the norm of a difference (k,), and the root mean square of its model part; None where that cannot be separated from a tracker.
+
+    `dim` and `model` as of `of_model`.
+    """
+    length = float(difference.norm())
+    if model >= dim:
+        return length, length / math.sqrt(difference.numel())
+    return length, rms(of_model(difference, support, dim, model))
+
+
 def of_model(values: Tensor, support: Support, dim: int, model: int) -> Tensor:
     """Return a view of the values (k,) on a support that belong to the model, the first `model` of D = `dim`; of none if they are mixed."""
     match support:

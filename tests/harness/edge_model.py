@@ -11,6 +11,7 @@ from random import Random
 from starling.gossip.exchange.calls import Answer, Answered, Apply, Commit, Drop, EdgeCall, Offer, Offered, Revoke, Settle
 from starling.gossip.exchange.commands import EdgeCommand, Ended, SendMessage
 from starling.gossip.exchange.edge import MAX_COPIES, Edge
+from starling.gossip.exchange.edge_rules import BROKEN
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import PairwiseMessage, Request, Solicit
 
@@ -149,6 +150,7 @@ class Pair:
         if self.rng.random() < duplication:
             self.net.append((dst, message))
         end = self.a if dst == "a" else self.b
+        assert not BROKEN[type(message)](message, end.edge.end)
         end.do(end.edge.receive(message))
 
     def drain(self, *, rounds: int = 12) -> None:

@@ -19,14 +19,15 @@ from starling.gossip.compress.support import Indices, Support
 from starling.gossip.mix.borne import kept
 from starling.gossip.mix.encoded_effects import EncodedEffect, decoded, encoded
 from starling.gossip.replica import Replica
-from starling.node.engine.consensus import of_model, rms
+from starling.node.engine.consensus import measured
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.attachments import Attachments
 from starling.node.engine.exchange.defence import Defence
 from starling.node.engine.exchange.known_peers import Known
 from starling.node.engine.exchange.shares import Shares
+from starling.node.engine.exchange.table import Table
 from starling.node.engine.exchange.terms import Terms
-from starling.node.engine.exchange.transactions import Table, check_weight, fault_of, fault_of_ours
+from starling.node.engine.exchange.transactions import check_weight, fault_of, fault_of_ours
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
 from starling.robust.distances import agreed, share
 
@@ -121,8 +122,8 @@ class Differences:
             moves = self._shares.of(call.gain, call.round, call.members, own_gain)
             borne = self._borne()
             local = support.read(shared).cpu()
-            torch.sub(local, remote, out=remote)  # the difference, written into the received values' memory
-            length, apart = self._measured(remote, support)
+            torch.sub(local, remote, out=remote)  # the difference, in the memory of what came
+            length, apart = measured(remote, support, terms.form.dim, terms.form.model)
             wish = self._wish(call, shared) if terms.wished else None
             chance = terms.chance(call.peer, call.inc, call.seq)
             payload, v = terms.codec.encode_difference(remote, terms.form.dim, chance, wish)
@@ -158,8 +159,8 @@ class Differences:
         if wish is not None:
             self._wishes[call.peer] = wish
         self._known.note(done, offer.local)
-        self._site.distances.record(call.peer, self._measured(done.value, support)[1])
-        at_once = self._vectors.exclusive  # applied at once, so its bytes need not be read again
+        self._site.distances.record(call.peer, measured(done.value, support, terms.form.dim, terms.form.model)[1])
+        at_once = self._vectors.exclusive  # it is booked, so its bytes need not be read again
         self._vectors.take(done if at_once else encoded(done, partial(self._read, support, answer, 1.0)))
         return structs.replace(self._reply(length), far=self._defence.met(call.peer, distance / max(call.clip, _LEAST)))
 
@@ -222,12 +223,3 @@ class Differences:
         limit = self._terms.codec.clip_norm
         clipped = 0.0 < _FULL * limit <= length
         return Done(clipped, clip=None if clipped else 1.0)
-
-    def _measured(self, difference: Tensor, support: Support) -> tuple[float, float | None]:
-        """Return the norm of a difference (k,), and the root mean square of its model part; None where that cannot be separated from a
-        tracker.
-        """
-        length = float(difference.norm())
-        if self._terms.form.whole:
-            return length, length / math.sqrt(difference.numel())
-        return length, rms(of_model(difference, support, self._terms.form.dim, self._terms.form.model))

@@ -14,8 +14,9 @@ from starling.gossip.replica import Replica
 from starling.node.engine.consensus import rms
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.messages import Encoding
+from starling.node.engine.exchange.table import Table
 from starling.node.engine.exchange.terms import Terms
-from starling.node.engine.exchange.transactions import Table, check_weight, fault_of, fault_of_ours
+from starling.node.engine.exchange.transactions import check_weight, fault_of, fault_of_ours
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
 
 

@@ -23,11 +23,6 @@ class Form:
     device: torch.device  # of the model
     model: int  # how many of the D numbers, from the first, belong to the model
 
-    @property
-    def whole(self) -> bool:
-        """Tell if all of the D numbers are of the model."""
-        return self.model >= self.dim
-
     def zeros(self, *more: int) -> Tensor:
         """Return zeros (…, D) of this form."""
         return torch.zeros(*more, self.dim, dtype=self.dtype, device=self.device)

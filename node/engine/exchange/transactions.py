@@ -1,4 +1,4 @@
-"""The engine's half of pairwise transactions of any kind: timing, blame, and pending transactions per peer.
+"""The engine's half of pairwise transactions of any kind: timing and blame.
 
 One transaction at a time per peer, in the order that the daemon's edges ensure. The model is not touched: vectors come in, and
 effects go out, so a refused payload changes nothing.
@@ -8,8 +8,7 @@ Shapes: D numbers of the shared vector.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from starling.gossip.compress.budget import Effort
 from starling.gossip.edge_memory import Committed
@@ -18,9 +17,6 @@ from starling.gossip.replica import Replica
 from starling.node.engine.exchange.api import Frozen, Handlers, Mixed, Site
 from starling.node.engine.threads import one_thread
 from starling.node.rpc import calls
-
-T = TypeVar("T")
-Of = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop
 
 
 class Transactions(Protocol):
@@ -97,51 +93,6 @@ class Pairwise:
             return reply
 
         return timed
-
-
-@dataclass(slots=True)
-class Table(Generic[T]):
-    """State of at most one transaction per peer.
-
-    Args:
-        what: was done to the peer, for the error if there is no such transaction.
-    """
-
-    what: str
-    _held: dict[str, tuple[int, int, T]] = field(default_factory=dict)
-
-    def put(self, call: Of, kept: T) -> None:
-        """Begin a transaction, which replaces any other with this peer."""
-        self._held[call.peer] = call.inc, call.seq, kept
-
-    def get(self, call: Of) -> T:
-        """Return the state of the call's transaction. Raises LocalProtocolError: there is none."""
-        inc, seq, kept = self._held.get(call.peer, (-1, -1, None))
-        if kept is None or (inc, seq) != (call.inc, call.seq):
-            raise LocalProtocolError(f"nothing {self.what} {call.peer} in transaction {call.seq}")
-        return kept
-
-    def others(self, peer: str) -> list[tuple[str, T]]:
-        """Return the states of transactions with all other peers, in order of peer id."""
-        return [(other, kept) for other, (_, _, kept) in sorted(self._held.items(), key=_name) if other != peer]
-
-    def drop(self, call: calls.Drop) -> None:
-        """Delete the call's transaction, if there is one."""
-        inc, seq, _ = self._held.get(call.peer, (-1, -1, None))
-        if (inc, seq) == (call.inc, call.seq):
-            del self._held[call.peer]
-
-    def pop(self, peer: str, _default: None = None) -> None:
-        """Delete any transaction with a peer."""
-        self._held.pop(peer, None)
-
-    def clear(self) -> None:
-        """Delete all transactions."""
-        self._held.clear()
-
-
-def _name(held: tuple[str, object]) -> str:
-    return held[0]
 
 
 def check_weight(theta: float) -> None:

@@ -5,7 +5,7 @@ import copy
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.calls import Apply, Offer
 from starling.gossip.exchange.commands import EdgeCommand, SendMessage
-from starling.gossip.exchange.edge_rules import MAX_INC
+from starling.gossip.exchange.edge_rules import BROKEN, MAX_INC
 from starling.gossip.membership import table
 from starling.gossip.membership.detector import Detector
 from starling.gossip.membership.events import Died, Output, Send
@@ -80,13 +80,12 @@ class _End(End):
     def _receive(self, message: schema.PairwiseMessage) -> None:
         message = frames.decode("exchange", "peer", frames.encode(message))
         before = copy.copy(self.edge)
-        try:
-            commands = self.edge.receive(message)
-        except RemoteProtocolError as error:
-            reason_of(error, FAULTS, self.edge.peer)
+        if broken := BROKEN[type(message)](message, self.edge.end):
+            reason_of(RemoteProtocolError(self.edge.peer, broken), FAULTS, self.edge.peer)
             assert self.edge == before, "a fault changes nothing"
             self.faults += 1
             return
+        commands = self.edge.receive(message)
         assert sum(isinstance(it, Offer | Apply | Request) for it in commands) <= 1, "a message costs one vector"
         assert sum(isinstance(it, SendMessage) for it in commands) <= 2
         self.do(commands)
