@@ -19,7 +19,7 @@ import msgspec
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Attestation, Verify, claim_of, contradicts, genuine, statement_of
-from starling.gossip.limits import TokenBucket
+from starling.gossip.limits import Rates, TokenBucket
 from starling.gossip.wire.schema import Claim, Evidence
 
 EQUIVOCATION = "equivocation"
@@ -51,27 +51,6 @@ def equivocation_check(swarm: str, verify: Verify) -> Check:
 
 
 @dataclass(slots=True)
-class Rations:
-    """A token bucket per sender."""
-
-    burst: float  # > 0, at once
-    per_s: float  # > 0, on average
-    senders: int = 4096  # largest number of buckets; the oldest is dropped first
-    _of: dict[str, TokenBucket] = field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        """Return the number of buckets, at most `senders`."""
-        return len(self._of)
-
-    def take(self, sender: str, now: float) -> bool:
-        """Take one token of a sender; return whether one was available."""
-        if len(self._of) >= self.senders and sender not in self._of:
-            del self._of[next(iter(self._of))]
-        return self._of.setdefault(sender, TokenBucket(self.per_s, self.burst)).take(1, now)
-
-
-@dataclass(slots=True)
 class EvidenceStore:
     """Verified proofs of one node. Time is an argument."""
 
@@ -83,15 +62,15 @@ class EvidenceStore:
     per_s: float = 0.2  # rate limit of proofs verified per sender
     _proofs: dict[tuple[str, str], tuple[Evidence, float]] = field(default_factory=dict)
     _convicted: dict[tuple[str, str], float] = field(default_factory=dict)
-    _rations: Rations = field(init=False)
+    _rates: Rates[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._rations = Rations(self.burst, self.per_s, self.convicts)
+        self._rates = Rates(self.per_s, self.burst, self.convicts)
 
     @property
     def size(self) -> int:
         """Entries in memory: at most limit + 2 · convicts."""
-        return len(self._proofs) + len(self._convicted) + self._rations.size
+        return len(self._proofs) + len(self._convicted) + len(self._rates)
 
     def receive(self, sender: str, evidence: Evidence, now: float) -> bool:
         """Verify a proof from a member; return whether it is new and valid, which means it must be forwarded and followed by a ban.
@@ -101,7 +80,7 @@ class EvidenceStore:
         """
         if self._known(evidence, now) or evidence.kind not in self.checks:
             return False
-        if not self._rations.take(sender, now):
+        if not self._rates.take(sender, now):
             raise RemoteProtocolError(sender, "too_much_evidence")
         if not self.add(evidence, now):
             raise RemoteProtocolError(sender, "evidence_proves_nothing")
@@ -148,19 +127,19 @@ class Statements:
     in_all_per_s: float = 256.0  # the same for all senders together
     senders: int = 4096  # largest number of senders with separate rate limits
     _held: dict[str, dict[tuple[int, int], Attestation]] = field(default_factory=dict)
-    _rations: Rations = field(init=False)
+    _rates: Rates[str] = field(init=False)
     _all: TokenBucket = field(init=False)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"rounds must be >= 1, got {self.rounds}")
-        self._rations = Rations(self.burst, self.per_s, self.senders)
+        self._rates = Rates(self.per_s, self.burst, self.senders)
         self._all = TokenBucket(self.in_all_per_s, max(1.0, self.in_all_per_s))
 
     @property
     def size(self) -> int:
         """Entries in memory: at most `senders`, and for each peer one and its statements about 2 · rounds + 1 rounds."""
-        return self._rations.size + len(self._held) + sum(map(len, self._held.values()))
+        return len(self._rates) + len(self._held) + sum(map(len, self._held.values()))
 
     def add(self, statement: Attestation, round: int) -> Attestation | None:
         """Store a statement of a member's incarnation with a verified signature; return an earlier contradicting one, or None.
@@ -184,7 +163,7 @@ class Statements:
         stored = self._held.get(statement.peer, {}).get((statement.incarnation, statement.round))
         if (stored is not None and stored.digest == statement.digest) or abs(statement.round - round) > self.rounds:
             return None
-        if not (self._rations.take(sender, now) and self._all.take(1, now)):
+        if not (self._rates.take(sender, now) and self._all.take(1, now)):
             return None
         if not genuine(statement, self.verify):
             raise RemoteProtocolError(sender, "claim_forged")

@@ -8,7 +8,7 @@ from tests.harness.processes import ROOT
 
 PAGE = ROOT / "docs/explanation/bounds.md"
 ROOMS = ("node/daemon", "node/net", "node/admission", "node/extras", "gossip/membership", "gossip/exchange", "tui/web")
-HOLDERS = {"keep", "Shares", "RoundRobin", "Rates", "open_memory_channel", "deque", "CapacityLimiter", "Rations"}
+HOLDERS = {"keep", "Shares", "RoundRobin", "Rates", "open_memory_channel", "deque", "CapacityLimiter"}
 """Calls that bound what they hold by an argument."""
 NAMED = r"MAX_[A-Z_]+|QUEUED_FRAMES|TRANSFER_PEERS"
 """What such an argument is called; windows over a node's own measurements are not."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import trio
 
+from starling.gossip.limits import Rates
 from starling.gossip.membership.dissemination import fan_out
 from starling.gossip.membership.sampler import Sampler
 from starling.gossip.overlay.beacon import Beacons, signed
@@ -28,7 +29,6 @@ from starling.node.daemon.membership.best_effort import BestEffort
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
-from starling.robust.evidence import Rations
 
 # signatures verified and queries answered per member: burst, and per second
 BURST, PER_S = 16.0, 2.0
@@ -45,7 +45,7 @@ class BeaconService:
         self._every = overlay.rerank_every if overlay.kind != "pull" else 0
         self._sampler = Sampler(context.secret_seed("beacon"))
         self._beacons = Beacons(context.swarm, self._creator, verify)
-        self._rations = Rations(BURST, PER_S, MAX_SENDERS)
+        self._rates: Rates[str] = Rates(PER_S, BURST, MAX_SENDERS)
         self._epoch = 0
         self._entered = trio.Event()
         self._began = False
@@ -72,7 +72,7 @@ class BeaconService:
             return
         if isinstance(message, Beacon) and not self._beacons.wants(message, self._epoch):
             return
-        if not self._rations.take(sender, trio.current_time()):
+        if not self._rates.take(sender, trio.current_time()):
             return
         if isinstance(message, BeaconQuery):
             for beacon in self._beacons.since(message.epoch):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import trio
 
-from starling.gossip.limits import keep
+from starling.gossip.limits import Rates, keep
 from starling.gossip.membership.reachability import MAX_KEPT, Reachability, State
 from starling.gossip.membership.sampler import Sampler
 from starling.gossip.wire.schema import Dialed, DialMe
@@ -19,11 +19,11 @@ from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.best_effort import BestEffort
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.interfaces import TaskStatus
-from starling.robust.evidence import Rations
 
 CIRCUIT = "/p2p-circuit"
 POLL_S = 1.0
 BURST, PER_S = 3.0, 1 / 30  # dials for one member: burst, and per second
+MAX_ASKING = 4096  # members whose dials are counted
 MAX_DIALLING = 4  # concurrent dials for all members; further requests wait
 MAX_WAITING = 32
 """Waiting requests; further peers get no answer, and ask again after all of these have been served."""
@@ -46,7 +46,7 @@ class ReachabilityService:
         self._members = members
         self._core = Reachability()
         self._sampler = Sampler(context.secret_seed("reachability"))
-        self._rations = Rations(BURST, PER_S)
+        self._rates: Rates[str] = Rates(PER_S, BURST, MAX_ASKING)
         self._best_effort = BestEffort(context.network)
         self._asked: dict[str, int] = {}  # peer -> nonce
         self._nonce = 0
@@ -62,7 +62,7 @@ class ReachabilityService:
     def receive(self, peer: str, message: DialMe | Dialed) -> None:
         """Process a member's request to be dialled, or its result of dialling us."""
         if isinstance(message, DialMe):
-            if self._rations.take(peer, trio.current_time()):
+            if self._rates.take(peer, trio.current_time()):
                 try:
                     self._requests.send_nowait((peer, message))
                 except trio.WouldBlock:
