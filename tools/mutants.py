@@ -42,12 +42,7 @@ MUTANTS = (
     Mutant("gossip/mix/flows.py", "LARGEST_THETA) * ratio / (", "LARGEST_THETA) / (", ("**/test_pet.py",)),
     Mutant("gossip/mix/edge_ledger.py", "effect.gain * change[part]", "-effect.gain * change[part]", ("**/test_pet.py",)),
     Mutant("node/engine/exchange/differences.py", "s = min(ours, remote)", "s = ours", ("**/exchange/test_contract.py",)),
-    Mutant(
-        "node/engine/exchange/differences.py",
-        "0.0 <= remote <= 1.0 if self._bears else remote == 1.0",
-        "True",
-        ("**/exchange/test_contract.py",),
-    ),
+    Mutant("node/engine/exchange/differences.py", "self._least_borne <= remote <= 1.0", "True", ("**/exchange/test_contract.py",)),
     Mutant("node/engine/exchange/attachments.py", "replace(effect, memory=learned)", "effect", ("**/exchange/test_contract.py",)),
     Mutant("gossip/mix/pet.py", "            if given:", "            if False:", ("**/config/test_manifest.py",)),
     Mutant(

@@ -51,19 +51,13 @@ class ExchangeCodec:
         """Support and (k,) values of a request. Raises ValueError with a snake_case reason."""
         return codec.decode(payload, dim, dtype, (self.request,), self.low_rank, self.chunk, parts=self.parts)
 
-    def encode_response(
-        self, local: Tensor, remote: Tensor, dim: int, generator: Generator, wish: Indices | None = None
-    ) -> tuple[bytes, Tensor]:
-        """Encode the difference of both ends' values (k,) -> the response's payload and v (k,), as the initiator will decode it.
+    def encode_difference(self, difference: Tensor, dim: int, generator: Generator, wish: Indices | None = None) -> tuple[bytes, Tensor]:
+        """Encode own minus remote values (k,), which are overwritten -> the response's payload and v (k,), as the initiator will decode it.
 
         A quantiser may lengthen what the clip shortened; then it is shortened more, so that the bound holds for v itself.
 
         Raises ValueError: "not_finite": the values are too far apart for their type.
         """
-        return self.encode_difference(local - remote, dim, generator, wish)
-
-    def encode_difference(self, difference: Tensor, dim: int, generator: Generator, wish: Indices | None = None) -> tuple[bytes, Tensor]:
-        """Encode a response from own minus remote values (k,), which are overwritten by the encoded ones."""
         clipped, longer = self.clip(difference, self.clip_norm)
         if longer:
             difference.copy_(clipped)

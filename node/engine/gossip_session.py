@@ -19,6 +19,7 @@ from starling.node.engine.rounds import Report, Rounds, StepsRounds
 from starling.node.engine.store import Store
 from starling.node.engine.vectors import FrozenVectors, GradientWindow, LiveVectors, Noised, Outgoing, Plain
 from starling.node.rpc import calls
+from starling.node.status.snapshot import EngineFigures
 
 BACKGROUND_CALLS = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop | calls.ReadChunk
 
@@ -45,6 +46,25 @@ class GossipSession:
     def round(self) -> int:
         """Return the round that is done, or is next."""
         return self.rounds.round
+
+    def opened(self, trainer: Trainer, *, resumed: bool) -> calls.Opened:
+        """Return the reply to Open. `resumed`: from a checkpoint."""
+        facts, best = trainer.facts, self.store.best
+        return calls.Opened(
+            len(self.replica.x),
+            trainer.schema,
+            facts.metric,
+            facts.higher_is_better,
+            facts.device,
+            facts.samples,
+            resumed,
+            self.round,
+            EngineFigures(trainer.steps, epsilon=trainer.figures().epsilon),
+            best.value,
+            best.round,
+            facts.crew.batches,
+            facts.crew.most_state_bytes,
+        )
 
     def handle(self, request: calls.Request) -> calls.Reply | None:
         """Answer a call; None: the reply comes out of `stepped`. Raises errors of the tree in `starling.gossip.errors`."""

@@ -67,22 +67,7 @@ class TaskDriver:
         self.session.answers[calls.Limit] = limit
         self.session.answers[calls.Evaluate] = self._evaluate
         self.handle = self.session.handle
-        facts, best = trainer.facts, self.session.store.best
-        self.reply = calls.Opened(
-            trainer.model.layout.dim,
-            trainer.schema,
-            facts.metric,
-            facts.higher_is_better,
-            facts.device,
-            facts.samples,
-            resumed,
-            self.session.round,
-            EngineFigures(trainer.steps, epsilon=trainer.figures().epsilon),
-            best.value,
-            best.round,
-            facts.crew.batches,
-            facts.crew.most_state_bytes,
-        )
+        self.reply = self.session.opened(trainer, resumed=resumed)
 
     @property
     def busy(self) -> bool:

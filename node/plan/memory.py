@@ -55,9 +55,3 @@ def needed(model: ModelSection, train: TrainSection, first: int, last: int, live
     share = 12 * (last - first) * model.hidden**2 + tables * model.vocab * model.hidden
     head = logits(model, train) if last == model.layers else 0
     return round(bytes_per_parameter(train) * share) + activations(model, train, last - first, live) + head + reserve
-
-
-def published_floats(model: ModelSection, batch: int) -> int:
-    """Numbers in memory by the published estimate, 4 P + b l (2 s² a + 14 s h): two for every score, so an upper bound without dropout."""
-    s, h = model.sequence, model.hidden
-    return 4 * parameters(model) + batch * model.layers * (2 * s * s * model.heads + 14 * s * h)

@@ -21,8 +21,3 @@ def like_length(lengths: Tensor, size: int, generator: Generator) -> Tensor:
     ordered = window[torch.sort(lengths[window], stable=True).indices]
     taken = int(torch.randint(batches, (), generator=generator))
     return ordered[taken * size : (taken + 1) * size]
-
-
-def waste(lengths: Tensor) -> float:
-    """Share of a batch's rows × longest that is padding, of `lengths` (m,)."""
-    return 1.0 - float(lengths.sum()) / (len(lengths) * int(lengths.max()))

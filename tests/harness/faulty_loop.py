@@ -127,7 +127,7 @@ class FaultyLoop:
         decoded, theirs = loop.codec.decode_request(request, dim, dtype)
         mine = decoded.take(frozen[j])
         wish = loop.selector.select(frozen[j], self.known_of(j, i), 0, seq) if self.limit else None
-        response, _ = loop.codec.encode_response(mine, theirs, dim, answering, wish)
+        response, _ = loop.codec.encode_difference(mine - theirs, dim, answering, wish)
         self.sizes[-1] = (len(request), len(response))
         v, self.wishes[i, j] = loop.codec.decode_response(response, support, dim, dtype, self.limit)
         s = loop.borne_out(i, j)

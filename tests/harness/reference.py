@@ -133,7 +133,7 @@ class Reference:
         asking, answering = (generator(self.seed, "quantize", name, inc, seq) for _ in range(2))
         request = self.codec.encode_request(frozen[i], support, asking)
         asked, theirs = self.codec.decode_request(request, dim, dtype)
-        response, _ = self.codec.encode_response(asked.take(frozen[j]).cpu(), theirs, dim, answering)
+        response, _ = self.codec.encode_difference(asked.take(frozen[j]).cpu() - theirs, dim, answering)
         v, _ = self.codec.decode_response(response, support, dim, dtype)
         if known is not None:
             self.known[i, j] = support.put(known, support.take(frozen[i]) + (1.0 - theta) * v)

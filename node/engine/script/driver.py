@@ -72,20 +72,7 @@ class ScriptDriver:
         self._measuring: calls.Evaluate | None = None
         self._patience, self._missed, self._usual_s = FIRST_S, clock(), LEAST_S
         self.contact = Contact(Path(open_request.checkpoint).parent, open_request.manifest, trainer)
-        facts, best = trainer.facts, self.session.store.best
-        self.reply = calls.Opened(
-            trainer.layout.dim,
-            trainer.schema,
-            facts.metric,
-            facts.higher_is_better,
-            facts.device,
-            facts.samples,
-            resumed,
-            self.session.round,
-            EngineFigures(trainer.steps),
-            best.value,
-            best.round,
-        )
+        self.reply = self.session.opened(trainer, resumed=resumed)
 
     @property
     def busy(self) -> bool:

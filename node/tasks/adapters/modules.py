@@ -83,12 +83,9 @@ class LightningTask(own.Made):
         if not self.step_hooks:
             yield
             return
-        before = torch.default_generator.get_state()
-        torch.default_generator.manual_seed(derive(self.progress.seed, self.progress.step))
-        try:
+        with torch.random.fork_rng([], device_type="cuda"):
+            torch.default_generator.manual_seed(derive(self.progress.seed, self.progress.step))
             yield
-        finally:
-            torch.default_generator.set_state(before)
 
     def _steps(self, model: nn.Module) -> Steps:
         self.attach(model)

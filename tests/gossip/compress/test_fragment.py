@@ -93,7 +93,7 @@ def test_both_ends_change_by_opposite_bits(seed, parts):
         request = agreed.encode_request(ours, support, chance)
         there, values = agreed.decode_request(request, DIM, torch.float32)
         assert there == support
-        response, v = agreed.encode_response(theirs[there.index(DIM)], values, DIM, chance)
+        response, v = agreed.encode_difference(theirs[there.index(DIM)] - values, DIM, chance)
         assert torch.equal(agreed.decode_response(response, support, DIM, torch.float32)[0], v)
         gain = pet.edge.gain(0.5, support.ratio(DIM), phase)
         ours, first = average(pet.edge, books[0], ours, [Effect("theirs", support, v, 0.5, gain)])

@@ -113,7 +113,7 @@ def test_an_exchange_changes_both_ends_by_opposite_bits(name, seed, theta):
         support = SELECTORS[name].select(xs[initiator], None, seed + turn, turn)
         request = codec.encode_request(xs[initiator], support, generator(seed, turn))
         heard, theirs = codec.decode_request(request, DIM, torch.float32)
-        response, v = codec.encode_response(heard.take(xs[responder]), theirs, DIM, generator(seed, turn, "answer"))
+        response, v = codec.encode_difference(heard.take(xs[responder]) - theirs, DIM, generator(seed, turn, "answer"))
         read, _ = codec.decode_response(response, support, DIM, torch.float32)
         assert torch.equal(read, v)
         for end, about, value in ((initiator, support, read), (responder, heard, -v)):
@@ -134,7 +134,7 @@ def test_two_ends_converge(name):
         met = xs[turn % 2] - xs[1 - turn % 2]
         support = SELECTORS[name].select(met, None, turn, turn)
         heard, theirs = codec.decode_request(codec.encode_request(xs[turn % 2], support, generator(turn)), DIM, torch.float32)
-        _, v = codec.encode_response(heard.take(xs[1 - turn % 2]), theirs, DIM, generator(turn, "answer"))
+        _, v = codec.encode_difference(heard.take(xs[1 - turn % 2]) - theirs, DIM, generator(turn, "answer"))
         xs[turn % 2], xs[1 - turn % 2] = support.add(xs[turn % 2], 0.5 * v), support.add(xs[1 - turn % 2], -0.5 * v)
     assert (xs[0] - xs[1]).norm() < 2e-2  # fp16 requests round the difference, however large it is
     assert xs[0].norm() > 5.0

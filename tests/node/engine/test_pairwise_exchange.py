@@ -252,7 +252,7 @@ def test_a_response_longer_than_the_agreed_clip_is_refused():
     honest = done(engines["b"], call).payload
     codec = ExchangeCodec(quantizer("fp16", torch.float32), quantizer("int4", torch.float32), 0.0, clip)
     _, theirs = codec.decode_request(call.payload, 4810, torch.float32)
-    unclipped, _ = codec.encode_response(x_of(engines["b"]), theirs, 4810, generator(0, "liar"))
+    unclipped, _ = codec.encode_difference(x_of(engines["b"]) - theirs, 4810, generator(0, "liar"))
     refused = refused_without_a_trace(engines["a"], calls.Apply("b", 0, 1, unclipped))
     assert refused == calls.Refused("peer", "clip_norm_exceeded")
     done(engines["a"], calls.Apply("b", 0, 1, honest))

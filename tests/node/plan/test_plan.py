@@ -51,12 +51,9 @@ def file(tmp_path, monkeypatch):
     return path
 
 
-def test_the_published_column_of_memory_is_reproduced():
-    """LLaMA's 7 B parameters, and 4 P floats without activations."""
+def test_the_published_number_of_parameters_is_reproduced():
+    """LLaMA's 7 B."""
     assert memory.parameters(LLAMA) == 6_704_594_944
-    assert memory.published_floats(LLAMA, 0) == 4 * 6_704_594_944
-    by_hand = 4 * 6_704_594_944 + 32 * (2 * 2048**2 * 32 + 14 * 2048 * 4096)
-    assert memory.published_floats(LLAMA, 1) == by_hand
 
 
 def kept(block, x):

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 import starling
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from starling.node.tasks.lengths import like_length, waste
+from starling.node.tasks.lengths import like_length
 from tests.harness.tasks import built_in
 
 DOCUMENTS = torch.from_numpy(np.random.Generator(np.random.PCG64(3)).lognormal(np.log(52), 0.8, 4000).astype(np.int64).clip(1, 256))
@@ -84,7 +84,6 @@ def test_an_equal_generator_draws_an_equal_batch():
     one, again, other = (like_length(DOCUMENTS, 8, generator(seed, "batch")) for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
-    assert waste(torch.tensor([4, 2, 2])) == pytest.approx(1 / 3)
 
 
 def test_a_task_with_lengths_draws_batches_of_similar_lengths():

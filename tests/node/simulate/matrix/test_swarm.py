@@ -153,7 +153,7 @@ def test_bytes_are_those_of_the_payloads():
             support = selector.select(x[row], None, both.matrix.edges.open[row, peer].seed, 1)
             asked = agreed.encode_request(x[row], support, torch.Generator())
             mine, (_, theirs) = support.take(x[peer]), agreed.decode_request(asked, DIM, x.dtype)
-            answered, _ = agreed.encode_response(mine, theirs, DIM, torch.Generator())
+            answered, _ = agreed.encode_difference(mine - theirs, DIM, torch.Generator())
             assert tuple(done.sizes[:, place]) == (len(asked), len(answered))
 
 
