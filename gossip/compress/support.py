@@ -43,6 +43,10 @@ class Support:
         """Map (d,) -> (k,), a copy: the part of x in the subspace."""
         raise NotImplementedError
 
+    def view(self, x: Tensor) -> Tensor:
+        """As `take`, but perhaps a view."""
+        return self.take(x)
+
     def size(self, dim: int) -> int:
         """k, the length of the values for a vector of `dim`."""
         raise NotImplementedError
@@ -91,6 +95,10 @@ class Full(Support):
     def take(self, x: Tensor) -> Tensor:
         """Map (d,) to (d,), a copy."""
         return empty(x.numel(), x.device, x.dtype).copy_(x)
+
+    def view(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
 
     def size(self, dim: int) -> int:
         """Return d."""

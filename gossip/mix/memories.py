@@ -162,12 +162,12 @@ def _second(decays: Sequence[Decay], support: Support, dim: int) -> Tensor | Non
     has = torch.zeros(dim)
     for each in decays:
         has[each.where] = float(each.square is not None)
-    return (has if isinstance(support, Full) else support.take(has)) > 0.0
+    return support.view(has) > 0.0
 
 
 def _part(values: Tensor, support: Support, chosen: Tensor | None = None) -> Tensor:
     """Return what values (D,) have on a support, of these only the chosen (k,) bool."""
-    part = values if isinstance(support, Full) else support.take(values)
+    part = support.view(values)
     return part if chosen is None else part[chosen.to(part.device)]
 
 

@@ -121,7 +121,7 @@ class Differences:
             own_gain = partial(self._gain, call.theta, support.ratio(terms.form.dim))
             moves = self._shares.of(call.gain, call.round, call.members, own_gain)
             borne = self._borne()
-            local = support.read(shared).cpu()
+            local = support.view(shared).cpu()
             torch.sub(local, remote, out=remote)  # the difference, in the memory of what came
             length, apart = measured(remote, support, terms.form.dim, terms.form.model)
             wish = self._wish(call, shared) if terms.wished else None
