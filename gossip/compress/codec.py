@@ -49,7 +49,7 @@ def encode_from(x: Tensor, support: Support, quantizer: Quantizer, generator: Ge
 
     Raises ValueError: "not_finite".
     """
-    values = x if isinstance(support, Full) else support.take(x)
+    values = support.view(x)
     return encode(values, support, quantizer, x.numel(), generator)
 
 

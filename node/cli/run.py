@@ -260,9 +260,8 @@ def _text_of_invite(given: str | None, file: Path | None) -> str:
 def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Split `--set`s into those of node.toml and all others: the two have no key in common."""
     ours: dict[bool, list[str]] = {True: [], False: []}
-    keys = {*NodeConfig.__struct_fields__, *NodeConfig.FORMER}
     for each in assignments:
-        ours[each.partition("=")[0].partition(".")[0].strip() in keys].append(each)
+        ours[each.partition("=")[0].partition(".")[0].strip() in NodeConfig.__struct_fields__].append(each)
     return tuple(ours[True]), tuple(ours[False])
 
 

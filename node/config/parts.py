@@ -8,7 +8,6 @@ a subclass with both: `MixSection(kind="pet", kappa=0.2)`. A key that the parts 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
@@ -46,27 +45,8 @@ KINDS: Mapping[str, Catalogue[Any, Any]] = MappingProxyType(
 """The same, and kinds to which packages cannot add."""
 
 
-@dataclass(frozen=True, slots=True)
-class Former:
-    """A removed key. Stored settings may still have its former default, which changes nothing.
-
-    Args:
-        default: the only value that is accepted.
-        instead: what to do instead of setting another one.
-    """
-
-    default: object
-    instead: str
-
-
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every section: unknown keys are errors, keys are given by name.
-
-    Attributes:
-        FORMER: keys that it had, by name.
-    """
-
-    FORMER: ClassVar[Mapping[str, Former]] = MappingProxyType({})
+    """Base of every section: unknown keys are errors, keys are given by name."""
 
 
 class _Calls(msgspec.StructMeta):
@@ -209,7 +189,6 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: 
     Raises ConfigError: names the key, its value, what is allowed and the next command.
     """
     _check_keys(raw, where)
-    raw = _without_former(raw, kind)
     if issubclass(kind, PartSection):
         own = {key: value for key, value in raw.items() if key in kind.__struct_fields__}
         _converted(own, kind, where)
@@ -234,15 +213,6 @@ def _check_keys(raw: Mapping[str, Any], where: str) -> None:
     for key in raw:
         if not isinstance(key, str):
             raise ConfigError(f"{where}{shown(key)}: must be text, as all keys are")
-
-
-def _without_former(raw: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Remove former keys from settings. Raises ConfigError: one has another value than its former default."""
-    former = kind.FORMER if issubclass(kind, Section) else {}
-    for key in former.keys() & raw.keys():
-        if raw[key] != former[key].default:
-            raise ConfigError(f"{key}: must be {former[key].default}, or left out, got {shown(raw[key])}; {former[key].instead}")
-    return {key: value for key, value in raw.items() if key not in former}
 
 
 def _converted(plain: Mapping[str, Any], kind: type[S], where: str) -> S:

@@ -4,16 +4,14 @@
 Loading, `--set` and the error lines are in `node/config/toml.py`.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from starling.gossip.bounds import AtLeastOne, Count, Degree, NonNegative, Positive, PositiveShare, Share, ShareBelowOne, WeightRule
 from starling.gossip.catalogue import Scalar
-from starling.node.config.parts import Former, PartSection, Section
+from starling.node.config.parts import PartSection, Section
 
 Preset = Literal["custom", "vouched", "open"]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -349,16 +347,6 @@ class RecordSection(Section, frozen=True):
 
 class NodeConfig(Section, frozen=True):
     """One volunteer's own settings. Stored in the run directory as node.toml."""
-
-    FORMER: ClassVar[Mapping[str, Former]] = MappingProxyType(
-        {
-            "parallel": Former(
-                "data",
-                "a model that is cut among devices joins through your script with FSDP2, `starling.integrations.distributed`: "
-                "docs/your-own-loop.md",
-            )
-        }
-    )
 
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
     """Multiaddrs to listen on; port 0 picks one, which is then kept. A version of IP that the machine lacks is left out."""

@@ -110,9 +110,7 @@ def apply_set(config: S, assignments: Sequence[str]) -> S:
         if not equals or not all(path):
             raise ConfigError(f"--set: must look like pace.rounds=50, got {shown(assignment)}; {SHOW} lists the keys")
         section = getattr(config, path[0], None)
-        if len(path) == 1 and path[0] in config.FORMER:
-            raw[path[0]] = _value(text.strip(), types.StrType())
-        elif isinstance(section, PartSection) and len(path) > 1 and path[1] not in section.BASE.__struct_fields__:
+        if isinstance(section, PartSection) and len(path) > 1 and path[1] not in section.BASE.__struct_fields__:
             of_parts.append((path, text.strip()))  # keys that depend on parts, which another assignment may name
         else:
             _assign(raw, type(config), path, text.strip())

@@ -47,18 +47,6 @@ def test_settings_survive_storage(kind):
     assert convert(toml.parse(toml.render(kind())), kind) == kind()
 
 
-def test_a_former_key_is_accepted_only_at_its_default():
-    """Run directories store settings with all defaults, including those of earlier versions."""
-    stored = f'parallel = "data"\n{toml.to_toml(NodeConfig(ranks=2))}'
-    assert convert(toml.parse(stored), NodeConfig) == NodeConfig(ranks=2)
-    assert toml.apply_set(NodeConfig(), ("parallel=data", "ranks=2")) == NodeConfig(ranks=2)
-    for line in (refusal(toml.apply_set, NodeConfig(), ["parallel=fsdp"]), refusal(convert, toml.parse('parallel = "fsdp"'), NodeConfig)):
-        assert line.startswith("parallel: must be data, or left out, got 'fsdp'; ")
-        assert "FSDP2" in line
-        assert "docs/your-own-loop.md" in line
-    assert "no such key" in refusal(toml.apply_set, Manifest(), ["parallel=data"])
-
-
 def test_changed_settings_survive_both_forms():
     config = setting("mix=dsgd", "pace.rounds=7", "task=m:t", "task.model=cnn", "task.dropout=0.5", 'name=a "b" # c')
     assert convert(toml.parse(toml.to_toml(config)), Manifest) == config
