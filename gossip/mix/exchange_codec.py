@@ -1,7 +1,7 @@
 """The arithmetic of one exchange, in the order of its messages. The engine and the simulator both call it.
 
     initiator   request = encode_request(own values on a support)
-    responder   support, theirs = decode_request(request);  response, v = encode_response(own values there, theirs)
+    responder   support, theirs = decode_request(request);  response, v = encode_difference(own values there − theirs)
     initiator   v = decode_response(response)
 
 Both ends then apply the same v, the initiator +v and the responder −v: what the quantiser and the clip took away was taken from

@@ -106,7 +106,9 @@ class Gradients:
                 load()
             try:
                 with self._chance(seed):
-                    value = self._sum(batch, gradient)
+                    gradient.zero_()
+                    whole = self.micro_batch is None or (samples(batch) or 0) <= self.micro_batch
+                    value = self._backward(batch, 1.0) if whole else self._in_parts(batch, self.micro_batch)
             except Exception as error:
                 if out_of_memory(error):
                     self._halve(batch)
@@ -117,11 +119,8 @@ class Gradients:
                     return value
             reset()
 
-    def _sum(self, batch: Any, gradient: Tensor) -> float:
-        gradient.zero_()
-        if self.micro_batch is None or (count := samples(batch)) is None or count <= self.micro_batch:
-            return self._backward(batch, 1.0)
-        size = self.micro_batch
+    def _in_parts(self, batch: Any, size: int | None) -> float:
+        assert size is not None
         parts, sizes = cut(batch, size)
         shares = self.parts.shares(batch, parts, sizes)
         return sum(self._backward(each, share) for each, share in zip(parts, shares, strict=True) if share)

@@ -33,7 +33,7 @@ from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, 
 from starling.node.simulate.matrix.memories import RowMemories
 from starling.node.simulate.matrix.table import Coordinates, Group, Rows, add, check_finite, grouped, read, through, write
 
-_SHRINK = 0.9  # as `ExchangeCodec.encode_response` does
+_SHRINK = 0.9  # as `ExchangeCodec.encode_difference` does
 _DOUBT = 1e-9  # relative difference between norms of many rows and of one row, by rounding
 
 
@@ -339,7 +339,7 @@ class Differences:
 def agree(
     exchange_codec: ExchangeCodec, own: Tensor, remote: Tensor, asking: Sequence[Generator], answering: Sequence[Generator]
 ) -> tuple[Tensor, Tensor]:
-    """Return the v that both ends of each exchange apply: the result of `encode_request`, `decode_request` and `encode_response`.
+    """Return the v that both ends of each exchange apply: the result of `encode_request`, `decode_request` and `encode_difference`.
 
     Beside it (g,) the length of each before it was clipped.
 
