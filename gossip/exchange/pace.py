@@ -142,13 +142,13 @@ class Rounds(Pace):
         return self.links[peer]
 
     def compute(self, round: int, links: Mapping[str, float], view: bytes) -> Deferred:
-        """Local steps of `round` begin; its links and view as far as they are known. -> what was deferred, to be decided anew"""
+        """Begin the local steps of `round`, with its links and view as far as they are known -> deferred requests, to be decided anew."""
         self.phase = "computing"
         self.link_deadlines.end()
         return self._enter(round, links, view)
 
     def open(self, round: int, links: Mapping[str, float], view: bytes, now: float, steps_s: float = 0.0) -> Deferred:
-        """Local steps are done, which took `steps_s`; exchanges begin. -> what was deferred, to be decided anew"""
+        """Begin the exchanges of a round, whose local steps took `steps_s` -> deferred requests, to be decided anew."""
         self.phase = "exchanging"
         self.link_deadlines.begin(now, steps_s, self.link_deadlines.exchange_s, self._unlinked, round)
         self.outcomes, self._served = {}, {}
@@ -166,7 +166,7 @@ class Rounds(Pace):
         self._deferred.pop(peer, None)
 
     def decide(self, peer: str, request: ExchangeRequest, now: float) -> Decision:
-        """Decide on a request that came at `now`; one that is deferred comes back when a round begins or opens."""
+        """Decide on a request that came at `now`; a deferred one comes back when a round begins or opens."""
         self.progress.record(peer, request.round)
         if request.round < self.round:
             self.link_deadlines.came(peer, now, request.round)

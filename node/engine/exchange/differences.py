@@ -122,7 +122,7 @@ class Differences:
             moves = self._shares.of(call.gain, call.round, call.members, own_gain)
             borne = self._borne()
             local = support.view(shared).cpu()
-            torch.sub(local, remote, out=remote)  # the difference, in the memory of what came
+            torch.sub(local, remote, out=remote)  # the difference, written into the received values' memory
             length, apart = measured(remote, support, terms.form.dim, terms.form.model)
             wish = self._wish(call, shared) if terms.wished else None
             chance = terms.chance(call.peer, call.inc, call.seq)
@@ -160,7 +160,7 @@ class Differences:
             self._wishes[call.peer] = wish
         self._known.note(done, offer.local)
         self._site.distances.record(call.peer, measured(done.value, support, terms.form.dim, terms.form.model)[1])
-        at_once = self._vectors.exclusive  # it is booked, so its bytes need not be read again
+        at_once = self._vectors.exclusive  # applied at once, so its bytes need not be read again
         self._vectors.take(done if at_once else encoded(done, partial(self._read, support, answer, 1.0)))
         return structs.replace(self._reply(length), far=self._defence.met(call.peer, distance / max(call.clip, _LEAST)))
 

@@ -12,7 +12,7 @@ Of = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop
 
 @dataclass(slots=True)
 class Table(Generic[T]):
-    """At most one transaction per peer, with its state.
+    """State of at most one transaction per peer.
 
     Args:
         what: was done to the peer, for the error if there is no such transaction.
@@ -47,7 +47,7 @@ class Table(Generic[T]):
         self._held.pop(peer, None)
 
     def clear(self) -> None:
-        """Delete all."""
+        """Delete all transactions."""
         self._held.clear()
 
 

@@ -10,9 +10,9 @@ from starling.gossip.exchange.commands import Ended, SendMessage
 from starling.gossip.exchange.edge import MAX_COPIES, Edge
 from starling.gossip.exchange.edge_rules import MAX_INC
 from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.gossip.exchange.pace import Rounds
 from starling.gossip.exchange.pairwise import Pairwise
-from starling.gossip.exchange.patience import Patience
 from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Request, Reset, Response, Solicit
 
 INC = 100
@@ -206,7 +206,7 @@ FOREIGN = [
 def test_messages_no_honest_peer_sends_are_faults_and_change_nothing(end, message, reason):
     edge = end()
     before = dataclasses.asdict(edge)
-    core = Pairwise(edge.me, Rounds(Patience(Deadline(1.0, 60.0))), lambda: INC, edges={edge.peer: edge})
+    core = Pairwise(edge.me, Rounds(LinkDeadlines(Deadline(1.0, 60.0))), lambda: INC, edges={edge.peer: edge})
     with pytest.raises(RemoteProtocolError) as raised:
         core.receive(edge.peer, message, 0.0)
     assert (raised.value.peer, raised.value.reason) == (edge.peer, reason)
