@@ -61,7 +61,7 @@ class _Pending:
 
 
 def _bearing(replica: Replica, edge: Averaging) -> tuple[Callable[[], float], float]:
-    """Return what gives the share of our correction that local steps bore out, and the least share of others'; 1 where all of it counts."""
+    """Return what gives the share of our correction that local steps confirmed, and the least of others'; 1 where all of it counts."""
     if edge.borne(replica.state) is None:
         return lambda: 1.0, 1.0
     return lambda: float(cast("Tensor", edge.borne(replica.state))), 0.0

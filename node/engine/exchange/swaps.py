@@ -110,7 +110,7 @@ class Swaps:
         self._pending.clear()
 
     def _after_others(self, shared: Tensor, peer: str) -> Tensor:
-        """Return the vector after the commits of transactions with others that are to be anticipated, as far as their effects are known."""
+        """Return the vector after the pending transactions with others that are to be anticipated, as far as their effects are known."""
         pending: list[tuple[str, _Offer | Swapped]] = [(other, answer.done) for other, answer in self._pending.others(peer)]
         for other, it in self._vectors.under_way([*pending, *self._offers.others(peer)]):
             if it.sent is not None:

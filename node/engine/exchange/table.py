@@ -22,7 +22,7 @@ class Table(Generic[T]):
     _held: dict[str, tuple[int, int, T]] = field(default_factory=dict)
 
     def put(self, call: Of, kept: T) -> None:
-        """Begin a transaction, in the place of any other with this peer."""
+        """Begin a transaction, which replaces any other with this peer."""
         self._held[call.peer] = call.inc, call.seq, kept
 
     def get(self, call: Of) -> T:

@@ -51,7 +51,7 @@ def replica_around(
 
 
 def _own_shares(model: LocalModel, aside: Any, mixer: Mixer) -> Adjust:
-    """Return what gives each effect, all of them of differences, the share of its step that is best by the samples set aside."""
+    """Return a function that takes, of each effect of a difference, the share with the lowest loss on samples set aside."""
     put = mixer.put if isinstance(mixer, Personal) else lambda _x, shared: shared
 
     def adjusted(done: Committed, shared: Tensor) -> Committed:

@@ -44,7 +44,7 @@ Noted = Callable[[int, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Parts of a node's local steps attachments its model.
+    """Parts of a node's local steps besides its model.
 
     Args:
         hides: steps are private, so that nothing else is said of the data.
@@ -93,7 +93,7 @@ class TaskTrainer:
         return lambda models: self.model.losses(self.model.batch(max(0, self.steps - 1)), models)
 
     def figures(self) -> TrainerFigures:
-        """Return figures of now."""
+        """Return the current figures."""
         account = self.means.account
         return TrainerFigures(account.epsilon(), account.problem, self.means.noise.figure)
 
@@ -197,5 +197,5 @@ class TaskTrainer:
         self.model.side.take(given)
 
     def close(self) -> None:
-        """Write the account of privacy."""
+        """Write the privacy account."""
         self.means.account.write()

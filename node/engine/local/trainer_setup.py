@@ -161,7 +161,7 @@ def task_trainer(
     account: Account = UNACCOUNTED,
     hides: bool = False,
 ) -> TaskTrainer:
-    """Return a trainer that does these steps. `long_steps`: calls should not wait for one; `hides` as of `Means`."""
+    """Return a trainer that does these steps. `long_steps`: calls must not wait for a step; `hides` as of `Means`."""
     model = made.model
     if isinstance(model.task, Stepped):
         step = HookedStep(step, model.task, model, model.manifest.task.batch_size)
