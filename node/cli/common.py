@@ -108,7 +108,7 @@ def check_network() -> None:
     try:
         version = metadata.version("libp2p")
     except metadata.PackageNotFoundError:
-        raise GossipError(f"libp2p is missing, and no network without it; try `{INSTALL_LIBP2P}`") from None
+        raise GossipError(f"libp2p is missing, which the network needs; try `{INSTALL_LIBP2P}`") from None
     if version != LIBP2P:
         raise GossipError(f"libp2p is {version}, this version of Starling needs {LIBP2P}; try `{INSTALL_LIBP2P}`")
 

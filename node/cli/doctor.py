@@ -126,7 +126,7 @@ def _settings(place: RunDir | None, invite: Invite | None) -> tuple[list[Named],
             created_at = 0.0 if manifest is None else manifest.founded_ms / 1000
             invite = invite or place.read_invite()
     except ConfigError as error:
-        wrong = [("settings", ("fail", str(error), "mend that file"))]
+        wrong = [("settings", ("fail", str(error), "correct that file"))]
     chain = () if invite is None else invite.chain
     return wrong, config, created_at, chains.not_after_ms(chain) / 1000 if chain else None
 

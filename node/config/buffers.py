@@ -21,7 +21,7 @@ def check(manifest: Manifest) -> None:
     if not MIXERS.facts(mix.kind).carries:
         known = ", ".join(name for name in MIXERS.built_in if MIXERS.facts(name).carries)
         raise ConfigError(
-            f"task.buffers: {mix.kind} exchanges more than models, with which no buffers can be averaged; must be local, or mix.kind one "
+            f"task.buffers: {mix.kind} exchanges more than models, so buffers cannot be averaged; must be local, or mix.kind one "
             f"of {known}; try `--set task.buffers=local`"
         )
     for key, value in (("personal", mix.personal), ("turns", mix.turns)):

@@ -202,15 +202,15 @@ def _check_pace(manifest: Manifest, facts: MixerFacts) -> None:
         raise ConfigError("pace.overlap: has no effect in clock pace, where exchanges always run beside local steps; leave it out")
     if pace.overlap and not facts.overlaps:
         raise ConfigError(
-            f"pace.overlap: {mix.kind} exchanges the model that its local steps ended with, and cannot go on meanwhile; leave it out, or "
+            f"pace.overlap: {mix.kind} exchanges the result of a round's local steps, so both cannot run at once; leave it out, or "
             "try `--set mix.kind=pet`"
         )
     if pace.kind == "clock" and overlay.average_every:
-        raise ConfigError("overlay.average_every: an exact average takes rounds, got clock pace; try `--set pace.kind=steps`")
+        raise ConfigError("overlay.average_every: an exact average needs rounds, got pace.kind=clock; try `--set pace.kind=steps`")
     if pace.gossips > 1 and (pace.kind != "steps" or pace.overlap or overlay.average_every):
         raise ConfigError(
-            "pace.gossips: must be 1 in other paces than steps, with pace.overlap, and with overlay.average_every, whose sweeps are such "
-            f"rounds already, got {pace.gossips}; try `--set pace.gossips=1`"
+            "pace.gossips: must be 1 unless pace.kind is steps, without pace.overlap and overlay.average_every (whose averaging has such "
+            f"rounds already), got {pace.gossips}; try `--set pace.gossips=1`"
         )
 
 
@@ -228,12 +228,12 @@ def _check_graph(manifest: Manifest, graph: Overlay, facts: MixerFacts) -> None:
         )
     if facts.symmetric and not graph.symmetric:
         raise ConfigError(
-            f"overlay.kind: {mix.kind} keeps the sum of trackers only where both ends give a link one weight, overlay={overlay.kind} has "
-            "directions; try `--set overlay.kind=base_k`"
+            f"overlay.kind: {mix.kind} preserves the sum of trackers only if both ends give a link the same weight, but "
+            f"overlay={overlay.kind} is directed; try `--set overlay.kind=base_k`"
         )
     if overlay.weights == "uniform" and not facts.exact:
         raise ConfigError(
-            f"overlay.weights: uniform weights sum to 1 only one way, which is for push_sum and r_fast, got mix={mix.kind}; "
+            f"overlay.weights: uniform weights sum to 1 in one direction only, which suits push_sum and r_fast, got mix={mix.kind}; "
             "try `--set overlay.weights=metropolis_hastings`"
         )
 

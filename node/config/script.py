@@ -42,7 +42,7 @@ def check_steps(manifest: Manifest) -> None:
     task, mix, section = manifest.task, manifest.mix, manifest.optimizer
     if mix.kind not in MIXES:
         raise ConfigError(
-            f"mix.kind: {mix.kind} computes or changes gradients in a way that a script has not, must be one of {', '.join(MIXES)} where "
+            f"mix.kind: {mix.kind} changes gradients in a way that scripts do not support, must be one of {', '.join(MIXES)} where "
             f"scripts train; try `--set mix.kind=pet`"
         )
     refusals: tuple[tuple[str, bool, str], ...] = (

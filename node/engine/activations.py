@@ -36,7 +36,7 @@ class Checkpointed:
         if not self._own and not self._wrappers:
             raise ConfigError(
                 f"{KEY}: {type(model).__name__} has no blocks: an nn.ModuleList of modules with parts of their own, or an nn.Sequential; "
-                "leave it out, and try `--set numerics.micro_batch=1` against short memory"
+                "leave it out; if memory is short, try `--set numerics.micro_batch=1`"
             )
 
     @property

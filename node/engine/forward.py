@@ -39,7 +39,7 @@ class Compiled:
         said = next(iter(str(error).splitlines()), "")
         self._notes.append(
             f"numerics.compile: the model is not compiled from here on, {type(error).__name__}: {said[:160]}; "
-            "leave the key out, or mend that"
+            "leave the key out, or fix the error"
         )
 
 

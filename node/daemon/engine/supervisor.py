@@ -111,7 +111,7 @@ class EngineSupervisor:
         place = self._end.place
         if place and place == self._place_before:
             raise EngineError(
-                f"the engine died twice at the same step: {self._end}; mend that, then `starling run` goes on from the checkpoint"
+                f"the engine died twice at the same step: {self._end}; fix the cause, then `starling run` goes on from the checkpoint"
             )
         self._place_before = place
 

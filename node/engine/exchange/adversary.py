@@ -70,7 +70,7 @@ def _attack(open_request: calls.Open) -> Attack:
     if open_request.attack == "sleeper" and not open_request.manifest.pace.rounds:
         raise ConfigError("attack: sleeper wakes after a share of the rounds, and pace.rounds = 0 is endless; try `--set pace.rounds=400`")
     if attack.targets == "data" and open_request.privacy.noise:
-        raise ConfigError(f"attack: {open_request.attack} poisons data, which privacy.noise takes unpoisoned; set privacy.noise=0")
+        raise ConfigError(f"attack: {open_request.attack} poisons data, which has no effect with privacy.noise; set privacy.noise=0")
     return attack
 
 

@@ -88,15 +88,15 @@ def _check_private(open_request: Open) -> None:
     manifest = open_request.manifest
     if open_request.numerics != NumericsSection():
         raise ConfigError(
-            "numerics: with privacy.noise gradients are of single samples, in float32 and in chunks that fit; leave its keys out"
+            "numerics: privacy.noise needs gradients of single samples, in float32 and in chunks that fit memory; leave its keys out"
         )
     if manifest.mix.own:
         raise ConfigError(
-            "mix.own: the share of an exchange that a node takes tells of samples, without noise; must be 0 with privacy.noise"
+            "mix.own: the share of an exchange that a node takes depends on its samples, without noise; must be 0 with privacy.noise"
         )
     if manifest.optimizer.sam or manifest.optimizer.gradient != "plain":
         raise ConfigError(
-            "privacy.noise: a second gradient, or an earlier one, in a step is not in its account; must be 0 with optimizer.sam and "
+            "privacy.noise: its account does not cover a second or an earlier gradient in a step; must be 0 with optimizer.sam and "
             "optimizer.gradient, or leave these out"
         )
 

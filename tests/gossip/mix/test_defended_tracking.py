@@ -233,7 +233,7 @@ def test_the_four_bounds_are_keys_of_the_manifest():
     ("key", "line"),
     [
         ("compress.response=fp16", r"compress\.response: defended_tracking sends"),
-        ("overlay=one_peer_exponential", r"overlay\.kind: defended_tracking keeps the sum .*`--set overlay\.kind=base_k`"),
+        ("overlay=one_peer_exponential", r"overlay\.kind: defended_tracking preserves the sum .*`--set overlay\.kind=base_k`"),
         ("pace.kind=clock", r"mix\.kind: defended_tracking counts on rounds"),
     ],
 )

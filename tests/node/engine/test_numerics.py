@@ -407,6 +407,6 @@ def test_features_that_machine_or_model_lack_are_refused_in_one_line(monkeypatch
     refused("bfloat16 is for models in float32", manifest("quadratic"), numerics=bf16)
     both = NumericsSection(compile=True, activation_checkpointing=True)
     refused("activation_checkpointing: not with numerics.compile", numerics=both)
-    refused("numerics: with privacy.noise", numerics=bf16, privacy=PrivacySection(noise=1.0))
+    refused("numerics: privacy.noise needs", numerics=bf16, privacy=PrivacySection(noise=1.0))
     monkeypatch.setattr("starling.node.engine.numerics.has_precision", lambda *_: False)
     refused("cpu of this machine has no bfloat16; leave it out", numerics=bf16)
