@@ -102,6 +102,9 @@ MUTANTS = (
     Mutant(
         "node/engine/forecast/step.py", "apart([*computed, update], clock)", "apart([update, *computed], clock)", ("**/test_forecast.py",)
     ),
+    Mutant("gossip/exchange/sampled.py", "return self._redone(turn)", "return None", ("gossip/exchange/test_sampled.py",)),
+    Mutant("gossip/exchange/sampled.py", "[1] >= turn)", "[1] < 0)", ("gossip/exchange/test_sampled.py",)),
+    Mutant("gossip/exchange/sampled.py", "2.0 * self._timeout_s(", "0.5 * self._timeout_s(", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/progress.py", "return within[1] if", "return within[0] if", ("**/test_suspension.py",)),
     Mutant("gossip/exchange/progress.py", "partners or None", "None", ("**/test_progress.py",)),
     Mutant("gossip/exchange/progress.py", "self._electorate.partners & heard", "self._electorate.partners", ("**/test_progress.py",)),

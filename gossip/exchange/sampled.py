@@ -12,7 +12,9 @@ Silent or slow    Who has published goes on waking the next of the order until e
 Enough            An averaging turn begins with the share `success` of the sample and waits a while for the rest of it; a training turn
                   begins with one aggregate, with most where a rule can combine them, or without aggregators with that share as well.
 Whose turn it is  Of those who published a turn the first of its order are taken. Who is not to be woken for it counts only where too few
-                  of the others publish for long: a member gets no turn more often by claiming more of them.
+                  of the others publish in twice the usual time: a member gets no turn more often by claiming more of them.
+Letting down      Whose signed vector cannot be fetched is woken by this node for no turn of the next LEFT_OUT, twice as many each time, until
+                  it delivers; an averaging turn of which nothing can be fetched is done by whoever was to go on from it.
 Believing         A turn counts as published when two members have signed for it, or for the turn before it: one member can make no other
                   jump ahead. Only the next turn after the highest such is done. Who wakes others for a turn that is over is told so.
 First turn        Begun unasked: by the first of its order at once, by those after them as long as nothing is heard, one wait after another.
@@ -34,6 +36,7 @@ from msgspec import structs
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Verify, genuine, statement_of
 from starling.gossip.exchange.commands import SendMessage
+from starling.gossip.limits import keep
 from starling.gossip.robust_deadline import late_after
 from starling.gossip.wire.schema import MAX_WITNESSES, Claim, Wake
 
@@ -47,6 +50,9 @@ GUARD = 4.0
 others are asked how far they are, how long the rest of a sample and the last model are waited for at most."""
 STUCK, SLOWER = 3.0, 8.0  # without a new step for so many GUARD and so many usual step times, the run counts as stuck
 ASKED = 3  # members asked at a time for their progress
+LEFT_OUT, LONGEST = 32, 1024
+"""Turns for which a member is left out that did not deliver what it signed: the first time, and at most."""
+MAX_LEFT_OUT = 1024
 FRESHEST = 64  # steps by which holders of fresh models are preferred to holders of old ones
 
 
@@ -160,6 +166,7 @@ class Sampled:
     _first: tuple[int, float] = (-1, math.inf)  # the latest step after which we were woken, and the time of the first such message
     _ready_s: float = math.inf  # time at which enough members had published it
     _useless: set[tuple[int, str]] = field(default_factory=set)  # (step, member) whose vector could not be fetched
+    _left_out: dict[str, tuple[int, int]] = field(default_factory=dict)  # by peer: turns, and until which
     _evidence: Wake | None = None  # a message that proves that `known` was published
     _over: _Handover | None = None
     _took: dict[bool, deque[float]] = field(default_factory=lambda: {kind: deque(maxlen=ANSWERS) for kind in (True, False)})
@@ -188,7 +195,7 @@ class Sampled:
         if self._first[0] >= max(0, self.ours, self.known - 1) and not self.resting:
             moments.append(self._ready_s + self._grace_s)
             if self._sources(self._first[0], in_turn=False):
-                moments.append(self._first[1] + GUARD * self.max_wait_s)
+                moments.append(self._out_of_turn_at)
         return min(moments)
 
     def due(self, now: float) -> Due | None:
@@ -210,13 +217,21 @@ class Sampled:
         if turn < max(0, self.ours, self.known - 1) or self.resting:
             return None
         sources = self._sources(turn)
-        if now >= self._first[1] + GUARD * self.max_wait_s and (late := self._sources(turn, in_turn=False)):
+        if now >= self._out_of_turn_at and (late := self._sources(turn, in_turn=False)):
             return Due(turn + 1, late)
         if len(sources) < sampling.needed(turn):
-            return None
+            return self._redone(turn)
         if len(sources) >= sampling.taken(turn) or now >= self._ready_s + self._grace_s:
             return Due(turn + 1, sources)
         return None
+
+    def _redone(self, turn: int) -> Due | None:
+        """Return averaging turn `turn` for this node to do, where nothing of it can be fetched: its sources are those of the turn before."""
+        useless = {peer for at, peer in self._useless if at == turn}
+        if self.sampling.trains(turn) or not useless or self._claims(turn).keys() - useless or turn < self.ours:
+            return None
+        before = self._sources(turn - 1, in_turn=False)
+        return Due(turn, before) if len(before) >= self.sampling.needed(turn - 1) else None
 
     def take_on(self, due: Due, now: float) -> None:
         """Start step `due` at this node, at time `now`."""
@@ -227,10 +242,18 @@ class Sampled:
         """Put off a step that cannot be done because the vectors of the `useless` peers are unavailable; it is due again when others have
         one.
         """
-        self._useless |= {(due.turn - 1, peer) for peer in useless}
+        for peer in useless:
+            self._useless.add((due.turn - 1, peer))
+            turns = min(2 * self._left_out.get(peer, (LEFT_OUT // 2, 0))[0], LONGEST)
+            keep(self._left_out, peer, (turns, due.turn + turns), MAX_LEFT_OUT)
         if not due.last:
             self.ours = due.turn - 1
         self._poll(now)
+
+    def delivered(self, peers: Iterable[str]) -> None:
+        """Note that these peers sent the vectors that they had signed."""
+        for peer in peers:
+            self._left_out.pop(peer, None)
 
     def publish(self, claim: Claim, used: Sequence[str], now: float) -> list[SendMessage]:
         """Announce that this node published the vector of `claim`, made from those of the members `used` -> messages to the members
@@ -337,7 +360,7 @@ class Sampled:
     def _wake(self, over: _Handover, now: float) -> list[SendMessage]:
         """Wake the first members of the next step's order, or as many more as have not answered."""
         sampling, following, mine = self.sampling, over.turn + 1, self._told[self.me]
-        order = list(self.order(following))
+        order = self._preferred(following)
         count = max(1, sampling.size(following) - len(over.answered))
         if over.turn == sampling.turns - 1:
             over.woken, count = {}, len(order)
@@ -395,6 +418,11 @@ class Sampled:
         return min(max(self._ready_s - self._first[1], self.min_wait_s), self.max_wait_s)
 
     @property
+    def _out_of_turn_at(self) -> float:
+        """Return when vectors of members count whose turn it was not: those whose turn it was had twice the time that they usually take."""
+        return self._first[1] + min(2.0 * self._timeout_s(self._first[0]), GUARD * self.max_wait_s)
+
+    @property
     def _stuck_at(self) -> float:
         """Return the time at which the run counts as stuck if no message comes; earlier if our own model is newer."""
         if self.resting or self.known < 0 or self.known >= self.sampling.turns - 1:
@@ -408,6 +436,10 @@ class Sampled:
         order = list(self.order(0))
         place = order.index(self.me) // self.sampling.sample if self.me in order else math.inf
         return self._began + self.min_wait_s + place * self.max_wait_s
+
+    def _preferred(self, turn: int) -> list[str]:
+        """Return the order of a turn, with those last that let this node down."""
+        return sorted(self.order(turn), key=lambda peer: self._left_out.get(peer, (0, -1))[1] >= turn)
 
     def _claims(self, turn: int) -> dict[str, Claim]:
         """Return what members have signed for a step."""
@@ -424,7 +456,7 @@ class Sampled:
         At most as many as are combined come first of the order, whoever woke us; `in_turn`: none but those who are woken for the turn.
         """
         woke, size = {peer for peer, wake in self._told.items() if wake.yours}, self.sampling.size(turn)
-        order = [peer for peer in self.order(turn) if (turn, peer) not in self._useless]
+        order = [peer for peer in self._preferred(turn) if (turn, peer) not in self._useless]
         claims, window = self._claims(turn), size + self.sampling.slack if in_turn else len(order)
         found = [peer for peer in order[:window] if peer in claims]
         if self.me in claims and self.me in order[window:]:

@@ -130,6 +130,7 @@ class SampledExchange(PulledExchange):
             self._outcomes.update(core.outcomes.values())
         had = sorted(peer for peer in others if core.outcomes.get(peer) == "committed")
         self._committed.update(had)
+        self._turns.delivered(had)
         missing = set(others) - set(had)
         enough = len(had) + (me in sources) >= min(sampling.needed(due.turn - 1), len(sources))
         if not (had or me in sources) or (missing and not enough):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.sampled import GUARD, Sampling
+from starling.gossip.exchange.sampled import LEFT_OUT, Due, Sampling
 from starling.gossip.wire.schema import Claim, Wake
 from tests.harness.sampled_swarm import MAX_S, MIN_S, SampledSwarm, claim, machine
 
@@ -81,8 +81,8 @@ def test_an_averaging_with_too_few_members_begins_after_a_long_wait():
     it = one()
     for peer in ("n01", "n02"):
         it.receive(peer, told(6, peer), 1.0)
-    assert it.due(0.9 + GUARD * MAX_S) is None
-    assert it.due(1.0 + GUARD * MAX_S).sources == ("n01", "n02")
+    assert it.due(0.9 + 2.0 * MAX_S) is None
+    assert it.due(1.0 + 2.0 * MAX_S).sources == ("n01", "n02")
 
 
 def test_a_claim_of_another_s_turn_is_ignored():
@@ -93,7 +93,8 @@ def test_a_claim_of_another_s_turn_is_ignored():
     assert it.due(2.0).sources == ("n01",)
     late = one()
     late.receive("n09", told(7, "n09", before=("n02",)), 1.0)
-    assert late.due(1.0 + GUARD * MAX_S).sources == ("n09",), "those whose turn it was are all gone"
+    assert late.due(0.9 + 2.0 * MAX_S) is None
+    assert late.due(1.0 + 2.0 * MAX_S).sources == ("n09",), "those whose turn it was are all gone"
 
 
 def test_with_a_rule_an_averaging_begins_with_most_aggregates():
@@ -190,6 +191,54 @@ def test_after_two_failed_vectors_other_members_are_used():
     assert it.due(2.5) is None
     it.receive("n06", told(6, "n06"), 3.0)
     assert it.due(3.0 + MAX_S).sources == ("n03", "n04", "n06")
+
+
+def let_down():
+    """Return a machine that was woken for turn 8 by an aggregator whose vector it could not fetch by 2.0."""
+    it = one()
+    for peer in ("n02", "n03", "n04"):
+        it.receive(peer, told(6, peer, yours=False), 1.0)
+    it.receive("n00", told(7, "n00", before=("n02",)), 1.0)
+    due = it.due(1.0 + MAX_S)
+    assert (due.turn, due.sources) == (8, ("n00",))
+    it.take_on(due, 1.0)
+    it.give_up(due, ("n00",), 2.0)
+    return it
+
+
+def test_an_averaging_of_which_nothing_can_be_fetched_is_done_by_who_was_to_go_on_from_it():
+    it = let_down()
+    due = it.due(2.0)
+    assert (due.turn, due.sources) == (7, ("n02", "n03", "n04"))
+    it.take_on(due, 2.0)
+    it.publish(claim("n05", 7), due.sources, 3.0)
+    assert it.due(3.0).sources == ("n05",), "it goes on from its own"
+    other = let_down()
+    other.receive("n01", told(7, "n01"), 2.0)
+    due = other.due(2.0 + MAX_S)
+    assert (due.turn, due.sources) == (8, ("n01",)), "the other aggregator delivers"
+
+
+@pytest.mark.parametrize("turns", [LEFT_OUT, 2 * LEFT_OUT])
+def test_a_member_that_does_not_deliver_what_it_signed_is_woken_last_for_a_while(turns):
+    it = let_down()
+    for _ in range(turns // LEFT_OUT - 1):
+        it.give_up(Due(8, ("n00",)), ("n00",), 2.0)
+
+    def woken(turn):
+        it.take_on(Due(turn, ()), 4.0)
+        return [message.peer for message in it.publish(claim("n05", turn), (), 4.0) if message.message.yours]
+
+    assert woken(9) == ["n01", "n02", "n03", "n04"], "and this node, of twelve in this order"
+    assert woken(6 + turns) == ["n01", "n02"]
+    assert woken(8 + turns) == ["n00", "n01"]
+
+
+def test_a_member_that_delivers_again_is_woken_again():
+    it = let_down()
+    it.delivered(["n00"])
+    it.take_on(Due(9, ()), 4.0)
+    assert "n00" in [message.peer for message in it.publish(claim("n05", 9), (), 4.0) if message.message.yours]
 
 
 @pytest.mark.parametrize(("values", "word"), [((1, 1, 0.6, 0), "sample"), ((4, 1, 0.5, 0), "success")])
