@@ -13,8 +13,8 @@ Enough            An averaging turn begins with the share `success` of the sampl
                   begins with one aggregate, with most where a rule can combine them, or without aggregators with that share as well.
 Whose turn it is  Of those who published a turn the first of its order are taken. Who is not to be woken for it counts only where too few
                   of the others publish in twice the usual time: a member gets no turn more often by claiming more of them.
-Letting down      Whose signed vector cannot be fetched is woken by this node for no turn of the next LEFT_OUT, twice as many each time, until
-                  it delivers; an averaging turn of which nothing can be fetched is done by whoever was to go on from it.
+Letting down      Whose signed vector cannot be fetched is woken last by this node for LEFT_OUT turns, twice as many each time, until it
+                  delivers; an averaging turn of which nothing can be fetched is done by whoever was to go on from it.
 Believing         A turn counts as published when two members have signed for it, or for the turn before it: one member can make no other
                   jump ahead. Only the next turn after the highest such is done. Who wakes others for a turn that is over is told so.
 First turn        Begun unasked: by the first of its order at once, by those after them as long as nothing is heard, one wait after another.
@@ -189,7 +189,9 @@ class Sampled:
         """Return the time of the next `due` without a message; infinite if there is none."""
         if self._done:
             return math.inf
-        moments = [self._last_s, self._stuck_at]
+        if self.known >= self.sampling.turns - 1:
+            return self._last_s
+        moments = [self._stuck_at]
         if self.known < 0 and self.ours < 0 and not self.resting:
             moments.append(self._alone_at)
         if self._first[0] >= max(0, self.ours, self.known - 1) and not self.resting:
@@ -226,7 +228,7 @@ class Sampled:
         return None
 
     def _redone(self, turn: int) -> Due | None:
-        """Return averaging turn `turn` for this node to do, where nothing of it can be fetched: its sources are those of the turn before."""
+        """Return averaging turn `turn`, if nothing of it can be fetched, for this node to do from the vectors of the turn before."""
         useless = {peer for at, peer in self._useless if at == turn}
         if self.sampling.trains(turn) or not useless or self._claims(turn).keys() - useless or turn < self.ours:
             return None

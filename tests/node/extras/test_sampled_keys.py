@@ -30,7 +30,7 @@ def test_valid_sampling_settings_are_accepted_and_described():
     [
         (("mix.kind=pet",), "mix.kind: .* stale: must be gather, got pet"),
         (("overlay.kind=pull",), "overlay.kind: .* must be complete"),
-        (("robust.rule=cs_nnm",), "robust.rule: cs_nnm remembers"),
+        (("robust.rule=cs_nnm",), "robust.rule: cs_nnm uses vectors of earlier rounds"),
         (("pace.quorum=3",), "pace.sample: must be <= pace.quorum = 3"),
         (("pace.aggregators=9",), "pace.aggregators: must be <= pace.quorum = 8"),
         (("pace.overlap=true",), "pace.overlap"),

@@ -116,7 +116,8 @@ def stories(seed, swarm, other, rounds=12):
 @quick
 def test_the_matrix_follows_the_loop_s_trajectory_with_faults(seed, codec, leak, kappa):
     """The shared flows, their totals and delayed answers agree with the loop but for the order of sums.
-    The confirmed share of a correction that is only rounding error is arbitrary, so it is then not compared.
+    The confirmed share of a correction that is only rounding error is arbitrary, and which gradients are counted beside it: neither is
+    then compared.
     """
     mixer = Pet(kappa, 0.02, leak)
     swarm = made(mixer, codec, 9)
@@ -129,7 +130,7 @@ def test_the_matrix_follows_the_loop_s_trajectory_with_faults(seed, codec, leak,
             known = loop.loop.states[row].known[1:]  # the first row's state decides for all rows whether there are flows
             corrections = (swarm.state.c[row], loop.loop.states[row].c)
             rounding |= {row for c in corrections if 0.0 < float(c.abs().max()) < 1e-12}
-            compared = [place for place, name in enumerate(Borne._fields[1:]) if not (name == "sum" and row in rounding)]
+            compared = [place for place, name in enumerate(Borne._fields[1:]) if not (name in {"sum", "power"} and row in rounding)]
             torch.testing.assert_close(swarm.state.known[row, 1:][compared], known[compared], rtol=1e-9, atol=1e-12)
         assert len(swarm.exchanges.pending) == len(loop.pending)
         assert set(np.flatnonzero(swarm.alive.numpy())) == loop.alive
