@@ -3,16 +3,14 @@
 import json
 import re
 import sys
-from contextlib import suppress
 
 import numpy as np
-import psutil
 import pytest
 
 from benchmarks.peers import __main__ as command
 from benchmarks.peers.world import World
 from starling.node.cli.main import main as starling
-from tests.harness.processes import ROOT
+from tests.harness.processes import ROOT, until_ended
 
 RUNS = ROOT / "benchmarks" / "peers" / "scripts"
 
@@ -89,7 +87,6 @@ def test_child_processes_end_with_their_run(tmp_path):
     leaves = f"import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid, file=open({str(file)!r}, 'w'))"
     output, _ = command.counted([sys.executable, "-c", f"{leaves}; print('done')"], tmp_path)
     assert output == "done\n"
-    with suppress(psutil.NoSuchProcess):
-        psutil.Process(int(file.read_text())).wait(10.0)
+    until_ended(int(file.read_text()), 10.0)
     with pytest.raises(RuntimeError, match="ended with 3"):
         command.counted([sys.executable, "-c", "raise SystemExit(3)"], tmp_path)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -50,11 +50,18 @@ def bash(line, cwd, timeout_s=120):
 
 
 def lives(process):
-    """Return whether a process runs, and is not a zombie."""
+    """Return whether a process runs. A zombie has ended: nobody reaps orphans in a container without an init."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def until_ended(pid, patience_s):
+    """Wait until the process of this number has ended."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        until(f"still there: {process}", lambda: not lives(process), patience_s)
 
 
 class Shell:

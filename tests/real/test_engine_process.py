@@ -20,6 +20,7 @@ from starling.node.rpc import calls
 from tests.harness.cgroups import limited_memory
 from tests.harness.daemons import Reports
 from tests.harness.engines import manifest, open_request, opened, run
+from tests.harness.processes import lives
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -224,12 +225,12 @@ def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
     """)
     with subprocess.Popen([sys.executable, "-c", daemon], stdout=subprocess.PIPE, text=True) as process:
         engine = psutil.Process(int(process.stdout.readline()))
-        assert _lives(engine)
+        assert lives(engine)
         process.kill()
         deadline = time.monotonic() + 5.0
-        while _lives(engine) and time.monotonic() < deadline:
+        while lives(engine) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert not _lives(engine)
+        assert not lives(engine)
 
 
 def test_what_a_task_prints_goes_to_stderr(tmp_path):
@@ -256,11 +257,6 @@ def test_what_a_task_prints_goes_to_stderr(tmp_path):
     done = subprocess.run([sys.executable, "-c", daemon], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=True)
     assert done.stdout == "Opened\n"
     assert "hello from the task" in done.stderr
-
-
-def _lives(process):
-    """Return whether a process runs, and is not a zombie that init does not reap."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 @warm

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -15,7 +14,7 @@ from starling.node.config.schema import NumericsSection, PrivacySection
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import done, every, exchange, failing_rank, island, manifest, open_request, opened, refused_as, run, x_of
-from tests.harness.processes import ROOT
+from tests.harness.processes import ROOT, until_ended
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 STEPS = 20
@@ -140,7 +139,4 @@ def test_ranks_end_with_their_engine(number):
         assert psutil.pid_exists(rank)
         engine.send_signal(number)
         engine.wait(20)
-    ends = time.monotonic() + 10
-    while psutil.pid_exists(rank):
-        assert time.monotonic() < ends, "the rank is still there"
-        time.sleep(0.05)
+    until_ended(rank, 10.0)

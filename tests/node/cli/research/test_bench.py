@@ -24,6 +24,7 @@ from starling.node.config import frame_limits, toml
 from starling.node.config import manifest as manifests
 from starling.node.config.assignments import assignments
 from starling.node.config.schema import Manifest
+from tests.harness.processes import until_ended
 from tests.harness.schemas import valid
 from tests.harness.texts import words
 
@@ -324,8 +325,7 @@ def test_busy_processes_end_when_the_measuring_process_is_killed():
         "with company.busy(1) as pids: print(*pids, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(int(done.stdout)).wait(timeout=20)
+    until_ended(int(done.stdout), 20.0)
     assert done.returncode == -9
 
 
