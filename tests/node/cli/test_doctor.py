@@ -23,7 +23,7 @@ from starling.node.status.snapshot import Resources, encode
 from starling.node.storage.run_dir import RunDir
 from tests.harness.cli_doubles import ADDRESS, INVITE, PEER, SWARM, refused
 from tests.harness.control_socket import answering
-from tests.harness.processes import ENVIRONMENT
+from tests.harness.processes import ENVIRONMENT, until
 from tests.harness.schemas import valid
 from tests.harness.snapshots import snapshot
 
@@ -382,11 +382,23 @@ def test_an_unwritable_folder_is_reported_with_the_reason(tmp_path):
 @pytest.mark.real
 @pytest.mark.slow
 def test_in_an_empty_folder_as_a_person_runs_it(tmp_path):
-    """All checks of the machine run, the exit code agrees with them, and nothing is written."""
-    done = subprocess.run(["starling", "doctor", "--json"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    found = valid("doctor", done.stdout)
-    assert [each["check"] for each in found["checks"]] == MACHINE
-    assert done.returncode == any(each["verdict"] == "fail" for each in found["checks"])
-    assert done.stderr == ""
-    assert next(each for each in found["checks"] if each["check"] == "device")["verdict"] in {"ok", "warn"}
+    """All checks of the machine run, the exit code agrees with them, and nothing is written.
+
+    Where torch does not start in time, doctor says to try again when the machine is less busy; so does this test.
+    """
+
+    def torch_answered():
+        done = subprocess.run(["starling", "doctor", "--json"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        found = valid("doctor", done.stdout)
+        assert [each["check"] for each in found["checks"]] == MACHINE
+        assert done.returncode == any(each["verdict"] == "fail" for each in found["checks"])
+        assert done.stderr == ""
+        device = found["checks"][MACHINE.index("device")]
+        if device["verdict"] == "unknown":
+            assert device["found"].startswith("torch did not start within")
+            return False
+        assert device["verdict"] in {"ok", "warn"}
+        return True
+
+    until("torch never starts in time", torch_answered)
     assert list(tmp_path.iterdir()) == []
