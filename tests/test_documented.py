@@ -27,6 +27,7 @@ from starling.node.simulate import executors, rules, sweep
 from tests.harness import pages
 from tests.harness.pages import PAGES
 from tests.harness.processes import ENVIRONMENT, PATIENCE_S, ROOT
+from tests.harness.programs import needs
 from tests.harness.tui.terminal import Terminal
 
 PROGRAMS = "starling|python|pytest|pip|make|docker|docker-compose|kubectl|git|curl|sudo|export|source"
@@ -126,7 +127,7 @@ def test_a_command_runs_as_it_stands(line, options, tmp_path, monkeypatch, capsy
     assert all((tmp_path / made).stat().st_size for made in written)
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@needs("make")
 @pytest.mark.parametrize(
     "target", ["check", "test", "acceptance", "bench", "fuzz", "demo", "mutants", "dist", "libraries", "docs", "gallery", "changelog"]
 )
@@ -141,7 +142,7 @@ def test_make_targets_on_pages_exist(target):
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+@needs("tmux")
 def test_starling_tui_opens_in_a_terminal(tmp_path):
     """Without a running node it says so, and q ends it."""
     (tmp_path / "starling-2").mkdir()

@@ -1,7 +1,6 @@
 """Alerts for Prometheus use metrics and labels that nodes export, in valid PromQL, with a section of the runbook each."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import yaml
 
 from starling.node.status.metrics import PEER_STATES, STATES
 from starling.node.status.snapshot import Exchanges
+from tests.harness.programs import needs
 from tests.harness.scrape import exported
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def test_names_of_metrics_follow_the_conventions():
 
 
 @pytest.mark.real
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@needs("promtool")
 def test_promtool_accepts_the_alerts():
     for arguments in (("check", "rules", "alerts.yml"), ("test", "rules", "alerts.test.yml")):
         done = subprocess.run(["promtool", *arguments], cwd=OBSERVE, capture_output=True, text=True, check=False)

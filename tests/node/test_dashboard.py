@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from itertools import combinations
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import yaml
 
 from starling.node.status.metrics import exposition
+from tests.harness.programs import needs
 from tests.harness.scrape import exported, full
 
 OBSERVE = Path(__file__).parents[2] / "docker" / "observe"
@@ -108,7 +108,7 @@ def test_every_kind_of_node_of_the_compose_file_is_scraped():
 
 
 @pytest.mark.real
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@needs("promtool")
 def test_promtool_accepts_the_configuration(tmp_path):
     """The scrape configuration, and every expression, checked as a recording rule."""
     rules = [

@@ -14,6 +14,7 @@ from starling.node.daemon.observe.recorder import Totals, round_fields
 from starling.node.status.record import load
 from tests.harness import pages
 from tests.harness.processes import ENVIRONMENT, ROOT, bash, status_of, terminals
+from tests.harness.programs import needs
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
@@ -25,6 +26,7 @@ def figures(text):
     return {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
 
 
+@needs("curl")
 def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
     """A second node on the same port reports it once and continues training."""
     with socket.socket() as probe:

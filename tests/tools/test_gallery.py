@@ -9,6 +9,7 @@ import pytest
 from starling.node.config import presets
 from starling.node.simulate.schema import Scenario
 from tests.harness import pages
+from tests.harness.programs import needs
 from tests.harness.texts import words
 from tools import gallery
 
@@ -104,6 +105,7 @@ def test_own_tasks_of_the_gallery_can_be_compiled():
         compile(path.read_text(), str(path), "exec")
 
 
+@needs("git")
 def test_no_example_names_a_local_path():
     listed = subprocess.run(["git", "ls-files", "examples"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     for name in listed:

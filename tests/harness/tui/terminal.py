@@ -2,17 +2,16 @@
 
 import os
 import shlex
-import shutil
 import subprocess
 import time
 import uuid
 from pathlib import Path
 
-import pytest
+from tests.harness.programs import needs
 
 ROOT = Path(__file__).parents[3]
 
-needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+needs_tmux = needs("tmux")
 
 
 class Terminal:
