@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -26,9 +27,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     torch: str
     libp2p: str
     commit: str
-    """"" outside of a checkout."""
+    """"" outside of a checkout, or without git."""
     modified: bool
-    """The product differs from the commit."""
+    """The product differs from the commit; False where there is none."""
 
 
 def gather() -> Facts:
@@ -52,7 +53,7 @@ def changed_since(commit: str, paths: Sequence[str], root: Path = ROOT) -> str:
     """Return the last commit that changed `paths` (as `git log --` takes them) where `commit` does not contain it, abbreviated; ""
     where it does.
 
-    A commit that this clone does not have contains nothing; without a repository nothing has changed.
+    A commit that this clone does not have contains nothing; without a repository or without git nothing is known to have changed.
     """
     last = _git("log", "-1", "--format=%h", "HEAD", "--", *paths, root=root) if paths else ""
     if not last:
@@ -84,5 +85,7 @@ def _cpu() -> str:
 
 
 def _git(*arguments: str, root: Path = ROOT) -> str:
+    if shutil.which("git") is None:
+        return ""
     done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -10,6 +10,7 @@ that it is about:
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -189,7 +190,10 @@ def _number(value: float | None) -> str:
 
 
 def main() -> int:
-    """Rewrite the pages; return the exit code: 1 if a page names a recipe without a result."""
+    """Rewrite the pages; return the exit code: 1 if a page names a recipe without a result, or if git is missing."""
+    if shutil.which("git") is None:
+        print("git is missing: it tells which results are of older code; install git and run `python -m benchmarks.table`", file=sys.stderr)
+        return 1
     shown = results.newest(results.FOLDER)
     marks = {result.name: mark(result) for result in shown}
     for name, older in marks.items():

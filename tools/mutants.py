@@ -237,6 +237,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="*", help="only mutants of these files")
     chosen = parser.parse_args(arguments).files
+    if shutil.which("git") is None:
+        parser.error("git is missing: it lists the files to copy; install it and run this again")
     return run(mutant for mutant in MUTANTS if not chosen or mutant.file in chosen)
 
 

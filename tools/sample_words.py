@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import io
 import random
+import shutil
 import subprocess
 import sys
 import tokenize
@@ -75,6 +76,9 @@ def drawn(available: Sequence[Text], count: int, seed: str) -> list[Text]:
 def main(arguments: Sequence[str]) -> int:
     """Print as many texts as the arguments say, 40 by default."""
     count = int(arguments[0]) if arguments else 40
+    if len(arguments) < 2 and shutil.which("git") is None:
+        print(f"git is missing: its commit is the seed; give one, `python tools/sample_words.py {count} SEED`", file=sys.stderr)
+        return 1
     command = ["git", "rev-parse", "HEAD"]
     seed = arguments[1] if len(arguments) > 1 else subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for kind, place, text in drawn(texts(ROOT), count, seed.strip()):

@@ -62,6 +62,7 @@ from starling.node.engine.initial_model import initial
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.schema import PATH_TASKS, manifest
 from tests.harness.attack_scenes import targeting
+from tests.harness.programs import needs
 
 FACTS = Facts(
     cpu="a cpu", cores=2, memory_gb=1.5, system="Linux", python="3.11.7", torch="2", libp2p="0.8", commit="c" * 40, modified=False
@@ -992,6 +993,7 @@ def test_every_recipe_names_the_paths_it_measures(path):
     assert all((facts.ROOT / each.removeprefix(":!")).exists() for each in measures)
 
 
+@needs("git")
 def test_a_result_is_outdated_if_measured_paths_have_changed_since(tmp_path):
     def git(*words):
         given = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
@@ -1013,6 +1015,19 @@ def test_a_result_is_outdated_if_measured_paths_have_changed_since(tmp_path):
     assert facts.changed_since(first, ["."], tmp_path)
     assert facts.changed_since("f" * 40, ["measured"], tmp_path)  # a commit that this clone does not have
     assert facts.changed_since(first, [], tmp_path) == ""
+
+
+def test_without_git_results_have_no_commit_and_pages_keep_their_marks(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (facts.gather().commit, facts.gather().modified) == ("", False)
+    assert facts.changed_since("f" * 40, ["benchmarks"]) == ""
+    page = tmp_path / "README.md"
+    page.write_text("as it was")
+    monkeypatch.setattr(table, "PAGE", page)
+    monkeypatch.setattr(table, "PAGES", tmp_path)
+    assert table.main() == 1
+    assert capsys.readouterr().err.startswith("git is missing: ")
+    assert page.read_text() == "as it was"
 
 
 def test_a_result_can_be_marked_outdated_and_unmarked():

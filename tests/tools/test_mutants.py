@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tools.mutants import MUTANTS, ROOT, Mutant, _replace, outcome
+from tools.mutants import MUTANTS, ROOT, Mutant, _replace, main, outcome
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}: {mutant.text}")
@@ -51,3 +51,10 @@ def test_a_mutation_of_equal_length_within_a_second_is_recompiled(tmp_path):
         [sys.executable, "-c", "import two; print(two.value)"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert printed.stdout == "3\n"
+
+
+def test_without_git_there_is_one_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert capsys.readouterr().err.splitlines()[-1].endswith("git is missing: it lists the files to copy; install it and run this again")

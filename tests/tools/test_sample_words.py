@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tools.sample_words import KINDS, drawn, of_code
+from tools.sample_words import KINDS, drawn, main, of_code
 
 SOURCE = '''"""A module."""
 
@@ -39,3 +39,10 @@ def test_a_seed_draws_the_same_texts_equally_from_each_kind():
 def test_fewer_texts_than_requested_are_all_drawn():
     texts = [("title", str(i), "words") for i in range(3)]
     assert sorted(drawn(texts, 40, "a")) == texts
+
+
+def test_without_git_a_seed_must_be_given(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["1"]) == 1
+    assert capsys.readouterr().err == "git is missing: its commit is the seed; give one, `python tools/sample_words.py 1 SEED`\n"
+    assert main(["1", "a"]) == 0
