@@ -3,18 +3,22 @@
 Where a node hears one peer a round there is no majority to ask at once; the majority is in the past. Honest models that exchange are
 about equally far from ours whatever their data, as most of the difference is our own last local steps.
 
-    reference   median of the last distances of the other peers, lately met and not refused, and of OWN times our own local steps' length;
-                the lower one of an even number. Of fewer than VOTES there is none, and nobody is judged; but until this node's first VOTES
-                exchanges are over, OWN times its steps alone bound what is shortened, as all have begun with one model
+    drift       length of this node's local steps since its last exchange, half of that before, a quarter of that before …: about how far
+                apart steps keep models that halve their difference in each exchange
+    reference   median of the last distances of the other peers, lately met and not refused, and of OWN times our own drift; the lower one
+                of an even number. A distance grows in proportion to our drift since it was measured, as steps grow with momentum and
+                models part from their common start; it never shrinks. Of fewer than VOTES there is none, and nobody is judged; but until
+                this node's first VOTES exchanges are over, OWN times its drift alone bounds what is shortened
+    trusted     a peer is, from its first exchange within LIMIT references without a score, until it is refused. Of any other the
+                reference is UNTRUSTED times as long, and whatever is longer than LIMIT of these is a strike: a liar's distance in
+                references falls as it is listened to, or while honest models part, so who is to be believed comes near first
     shortened   a difference longer than LIMIT references counts as one of the length of the reference
     strike      a difference longer than FAR times the base adds 1 to the peer's score, longer than FARTHER times 1½; any other takes ½.
                 The base is the reference, or FLOOR times the mean of all references so far where that is more: late in a run, when rates
                 are low, a node with more data moves on and looks far. There is no second one before another peer was met: it may be this
                 node that has moved
     refused     at a score of NAMED: no exchange for REFUSED rounds, doubled each time up to DOUBLED times; afterwards the score is
-                NAMED - 1 and whatever is longer than LIMIT times the base a strike, until the score is 0: by one the peer is refused
-                again, by four ordinary exchanges it is cleared. A liar's distance in references falls while honest models part; who is
-                to be believed again comes as near as others do
+                NAMED - 1, so that one strike refuses the peer again and four ordinary exchanges clear it
     remembered  of a distance no more than FAR references, so that a liar does not widen the measure of others
     parted      where half of the other peers lately met were far, or more, it is not the peer: nothing is shortened and nobody is judged,
                 so that the parts of a swarm that was cut meet again, and slow nodes fast ones
@@ -34,6 +38,7 @@ from starling.gossip.exchange.calls import Far
 from starling.gossip.limits import keep
 
 OWN = 1.5
+UNTRUSTED = 0.8
 VOTES = 3
 LIMIT = 2.5
 FAR = 4.0
@@ -48,7 +53,7 @@ COMPARED = 64
 """Most peers whose distances are compared: those met last."""
 REMEMBERED = 4096
 """Most peers with a score: those whose changed last."""
-_NEWEST = 0.3  # weight of the newest in the mean length of local steps
+_KEPT = 0.5  # share of a difference that an exchange of two leaves
 _LARGEST = 1e300
 _ROUNDING = 1e-6  # relative difference of a norm between two machines
 
@@ -59,6 +64,7 @@ class _Record:
 
     score: float = 0.0
     refusals: int = 0
+    trusted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,13 @@ class _Seen:
 
     round: int
     distance: float  # as remembered
+    drift: float  # of this node, then
     far: bool
     refused: bool
+
+    def vote(self, drift: float) -> float:
+        """Return the distance to be expected now."""
+        return self.distance * max(1.0, drift / self.drift) if self.drift else self.distance
 
 
 @dataclass(slots=True)
@@ -78,28 +89,32 @@ class Distances:
     _seen: dict[str, _Seen] = field(default_factory=dict)  # by peer, in order of the last exchange
     _records: dict[str, _Record] = field(default_factory=dict)
     _exchanges: int = 0
-    _step: float = 0.0
+    _drift: float = 0.0
     _references: float = 0.0  # their sum
     _count: int = 0
 
     def stepped(self, length: float) -> None:
         """Take the length of this node's own way since its last exchange; of one that is 0 or not finite nothing is learned."""
         if length > 0.0 and isfinite(length):
-            self._step += (_NEWEST if self._step else 1.0) * (length - self._step)
+            self._drift = _KEPT * self._drift + length
 
     def reference(self, peer: str, round: int) -> float:
         """Return what a distance of a peer is compared with in a round; 0 while there is nothing to compare it with."""
-        if median := self._median(peer, round):
-            return median
-        return OWN * self._step if self._exchanges < VOTES else 0.0
+        measure = self._median(peer, round)
+        if not measure and self._exchanges < VOTES:
+            measure = OWN * self._drift
+        return measure if self._record(peer).trusted else UNTRUSTED * measure
+
+    def _record(self, peer: str) -> _Record:
+        return self._records.get(peer, _Record())
 
     def _median(self, peer: str, round: int) -> float:
         others = [seen for other, seen in self._seen.items() if other != peer and seen.round >= round - LATELY]
         if 0 < len(others) <= 2 * sum(seen.far for seen in others):
             return 0.0
-        votes = [seen.distance for seen in others if not seen.refused]
-        if self._step:
-            votes.append(OWN * self._step)
+        votes = [seen.vote(self._drift) for seen in others if not seen.refused]
+        if self._drift:
+            votes.append(OWN * self._drift)
         return sorted(votes)[(len(votes) - 1) // 2] if len(votes) >= VOTES else 0.0
 
     def met(self, peer: str, distance: float, round: int) -> Far | None:
@@ -113,20 +128,21 @@ class Distances:
             base = max(reference, FLOOR * self._references / self._count)
             strike, believed = self._judged(peer, distance, reference, base), min(distance, FAR * reference)
         refused = strike is not None and strike.refused > 0
-        keep(self._seen, peer, _Seen(round, believed, again or strike is not None, refused), COMPARED)
+        keep(self._seen, peer, _Seen(round, believed, self._drift, again or strike is not None, refused), COMPARED)
         return strike
 
     def _judged(self, peer: str, distance: float, reference: float, base: float) -> Far | None:
-        record = self._records.get(peer, _Record())
-        if distance <= (LIMIT if record.refusals and record.score else FAR) * base:
+        record = self._record(peer)
+        keep(self._records, peer, record, REMEMBERED)
+        if distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base:
             record.score = max(0.0, record.score - 0.5)
+            record.trusted = record.trusted or not record.score
             return None
         record.score += 1.5 if distance > FARTHER * base else 1.0
-        keep(self._records, peer, record, REMEMBERED)
         score, refused = record.score, 0
         if score >= NAMED:
             refused = REFUSED << min(record.refusals, DOUBLED)
-            record.score, record.refusals = NAMED - 1.0, record.refusals + 1
+            record.score, record.refusals, record.trusted = NAMED - 1.0, record.refusals + 1, False
         return Far(distance, reference, score, refused)
 
 

@@ -182,7 +182,8 @@ def method(manifest: Manifest) -> str:
 
 def sections(manifest: Manifest) -> tuple[tuple[str, str], ...]:
     """Return (name, description) of what all members agreed on, in the order in which a newcomer asks."""
-    untried, open_to = ", ".join(maturity.experimental(manifest)), ", ".join(f"{key} = 0" for key in robustness.unprotected(manifest))
+    untried = ", ".join(maturity.experimental(manifest))
+    open_to = ", ".join(f"{key} = {value}" for key, value in robustness.unprotected(manifest).items())
     return (
         ("learns", _learns(manifest)),
         ("method", method(manifest)),
@@ -191,7 +192,7 @@ def sections(manifest: Manifest) -> tuple[tuple[str, str], ...]:
         ("sends", _sends(manifest)),
         ("members", _members(manifest)),
         ("tolerates", _tolerates(manifest)),
-        *((("unprotected", f"{open_to}: one false message can ruin the model"),) if open_to else ()),
+        *((("unprotected", f"{open_to}: one false peer can ruin the model"),) if open_to else ()),
         *((("experimental", untried),) if untried else ()),
     )
 
@@ -244,7 +245,8 @@ def _members(manifest: Manifest) -> str:
 
 def _tolerates(manifest: Manifest) -> str:
     if manifest.mix.kind not in {"gather", "defended_tracking"} or not manifest.byzantine_fraction:
-        return "crashed and slow members; what members send is trusted"
+        said = "false models are bounded, far ones refused" if robustness.defended(manifest) else "what members send is trusted"
+        return f"crashed and slow members; {said}"
     rule = f", by {_called(RULE, manifest.robust.rule)}" if manifest.mix.kind == "gather" else ""
     before = f" after {_called(BEFORE, manifest.robust.before)}" if rule and manifest.robust.before else ""
     return f"up to {show.share(manifest.byzantine_fraction)} Byzantine members{rule}{before}"

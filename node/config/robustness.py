@@ -50,14 +50,16 @@ def defended(manifest: Manifest) -> bool:
     return manifest.mix.defended and MIXERS.facts(manifest.mix.kind, trusted=True).defended
 
 
-def unprotected(manifest: Manifest) -> tuple[str, ...]:
-    """Return the keys of bounds on what one peer's message moves that a manifest turns off: they are 0."""
-    mix, off = manifest.mix, []
+def unprotected(manifest: Manifest) -> dict[str, str]:
+    """Return the bounds on what one peer moves that a manifest turns off: key -> its value, as TOML has it."""
+    mix, off = manifest.mix, {}
     if not mix.clip_norm and mix.kind not in {"gather", "sparse_outer", "seeds"}:  # kinds with a robust rule, or mix.norm_bound
-        off.append("mix.clip_norm")
+        off["mix.clip_norm"] = "0"
     if getattr(mix, "norm_bound", None) == 0.0:
-        off.append("mix.norm_bound")
-    return tuple(off)
+        off["mix.norm_bound"] = "0"
+    if not mix.defended and MIXERS.facts(mix.kind, trusted=True).defended:
+        off["mix.defended"] = "false"
+    return off
 
 
 def warnings(manifest: Manifest) -> list[str]:
@@ -67,7 +69,8 @@ def warnings(manifest: Manifest) -> list[str]:
         if manifest.preset == "open" and admission.kind == "open" and admission.memory_kib < _EXPENSIVE_KIB:
             return [f"admission.memory_kib: {admission.memory_kib} makes new identities cheap on a GPU; `--set admission.memory_kib=8192`"]
         return []
-    found = [f"{key}: 0 is off, so one Byzantine peer can ruin the model; for members you trust only" for key in unprotected(manifest)]
+    off = unprotected(manifest)
+    found = [f"{key}: {value} is off, so one Byzantine peer can ruin the model; for members you trust only" for key, value in off.items()]
     if manifest.robust != RobustSection():
         found.append(f"robust: has no effect with mix={mix.kind}; `--set preset=open` shows the keys that take effect together")
     return found

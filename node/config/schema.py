@@ -101,7 +101,7 @@ class MixSection(PartSection, frozen=True):
     """clock pace: mixing weight of a pairwise exchange. In steps pace the overlay gives the weights."""
     clip_norm: NonNegative = 10.0
     """Both ends clip the exchanged difference to this Euclidean norm; 0 is off. Not where models are pulled or messages swapped."""
-    defended: bool = False
+    defended: bool = True
     """pet, moments, dsgd, quasi_global, a2cid2: each node bounds the differences of a peer's model by those of its other peers, and
     refuses for some rounds who is far again and again. false: what a peer shows is taken, up to clip_norm. docs/robustness.md."""
     typical_samples: Annotated[int, Meta(ge=1, le=10**9)] | None = None

@@ -10,6 +10,7 @@ depends on the order in which peers meet (which decisions 31, 34, 40 and 87 chan
 import hashlib
 import json
 import os
+from functools import partial
 
 PLAIN_KERNELS = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SWARM = "starling-trajectory-digests"
@@ -48,10 +49,14 @@ def manifests():
             **more,
         )
 
+    pet, dsgd = partial(MixSection, kind="pet", kappa=0.1, clip_norm=5.0), partial(MixSection, kind="dsgd")
+    sticky, base_k = OverlaySection(kind="sticky"), OverlaySection(kind="base_k", k=2)
     return {
         # since decision 23 the gain follows the rate, which is constant here
-        "pet": agreed(MixSection(kind="pet", kappa=0.1, clip_norm=5.0), OverlaySection(kind="sticky"), masked, "constant"),
-        "dsgd": agreed(MixSection(kind="dsgd"), OverlaySection(kind="base_k", k=2), exact),
+        "pet": agreed(pet(defended=False), sticky, masked, "constant"),
+        "dsgd": agreed(dsgd(defended=False), base_k, exact),
+        "pet defended": agreed(pet(), sticky, masked, "constant"),
+        "dsgd defended": agreed(dsgd(), base_k, exact),
         "choco": agreed(MixSection(kind="choco", gamma=0.5), OverlaySection(kind="ring"), top_k),
         "push_sum": agreed(MixSection(kind="push_sum"), OverlaySection(kind="one_peer_exponential"), exact),
         "gather": agreed(MixSection(kind="gather"), OverlaySection(kind="pull", k=4), halved, robust=RobustSection(rule="cs_nnm", f=1)),

@@ -64,7 +64,8 @@ def test_the_manifest_is_described_row_by_row():
     assert said["learns"] == "handwritten digits, few labels each, 8 shards"
     assert said["length"].startswith("endless, begins with 2 members")
     assert said["steps"].startswith("AdamW, rate 0.02")
-    assert said["tolerates"] == "crashed and slow members; what members send is trusted"
+    assert said["tolerates"] == "crashed and slow members; false models are bounded, far ones refused"
+    assert dict(words.sections(manifest("mix.defended=false")))["tolerates"] == "crashed and slow members; what members send is trusted"
 
 
 def test_parts_of_other_packages_are_called_by_their_names():
@@ -75,7 +76,10 @@ def test_parts_of_other_packages_are_called_by_their_names():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("mix.clip_norm=0",), "mix.clip_norm = 0: one false message can ruin the model"),
+        (("mix.clip_norm=0",), "mix.clip_norm = 0: one false peer can ruin the model"),
+        (("mix.defended=false",), "mix.defended = false: one false peer can ruin the model"),
+        (("mix.clip_norm=0", "mix.defended=false"), "mix.clip_norm = 0, mix.defended = false: "),
+        (("mix=gradient_tracking", "mix.defended=false"), None),
         (
             ("mix=sparse_outer", "overlay=complete", "compress.select=chunk_top_k", "compress.response=spread1", "mix.norm_bound=0"),
             "mix.norm_bound",

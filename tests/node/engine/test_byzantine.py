@@ -19,7 +19,7 @@ DIM = 4810
 
 
 def agreed(mix="dsgd", clip=0.0, **given):
-    return manifest(mix=MixSection(kind=mix, clip_norm=clip), compress=EXACT, **given)
+    return manifest(mix=MixSection(kind=mix, clip_norm=clip, defended=False), compress=EXACT, **given)
 
 
 def reply_to(swarm, attack, node="a", shard=0, privacy=PrivacySection(), **params):  # noqa: B008

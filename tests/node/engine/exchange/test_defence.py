@@ -11,7 +11,7 @@ from starling.gossip.mix.encoded_effects import decoded
 from starling.node.config.schema import CompressSection, MixSection
 from starling.node.engine.exchange.api import Frozen
 from starling.node.rpc import calls
-from starling.robust.distances import OWN, REFUSED
+from starling.robust.distances import OWN, REFUSED, UNTRUSTED
 from tests.harness.engines import manifest, opened
 from tests.harness.replicas import requested, trained, transact
 
@@ -133,4 +133,4 @@ def test_a_nodes_own_steps_bound_its_first_exchange(pace):
     before = opened(manifest(pace=pace, mix=MixSection(defended=True))).trainer.replica.x
     went = float((engine.trainer.replica.x - before).norm())
     reference = engine.handle(calls.Offer("b", 0, 1, 0, 0.5)).reference
-    assert reference == pytest.approx(OWN * went, rel=1e-4)
+    assert reference == pytest.approx(UNTRUSTED * OWN * went, rel=1e-4)
