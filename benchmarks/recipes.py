@@ -191,6 +191,8 @@ class SimulateRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="s
     """Cases tested on what each left out, and others tested on all that they did: how far the first's mean is ahead of the best."""
     all_reduce: tuple[Nodes, AtLeastOne] | None = None
     """Members and steps of an all-reduce of float32 gradients in each step, with whose bytes those of the cases are compared."""
+    named: bool = False
+    """Whether it is a figure which Byzantine nodes were refused."""
     timed: bool = False
     """Whether the time it takes on this machine is a figure."""
     plot: Plot | None = None

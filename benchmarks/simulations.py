@@ -12,6 +12,11 @@ Figures of a case `c`, over its seeds; the metric is the mean over nodes, as the
                     medians of when it first was at target t: rounds, bytes sent by a node, virtual seconds; none if a seed never was
     c.fewer         times fewer bytes than a ring all-reduce of float32 gradients each step takes, 2(n − 1)/n · 4d a node and step, where
                     the recipe says how many members and steps; none if nothing was sent
+    c.exposed, c.named, c.accused
+                    pairs of an honest node and a Byzantine one that exchanged, those whose honest node refused the other, and pairs of
+                    honest nodes of which one refused the other, sums over seeds; where pairs are defended
+    c.named_after   median round of the first refusals of Byzantine nodes; none if there is none
+    c.worst_node    of all seeds at the end; where the recipe asks who was named, as the four above
     c.wall_s        the longest run on this machine, where the recipe asks for it
 
 What diverged has no final, worst and floor. Where a case `a` is compared with `b`:
@@ -85,6 +90,7 @@ def _run(case: str, load: list[float], seed: int, run: dict[str, Any]) -> Run:
         "seed": seed,
         "load": load,
         **{key: run[key] for key in keys},
+        **({"refusals": run["refusals"], "bad": run["bad"]} if run["refusals"] else {}),
         "wall_s": round(run["wall"]["seconds"], 2),
         "curve": curve,
     }
@@ -186,8 +192,25 @@ def _figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Iterator[tuple[str,
             yield f"{name}_to_{target:g}", median(got) if len(got) == len(runs) else None
     if all("attack_success" in curve for curve in curves):
         yield "attack_success", fmean(curve["attack_success"][-1] for curve in curves)
+    if recipe.named:
+        yield from _named(runs)
     if recipe.timed:
         yield "wall_s", max(run["wall_s"] for run in runs)
+
+
+def _named(runs: Sequence[Run]) -> Iterator[tuple[str, float | None]]:
+    """What honest nodes knew of Byzantine ones."""
+    for key in ("exposed", "named", "accused"):
+        yield key, float(sum(run["counts"][key] for run in runs))
+    rounds: list[int] = []
+    for run in runs:
+        first: dict[tuple[int, int], int] = {}
+        for each in run.get("refusals", ()):
+            if each["peer"] in run["bad"]:
+                first.setdefault((each["node"], each["peer"]), each["round"])
+        rounds += first.values()
+    yield "named_after", float(median(rounds)) if rounds else None
+    yield "worst_node", min(run["curve"]["min"][-1] for run in runs)
 
 
 def transient(curves: Sequence[Curve], others: Sequence[Curve]) -> float | None:

@@ -100,10 +100,12 @@ class Distances:
 
     def reference(self, peer: str, round: int) -> float:
         """Return what a distance of a peer is compared with in a round; 0 while there is nothing to compare it with."""
-        measure = self._median(peer, round)
-        if not measure and self._exchanges < VOTES:
-            measure = OWN * self._drift
+        measure = self._median(peer, round) or self._at_first()
         return measure if self._record(peer).trusted else UNTRUSTED * measure
+
+    def _at_first(self) -> float:
+        """Return what the first exchanges are compared with; 0 afterwards."""
+        return OWN * self._drift if self._exchanges < VOTES else 0.0
 
     def _record(self, peer: str) -> _Record:
         return self._records.get(peer, _Record())
@@ -121,6 +123,8 @@ class Distances:
         """Record the distance >= 0 of an exchange in a round; return the verdict, or None if there is nothing to report."""
         reference, strike, believed = self._median(peer, round), None, min(distance, _LARGEST)
         again = next(reversed(self._seen), None) == peer and self._seen[peer].far
+        if not reference and distance <= UNTRUSTED * LIMIT * self._at_first():
+            keep(self._records, peer, _Record(trusted=True), REMEMBERED)
         self._exchanges += 1
         if reference and not again:
             self._references += reference

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from starling.node.simulate.matrix.problem import Problem
-from starling.node.simulate.results import Outcome, Row, reached
+from starling.node.simulate.results import Outcome, Refusal, Row, reached
 
 Seen = Callable[[int, Tensor], None]
 """Called at each evaluation with the rounds done and the honest models (n, d), which must not be changed or stored."""
@@ -83,6 +83,7 @@ class Measure:
         undone: int,
         target: float,
         wall_s: float,
+        refusals: Sequence[Refusal] = (),
     ) -> Outcome:
         """Return the outcome of the run; arguments as of `Outcome`, `byzantine` (N,)."""
         higher = self.problem is not None and self.problem.higher_is_better
@@ -97,6 +98,7 @@ class Measure:
             bad=tuple(np.flatnonzero(byzantine).tolist()),
             target=reached(self.rows, target, higher_is_better=higher),
             wall_s=wall_s,
+            refusals=tuple(refusals),
         )
 
     def line(self) -> str:

@@ -60,6 +60,14 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_node: float
 
 
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """An honest node began to refuse a peer, by how far its model was."""
+
+    round: int
+    node: int
+    peer: int
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
@@ -72,6 +80,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         undone: local steps taken back because a number was not finite.
         diverged: rounds after which models or figures were no longer finite; null if they always were. The rows end before.
         bad: numbers of the Byzantine nodes.
+        refusals: in order of time, of the matrix engine where pairs are defended.
         target: where it was reached; null if it was not, or none is set.
         wall_s: how long it took on this machine.
     """
@@ -86,6 +95,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     target: Reached | None
     wall_s: float
     bad: tuple[int, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,6 +101,13 @@ def test_fewer_than_three_votes_judge_nobody_and_own_steps_bound_only_the_first_
     assert share(1e9, 0.0) == 1.0
 
 
+def test_who_is_near_in_the_first_exchanges_is_trusted_though_nobody_is_judged_yet():
+    """Halves of a swarm that drift apart later met then: they are no strangers."""
+    it = knowing([UNTRUSTED * LIMIT * OWN, 1.01 * UNTRUSTED * LIMIT * OWN], step=1.0)
+    assert it.reference("0", 0) == OWN
+    assert it.reference("1", 0) == UNTRUSTED * OWN
+
+
 def test_strikes_add_up_to_a_refusal_and_very_far_models_count_one_and_a_half_times(usual):
     trusting(usual, "far", "farther")
     assert meet(usual, "far", FAR * 1.2, 0) is None

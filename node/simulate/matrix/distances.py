@@ -5,7 +5,7 @@ Shapes: N rows, r of them, D numbers of the shared vector, m exchanges, g of a g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Protocol
 
@@ -15,11 +15,20 @@ from torch import Tensor
 
 from starling.gossip.vector import sampled
 from starling.node.simulate.matrix.edges import Pair
+from starling.node.simulate.results import Refusal
 from starling.robust.distances import Distances, share
 
 
 class Defence(Protocol):
-    """The reaction of rows to the differences from their peers."""
+    """The reaction of rows to the differences from their peers. `refusals`: whom honest rows began to refuse. `exposed`: pairs of an honest
+    row and a liar that exchanged.
+    """
+
+    @property
+    def refusals(self) -> Sequence[Refusal]: ...
+
+    @property
+    def exposed(self) -> Collection[Pair]: ...
 
     def begin(self, rows: Sequence[int], vectors: Tensor) -> None:
         """Take vectors (r, D) of rows before their exchanges."""
@@ -40,6 +49,9 @@ class Defence(Protocol):
 class Undefended:
     """Rows that take what they are shown. Satisfies `Defence`."""
 
+    refusals: Sequence[Refusal] = ()
+    exposed: Collection[Pair] = ()
+
     def begin(self, rows: Sequence[int], vectors: Tensor) -> None:
         """Do nothing."""
 
@@ -55,16 +67,6 @@ class Undefended:
         """Do nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A row refuses another."""
-
-    round: int
-    row: int
-    peer: int
-    rounds: int  # for so many
-
-
 @dataclass(slots=True)
 class RowDistances:
     """Rows that judge by distances, except `liars` (N,). The `first` rows begin with `start` (D,). Satisfies `Defence`."""
@@ -73,6 +75,7 @@ class RowDistances:
     start: InitVar[Tensor]
     first: InitVar[int]
     refusals: list[Refusal] = field(default_factory=list)
+    exposed: set[Pair] = field(default_factory=set)
     _rows: list[Distances] = field(init=False)
     _until: dict[Pair, int] = field(default_factory=dict)  # (refusing, refused) -> end of the refusal
     _after: dict[int, Tensor] = field(init=False)
@@ -105,11 +108,13 @@ class RowDistances:
     def _met(self, me: int, peer: int, applied: float, distance: float, round: int) -> float:
         if self.liars[me]:
             return 1.0
+        if self.liars[peer]:
+            self.exposed.add((me, peer))
         taken = share(applied, self._rows[me].reference(str(peer), round))
         strike = self._rows[me].met(str(peer), distance, round)
         if strike is None or not strike.refused:
             return taken
-        self.refusals.append(Refusal(round, me, peer, strike.refused))
+        self.refusals.append(Refusal(round=round, node=me, peer=peer))
         self._until[me, peer] = round + 1 + strike.refused
         return 0.0
 

@@ -69,10 +69,12 @@ def run(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Out
     began = time.monotonic()
     state = _Run(scenario, seen)
     diverged = state.go(progress)
+    state.judge()
     return state.measure.outcome(
         parameters=state.swarm.x.shape[1],
         byzantine=state.byzantine,
         counts={key: state.counts[key] for key in COUNTS},
+        refusals=state.swarm.defence.refusals,
         diverged=diverged,
         undone=0 if state.local is None else state.local.undone,
         wall_s=time.monotonic() - began,
@@ -80,10 +82,13 @@ def run(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Out
     )
 
 
-COUNTS = ("meetings", "committed", "unproven", "lost", "late", "cut", "dead", "crashed", "left", "joined", "opened", "closed", "void")
+_EXCHANGES = ("meetings", "committed", "unproven", "lost", "late", "cut", "dead")
+_NODES = ("crashed", "left", "joined", "opened", "closed", "void", "exposed", "named", "accused")
+COUNTS = _EXCHANGES + _NODES
 """Exchanges that were scheduled ("meetings") and how they ended: committed (of these unproven: the responder did not know at once), lost on
 the network, too late, across a partition, with the dead. Nodes that crashed, left in order and joined. Lasting edges, where there are
-any: opened, closed properly, lost with a node that left."""
+any: opened, closed properly, lost with a node that left. Where pairs are defended: pairs of an honest node and a Byzantine one that
+exchanged, those of them whose honest node refused the other, and pairs of honest nodes of which one refused the other."""
 
 
 class _Run:
@@ -311,6 +316,12 @@ class _Run:
         self.counts["late"] += int((late & ~cut).sum())
         self.counts["lost"] += int((drawn.lost & ~late & ~cut).sum())
         return replace(drawn, lost=drawn.lost | late | cut)
+
+    def judge(self) -> None:
+        """Count whom the defence of pairs has named."""
+        refused = {(each.node, each.peer) for each in self.swarm.defence.refusals}
+        named = sum(bool(self.byzantine[peer]) for _, peer in refused)
+        self.counts += Counter(exposed=len(self.swarm.defence.exposed), named=named, accused=len(refused) - named)
 
     def _count(self, stats: RoundStats) -> None:
         self.counts["committed"] += int(stats.committed.sum())
