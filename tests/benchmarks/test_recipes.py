@@ -98,7 +98,7 @@ def curve(values, per_round=100.0, **over):
 def simulated(case: str, seed: int, values=(1.0, 0.1), **over: object) -> results.Run:
     """Return a simulation's stored result, as far as figures use it."""
     run = {"case": case, "seed": seed, "higher_is_better": False, "metric": "error", "diverged": None, "wall_s": 2.0, "parameters": 10}
-    return {**run, "curve": curve(values), **over}
+    return {**run, "counts": {"exposed": 0, "named": 0, "accused": 0}, "curve": curve(values), **over}
 
 
 GRID = TrackingRecipe(
@@ -607,6 +607,16 @@ def test_figures_of_a_simulation_are_medians_over_its_seeds():
     assert (figures["a.rounds"], figures["a.bytes"], figures["a.wall_s"]) == (30, 3000, 3.0)
     assert (figures["a.rounds_to_0.5"], figures["a.bytes_to_0.5"], figures["a.seconds_to_0.5"]) == (20, 2000, 10)
     assert figures["a.rounds_to_0.001"] is None
+
+
+def test_figures_of_who_was_named_are_sums_over_seeds_and_the_median_of_first_refusals():
+    recipe = SimulateRecipe(title="x", scenario="y", cases={"a": ()}, named=True)
+    counts = {"exposed": 5, "named": 2, "accused": 1}
+    refusals = [{"round": at, "node": node, "peer": peer} for at, node, peer in ((6, 0, 3), (9, 0, 3), (7, 1, 2), (8, 2, 3))]
+    runs = [simulated("a", 1) | {"counts": counts, "refusals": refusals, "bad": [3]}, simulated("a", 2) | {"counts": counts}]
+    figures = simulations.figures(recipe, runs)
+    assert [figures[f"a.{key}"] for key in ("exposed", "named", "accused", "named_after")] == [10, 4, 2, 7]
+    assert simulations.figures(recipe, runs[1:])["a.named_after"] is None
 
 
 def test_a_diverged_simulation_fails_every_bound():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from msgspec import structs
 
+from starling.gossip import vector
 from starling.kernels import memory
 from starling.node.config import large
 from starling.node.config.schema import NumericsSection
@@ -30,6 +31,7 @@ def alive():
 def test_an_engine_s_memory_is_that_of_the_table(name, tmp_path, monkeypatch):
     """Model, moments or flows of three edges and their sum, and nothing that only one phase of a round needs."""
     monkeypatch.setattr(local_model, "LARGE", 1000)
+    monkeypatch.setattr(vector, "SAMPLED", 1000)  # a defence of pairs holds as many coordinates, next to nothing of a large model
     if name == "flows":  # in the other cases flows are in float32 unless stated
         monkeypatch.setattr(large, "LARGE", 1000)
     before = alive()  # retained, since memory freed by other tests would otherwise change the count

@@ -92,6 +92,23 @@ def test_both_engines_run_the_preset_for_strangers_with_a_liar_among_them(engine
 
 
 @pytest.mark.slow
+def test_an_outcome_says_which_liars_were_refused_and_by_whom():
+    settings_of = ("partition.kind=iid", "simulate.nodes=6", "pace.rounds=30", "pace.evaluate_every=30", "attack.rows=[5]")
+    outcome = run(*settings_of, "attack.kind=sign_flip")
+    named = {(each.node, each.peer) for each in outcome.refusals}
+    assert len(named) == 4, "by all who met it"
+    assert {peer for _, peer in named} == {5}
+    assert all(3 <= each.round < 30 for each in outcome.refusals)
+    assert [outcome.counts[key] for key in ("exposed", "named", "accused")] == [4, 4, 0]
+    undefended, honest = run(*settings_of, "attack.kind=sign_flip", "mix.defended=false"), run(*settings_of)
+    assert [undefended.counts[key] for key in ("exposed", "named", "accused")] == [0, 0, 0]
+    assert [honest.counts[key] for key in ("named", "accused")] == [0, 0]
+    assert undefended.refusals == honest.refusals == ()
+    assert undefended.rows[-1].mean < 0.5
+    assert outcome.rows[-1].mean > 0.9
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(set(ATTACKS) - set(targeting("tracker", "memory"))))
 def test_every_attack_can_be_simulated_and_a_rule_survives_it(kind):
     outcome = run(*SHORT, "attack.nodes=1", f"attack.kind={kind}")
