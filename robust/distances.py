@@ -28,7 +28,7 @@ of the votes cannot raise it above the largest honest one. All thresholds are ra
 scale. A stale or new node is far from everybody, so its own reference is large and it is back soon.
 
 It does not see what lies within FAR references. What it knows is of this node's vectors, so it proves nothing to others and is not sent.
-Distances are Euclidean norms over all coordinates, estimated where an exchange is of some.
+Distances are Euclidean norms over all coordinates, estimated where an exchange is of some; of those that differ most it is their norm.
 """
 
 from dataclasses import dataclass, field

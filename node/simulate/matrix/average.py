@@ -245,7 +245,7 @@ class Differences:
         remote, own = (group.take(vectors, index(at, vectors)) for vectors, at in zip(batch.read, rows, strict=True))
         generators = [[self.edges.generator(opened[place]) for place in which] for _ in range(2)]
         agreed, lengths = agree(self.codec, own, remote, *generators)
-        root = math.sqrt(group.supports[0].ratio(group.dim))
+        root = math.sqrt(group.supports[0].ratio(group.dim)) if self.known is None else 1.0  # else the largest are exchanged
         applied, distances = ((each / root).tolist() for each in (torch.linalg.vector_norm(agreed, dim=1), lengths))
         shares = self.defence.meet(pairs, applied, distances, batch.phase.round)
         self._named += [pair for pair, share in zip(pairs, shares.min(axis=0), strict=True) if not share]
