@@ -213,9 +213,9 @@ def exchange(hub: Answers, peer: Answers, name: str, step: int, *, leads: bool) 
     """Do one transaction; the peers' engine is called `name`, and the hub "hub of name"."""
     one, other, to_one, to_other = (hub, peer, f"hub of {name}", name) if leads else (peer, hub, name, f"hub of {name}")
     offered = cast("calls.Offered", one.done(calls.Offer(to_other, 0, step + 1, step, 0.2, 0)))
-    answer = calls.Answer(to_one, 0, step + 1, step, 0.2, offered.gain, offered.payload, borne=offered.borne)
+    answer = calls.Answer(to_one, 0, step + 1, step, 0.2, offered.gain, offered.payload, borne=offered.borne, reference=offered.reference)
     reply = cast("calls.Answered", other.done(answer))
-    one.done(calls.Apply(to_other, 0, step + 1, reply.payload, reply.borne))
+    one.done(calls.Apply(to_other, 0, step + 1, reply.payload, reply.borne, reply.share))
     other.done(calls.Commit(to_one, 0, step + 1))
 
 

@@ -88,13 +88,13 @@ async def row(
 
 
 def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float, nodes: int, overlay: str) -> schema.Manifest:
-    """Return a manifest with exact gradients and codecs, so only the algorithm and the faults matter."""
+    """Return a manifest with exact gradients and codecs and no bounds, so only the algorithm and the faults matter."""
     return schema.Manifest(
         seed=seed,
         task=schema.TaskSection(kind="quadratic", nodes=POOL, dim=dim, dtype="float64"),
         partition=schema.PartitionSection(shards=POOL),
         optimizer=schema.OptimizerSection(lr=lr, momentum=0.0, schedule="constant"),
-        mix=schema.MixSection(kind=mix, clip_norm=0.0, **({"kappa": 0.1} if mix == "pet" else {})),
+        mix=schema.MixSection(kind=mix, clip_norm=0.0, defended=False, **({"kappa": 0.1} if mix == "pet" else {})),
         compress=schema.CompressSection(select="full", request="identity", response="identity"),
         overlay=schema.OverlaySection(kind=overlay),
         membership=schema.MembershipSection(probe_s=5.0, timeout_s=0.1, suspicion_s=0.6, sync_s=5.0),

@@ -110,8 +110,10 @@ def exchange(engines, i, j, *, seq, round=0, theta=0.5, inc=0, budget=0):
     """Run one transaction between engines named by peer id, all four calls; the smaller id initiates. Return request and response."""
     i, j = sorted((i, j))
     offered = done(engines[i], calls.Offer(j, inc, seq, round, theta, budget))
-    answered = done(engines[j], calls.Answer(i, inc, seq, round, theta, offered.gain, offered.payload, borne=offered.borne))
-    done(engines[i], calls.Apply(j, inc, seq, answered.payload, answered.borne))
+    answer = calls.Answer(i, inc, seq, round, theta, offered.gain, offered.payload, borne=offered.borne, reference=offered.reference)
+    answered = done(engines[j], answer)
+    clip = 1.0 if answered.clip is None else answered.clip
+    done(engines[i], calls.Apply(j, inc, seq, answered.payload, answered.borne, answered.share, clip))
     done(engines[j], calls.Commit(i, inc, seq))
     return offered, answered
 

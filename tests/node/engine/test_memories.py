@@ -10,7 +10,7 @@ from starling.node.rpc import calls
 from tests.harness.engines import done, exchange, manifest, open_request, opened, run
 from tests.harness.sections import taken
 
-FINE = MixSection(kind="moments", memory="int8", clip_norm=0.0)
+FINE = MixSection(kind="moments", memory="int8", clip_norm=0.0, defended=False)
 KNOWN = ("adamw", "adam", "radam", "muon", "sgd")
 UNKNOWN = ("nadam", "adamax", "adagrad", "adadelta", "rmsprop", "adafactor")
 
