@@ -65,7 +65,9 @@ def test_the_manifest_is_described_row_by_row():
     assert said["length"].startswith("endless, begins with 2 members")
     assert said["steps"].startswith("AdamW, rate 0.02")
     assert said["tolerates"] == "crashed and slow members; false models are bounded, far ones refused"
-    assert dict(descriptions.sections(manifest("mix.defended=false")))["tolerates"] == "crashed and slow members; what members send is trusted"
+    assert (
+        dict(descriptions.sections(manifest("mix.defended=false")))["tolerates"] == "crashed and slow members; what members send is trusted"
+    )
 
 
 def test_parts_of_other_packages_are_called_by_their_names():
