@@ -86,7 +86,7 @@ def _terms(replica: Replica, open_request: calls.Open) -> tuple[Terms, Effort]:
     )
     wished = kept(manifest.compress.ratio, dim) if chosen.wishes else 0
     form = Form(dim, like.dtype, like.device, replica.layout.dim)
-    return Terms(open_request.node, manifest.seed, codec, select, wished, form, chosen.compares), effort
+    return Terms(open_request.node, manifest.seed, codec, select, wished, form), effort
 
 
 Made = tuple[Exchange, Overheard]

@@ -129,7 +129,7 @@ class Differences:
             payload, v = terms.codec.encode_difference(remote, terms.form.dim, chance, wish)
             difference = payload
             del local, remote
-            applied, root = float(v.norm()), terms.share_of_norm(support)
+            applied, root = float(v.norm()), self._known.share_of_norm(support, terms.form.dim)
             own = share(applied / root, self._defence.reference(call.peer))
             moves *= min(own, share(applied / root, call.reference))
             gain, keeps = self._moving(call.gain * moves, borne, call.borne)
@@ -150,7 +150,7 @@ class Differences:
             answer, carried = self._attachments.split(call.payload)
             v, wish = terms.codec.decode_response(answer, support, terms.form.dim, terms.form.dtype, terms.wished)
             length = float(v.norm())
-            distance = length / terms.share_of_norm(support)
+            distance = length / self._known.share_of_norm(support, terms.form.dim)
             moves, own = agreed(call.share, distance, offer.reference), share(distance, offer.reference)
             gain, keeps = self._moving(offer.gain * moves, offer.borne, call.borne)
             done = Effect(call.peer, support, v.to(terms.form.device), offer.theta * own, gain, keeps=keeps)

@@ -3,6 +3,7 @@
 Shapes: D numbers of the shared vector, k of one exchange.
 """
 
+import math
 from typing import Protocol
 
 from torch import Tensor
@@ -25,6 +26,9 @@ class Known(Protocol):
     def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None:
         """Update from a committed exchange; `mine` is the result of `remembered`."""
 
+    def share_of_norm(self, support: Support, dim: int) -> float:
+        """Return by what to divide the norm of values exchanged to estimate that of all `dim`, in (0, 1]."""
+
     def pop(self, peer: str, _default: None = None) -> object:
         """Delete the values of a peer."""
 
@@ -43,6 +47,9 @@ class NothingKnown:
 
     def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None: ...
 
+    def share_of_norm(self, support: Support, dim: int) -> float:
+        return math.sqrt(support.ratio(dim))
+
     def pop(self, peer: str, _default: None = None) -> object:
         return None
 
@@ -55,6 +62,10 @@ class LastKnown:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._known: dict[str, Tensor] = {}
+
+    def share_of_norm(self, support: Support, dim: int) -> float:
+        """Return 1: coordinates that differ most have most of the norm."""
+        return 1.0
 
     def of(self, peer: str) -> Tensor:
         """Return (D,) the estimate of a peer's vector."""

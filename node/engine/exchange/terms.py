@@ -3,13 +3,11 @@
 Shapes: D numbers of the shared vector.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
-from starling.gossip.compress.support import Support
 from starling.gossip.mix.exchange_codec import ExchangeCodec, edge
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
@@ -40,11 +38,6 @@ class Terms:
     select: Selection
     wished: int  # most coordinates that a responder requests besides its answer; 0: none
     form: Form
-    by_size: bool  # coordinates are exchanged that differ most; else a part is like the whole
-
-    def share_of_norm(self, support: Support) -> float:
-        """Return by what to divide the norm of values (k,) to estimate that of all D, in (0, 1]."""
-        return 1.0 if self.by_size else math.sqrt(support.ratio(self.form.dim))
 
     def mask_seed(self, peer: str, inc: int) -> int:
         """Return the selector's seed, of an edge's incarnation, equal at both ends."""
