@@ -15,8 +15,18 @@ USUAL_S = ROUNDS * LOCAL_STEPS * STEP_S  # and a few milliseconds a round for ex
 
 
 def bowls() -> Manifest:
-    """The cheapest problem there is; deadlines as a manifest has them that names none."""
-    sets = ["task.kind=quadratic", f"task.nodes={NODES}", "task.dim=50", f"partition.shards={NODES}", f"pace.quorum={NODES}"]
+    """The cheapest problem there is; deadlines as a manifest has them that names none.
+
+    Pairs are not defended: a slow node with an optimum of its own is as far from the others as a liar.
+    """
+    sets = [
+        "mix.defended=false",
+        "task.kind=quadratic",
+        f"task.nodes={NODES}",
+        "task.dim=50",
+        f"partition.shards={NODES}",
+        f"pace.quorum={NODES}",
+    ]
     return presets.load(Manifest, assignments=[*sets, f"pace.local_steps={LOCAL_STEPS}", f"pace.rounds={100 * ROUNDS}"])
 
 

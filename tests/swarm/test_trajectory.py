@@ -112,7 +112,7 @@ ALGORITHMS = {
     "exact_diffusion": (MixSection(kind="exact_diffusion"), STATIC, EXACT),
     "d2": (MixSection(kind="d2"), OverlaySection(kind="complete"), EXACT),
     "a2cid2": (MixSection(kind="a2cid2", chi1=4.0, chi2=2.0), OverlaySection(kind="random_matching"), CODED),
-    "awc": (MixSection(kind="dsgd", order="awc"), OverlaySection(kind="static_exponential"), CODED),
+    "awc": (MixSection(kind="dsgd", order="awc", defended=False), OverlaySection(kind="static_exponential"), CODED),
     "choco": (MixSection(kind="choco", gamma=0.5), STATIC, CODED),
     "beer": (MixSection(kind="beer", gamma=0.5), STATIC, EXACT),
     "push_sum": (MixSection(kind="push_sum"), OverlaySection(kind="one_peer_exponential"), EXACT),
