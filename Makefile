@@ -136,12 +136,12 @@ sbom: $(VENV)/.ready
 	mkdir -p dist
 	$(BIN)/python -m tools.sbom > dist/starling-swarm.cdx.json
 
-# The sdist, the wheel and the bill of materials. The description on an index links to REPOSITORY=https://HOST/OWNER/NAME.
+# The sdist, the wheel and the bill of materials. The description on an index links to REPOSITORY=https://HOST/OWNER/NAME if that is given.
 dist: sbom
-	test -n "$(REPOSITORY)"
 	rm -rf build/dist && mkdir -p build/dist && cp -a CITATION.cff LICENSE pyproject.toml src gossip robust node tui examples build/dist
 	mkdir build/dist/benchmarks && cp -a benchmarks/kernels build/dist/benchmarks
-	$(BIN)/python tools/pypi_readme.py $(REPOSITORY) > build/dist/README.md
+	$(if $(REPOSITORY),$(BIN)/python tools/pypi_readme.py $(REPOSITORY),cat README.md) > build/dist/README.md
+	$(if $(REPOSITORY),,@echo "dist: links of the description stay relative; for an index: make dist REPOSITORY=https://HOST/OWNER/NAME" >&2)
 	cd build/dist && $(abspath $(BIN))/python -c "from setuptools import build_meta as b; b.build_sdist('../../dist'); b.build_wheel('../../dist')"
 
 # The wheel of `make dist` as its users have it: by pip in a new environment, with a line for libp2p, no compiler and an empty home.
