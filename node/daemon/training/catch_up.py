@@ -13,8 +13,8 @@ from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.snapshots import SNAPSHOT_FRESH_S
 from starling.node.interfaces import Reporter
 
-FETCH_PAUSE_S = 10.0  # seconds until claims that were not delivered are checked again; doubles …
-LONGEST_FETCH_PAUSE_S = 640.0  # … up to this
+FETCH_PAUSE_S = 10.0  # seconds until claims that were not delivered are checked again, doubled each time
+LONGEST_FETCH_PAUSE_S = 640.0  # upper bound of it
 DIVERGED_ROUNDS = 8  # rounds in a row in which most peers have other outer parameters; then this node takes theirs
 
 Fetch = Callable[[int, bool, Sequence[str]], Awaitable[int | None]]

@@ -15,8 +15,8 @@ from starling.node.daemon.training.catch_up import CatchUp
 from starling.node.daemon.training.housekeeping import Housekeeping
 from starling.node.rpc import calls
 
-CONTRADICTED_S = 2.0  # seconds; first pause of a joiner that was offered contradictory models; doubles …
-LONGEST_CONTRADICTED_S = 60.0  # … up to this
+CONTRADICTED_S = 2.0  # seconds; first pause of a joiner that was offered contradictory models, doubled each time
+LONGEST_CONTRADICTED_S = 60.0  # upper bound of it
 
 
 class Joining(Protocol):
