@@ -119,12 +119,13 @@ class Rounds(Pace):
 
     @property
     def position(self) -> Position:
-        """Return "behind" if more peers than may lie (f + 1 of those heard) report a later round than the open one; "ahead" if no more than
-        may lie (f of those heard) report the open round or a later one.
+        """Return "behind" if more voters than may lie (f + 1) report a later round than the open one; "ahead" if no more than may lie (f)
+        report the open round or a later one.
         """
-        if self.progress.lead == self.round:
+        lead = self.progress.lead
+        if lead == self.round:
             return "level"
-        return "behind" if self.progress.lead > self.round else "ahead"
+        return "behind" if lead > self.round else "ahead"
 
     def contradicted(self, peer: str, round: int) -> bool:
         """Return whether a report contradicts this node's round (`PeerProgress.contradicts`), as rounds must agree in this pace."""

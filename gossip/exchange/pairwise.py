@@ -217,8 +217,9 @@ class Pairwise:
         claimed = progress.claimed(round, missed_rounds)
         if claimed > round + MAX_LEAD:
             return claimed
-        if progress.lead > round + MAX_LEAD:
-            return progress.lead
+        lead = progress.lead
+        if lead > round + MAX_LEAD:
+            return lead
         return max(round, min(progress.passed_to(round, MAX_LEAD), round + MAX_JUMP))
 
     def receive(self, peer: str, message: PairwiseMessage, now: float) -> list[Command]:

@@ -66,7 +66,7 @@ class PeerProgress:
         Claims beyond round + reach count for nothing here.
         """
         voters = self._voters
-        lately = [(peer, passed) for peer, (at, passed) in self._met.items() if round - WINDOW < at and (voters is None or peer in voters)]
+        lately = [(peer, passed) for peer, (at, passed) in self._met.items() if round - WINDOW < at and peer in voters]
         return credible(self.of(peer) if passed and self.of(peer) <= round + missed_rounds else round for peer, passed in lately)
 
     def claimed(self, round: int, missed_rounds: int) -> int:
@@ -83,11 +83,11 @@ class PeerProgress:
 
     def _reports(self) -> list[int]:
         voters = self._voters
-        return [at for peer, at in self.rounds.items() if voters is None or peer in voters]
+        return [at for peer, at in self.rounds.items() if peer in voters]
 
     @property
-    def _voters(self) -> Collection[str] | None:
-        """Return the peers whose reports count; None: all do."""
+    def _voters(self) -> Collection[str]:
+        """Return the peers whose reports count."""
         heard = self.rounds.keys()
         electors, partners = self._electorate.electors & heard, self._electorate.partners & heard
-        return electors if len(electors) >= 2 else partners or None
+        return electors if len(electors) >= 2 else partners or heard | self._met.keys()
