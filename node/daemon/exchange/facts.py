@@ -1,9 +1,9 @@
 """Facts that an exchange service reports to its subscribers, as numbers: updates themselves do not pass through subscribers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from starling.gossip.exchange.commands import EdgeDropped, Ended
+from starling.gossip.exchange.commands import EdgeDropped, Ended, Outcome
 from starling.gossip.wire.schema import Message
 
 
@@ -66,3 +66,6 @@ class Called:
 Fact = Received | Queued | Sent | Accepted | Called | Ended | EdgeDropped
 Subscriber = Callable[[Fact], object]
 """Receives every fact, in the order in which they happen."""
+
+Noted = Callable[[Mapping[str, Outcome], Collection[str] | None], None]
+"""Receives outcomes of a round's exchanges, or of a visit, by peer, and whose update was clipped or excluded; None: that is unknown."""

@@ -3,12 +3,11 @@
 A round (`rounds.py`) or a visit (`visits.py`) is a loop around the core's `tick`, woken by every frame, reply and deadline.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.estimates import Deadline
 from starling.gossip.exchange.link_deadlines import LinkDeadlines
@@ -20,16 +19,13 @@ from starling.node.config.schema import PaceSection
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.budget import budget_of
 from starling.node.daemon.exchange.durations import Durations
-from starling.node.daemon.exchange.facts import About, Received, Subscriber
+from starling.node.daemon.exchange.facts import About, Noted, Received, Subscriber
 from starling.node.daemon.exchange.service import ExchangeService
 from starling.node.daemon.exchange.slow_watch import SlowWatch
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.status.snapshot import Exchanges
 
 SEND_S = 60.0  # seconds after which a peer that takes no frame counts as unreachable
-
-Noted = Callable[[Mapping[str, Outcome], Collection[str]], None]
-"""Receives the outcomes of a round's exchanges, or of a visit, by peer, and the peers whose update was clipped."""
 
 
 class PairwiseExchange(ExchangeService[Pairwise]):

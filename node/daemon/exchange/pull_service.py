@@ -12,7 +12,7 @@ Signatures are checked in the daemon, vectors in the engine: the frame loop neve
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -20,7 +20,7 @@ import trio
 from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.exchange.attestation import Attestation, Verify, attestation_of, body, statement_of
 from starling.gossip.exchange.calls import VerifyUpdate
-from starling.gossip.exchange.commands import Ended, Outcome
+from starling.gossip.exchange.commands import Ended
 from starling.gossip.exchange.estimates import Deadline
 from starling.gossip.exchange.link_deadlines import LinkDeadlines
 from starling.gossip.exchange.pull import KEPT, Pulls
@@ -30,7 +30,7 @@ from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, NotNow, Pull, Pulled, Relay, Relayed, Wake
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.facts import About, Fact, Received, Sent, Subscriber
+from starling.node.daemon.exchange.facts import About, Fact, Noted, Received, Sent, Subscriber
 from starling.node.daemon.exchange.service import ExchangeService, RoundOutcome
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.identity import verify
@@ -62,14 +62,7 @@ class PulledExchange(ExchangeService[Pulls]):
 
     slow = ""  # slowness is not watched here, as nobody waits for a single answer
 
-    def __init__(
-        self,
-        context: NodeContext,
-        members: Members,
-        signing: Signing,
-        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None],
-        subscribers: Sequence[Subscriber],
-    ) -> None:
+    def __init__(self, context: NodeContext, members: Members, signing: Signing, noted: Noted, subscribers: Sequence[Subscriber]) -> None:
         pace = context.manifest.pace
         self._context = context
         self._admits = members.admits

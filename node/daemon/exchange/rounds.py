@@ -11,8 +11,8 @@ from starling.gossip.overlay.periodic import Periodic
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.facts import Subscriber
-from starling.node.daemon.exchange.pairwise import Noted, PairwiseExchange, link_deadlines_of
+from starling.node.daemon.exchange.facts import Noted, Subscriber
+from starling.node.daemon.exchange.pairwise import PairwiseExchange, link_deadlines_of
 from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.membership.neighbors import Members
 

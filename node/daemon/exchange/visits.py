@@ -12,8 +12,8 @@ from starling.gossip.limits import keep
 from starling.gossip.overlay.api import LastingEdges
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.facts import About, Fact, Received, Sent, Subscriber
-from starling.node.daemon.exchange.pairwise import Noted, PairwiseExchange, link_deadlines_of
+from starling.node.daemon.exchange.facts import About, Fact, Noted, Received, Sent, Subscriber
+from starling.node.daemon.exchange.pairwise import PairwiseExchange, link_deadlines_of
 from starling.node.daemon.membership.neighbors import Members
 
 MAX_MOVED = 256  # peers

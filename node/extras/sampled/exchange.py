@@ -4,18 +4,17 @@ The node sleeps until `due`; then `take` pulls and combines the vectors of the p
 `publish` signs the vector and hands over. A background task wakes the next members and replaces slow ones.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import trio
 
 from starling.gossip.exchange.attestation import statement_of
-from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.sampled import Due, Sampled, Sampling
 from starling.gossip.overlay.ranks import ranked
 from starling.gossip.wire.schema import Claim, Wake
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.facts import Subscriber
+from starling.node.daemon.exchange.facts import Noted, Subscriber
 from starling.node.daemon.exchange.pull_service import PulledExchange, Signing
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.rpc import calls
@@ -40,13 +39,7 @@ class SampledExchange(PulledExchange):
     """One node's part in sampled rounds; arguments as in `PulledExchange`."""
 
     def __init__(
-        self,
-        context: NodeContext,
-        members: Members,
-        signing: Signing,
-        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None],
-        subscribers: Sequence[Subscriber],
-        orders: Orders,
+        self, context: NodeContext, members: Members, signing: Signing, noted: Noted, subscribers: Sequence[Subscriber], orders: Orders
     ) -> None:
         super().__init__(context, members, signing, noted, subscribers)
         pace = context.manifest.pace
