@@ -43,6 +43,11 @@ class ConnectionInfo:
     relay_bytes: int = 0  # bytes that the relay carries; 0: no limit
     punched: bool = False  # whether both ends dialled at once (hole punching)
 
+    @property
+    def prefix(self) -> str:
+        """Return the network by which the peer's share is counted: its public prefix, or its address block if it has none."""
+        return self.origin or self.block
+
 
 class Connection:
     """Streams over one authenticated channel, while `run` runs; the socket is closed when it ends.

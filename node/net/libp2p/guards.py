@@ -107,8 +107,8 @@ def _idlest(candidates: Sequence[ConnectionInfo], now: float) -> ConnectionInfo 
 
 def _greediest(inbound: Sequence[ConnectionInfo], newcomer: ConnectionInfo) -> ConnectionInfo | None:
     """Return the idlest connection of the prefix that holds most, if that is two more than the newcomer's prefix holds or more."""
-    held = Counter(info.origin or info.block for info in inbound)
+    held = Counter(info.prefix for info in inbound)
     greedy, most = held.most_common(1)[0] if held else ("", 0)
-    if most < held[newcomer.origin or newcomer.block] + 2:
+    if most < held[newcomer.prefix] + 2:
         return None
-    return min((info for info in inbound if (info.origin or info.block) == greedy), key=lambda info: info.useful_at)
+    return min((info for info in inbound if info.prefix == greedy), key=lambda info: info.useful_at)

@@ -84,7 +84,7 @@ class Relay:
 
     async def _connect(self, stream: Stream, conversation: Conversation, target: str) -> None:
         info, now = stream.connection.info, trio.current_time()
-        circuit = self.slots.begin(info.peer, info.origin or info.block, target, self._links.is_known(info.peer), now)
+        circuit = self.slots.begin(info.peer, info.prefix, target, self._links.is_known(info.peer), now)
         self._sweep()
         if isinstance(circuit, str):
             await self._say(stream, STATUS[circuit])
