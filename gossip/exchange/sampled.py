@@ -13,8 +13,8 @@ Enough            An averaging turn begins with the share `success` of the sampl
                   begins with one aggregate, with most where a rule can combine them, or without aggregators with that share as well.
 Whose turn it is  Of those who published a turn the first of its order are taken. Who is not to be woken for it counts only where too few
                   of the others publish in twice the usual time: a member gets no turn more often by claiming more of them.
-Letting down      Whose signed vector cannot be fetched is woken last by this node for LEFT_OUT turns, twice as many each time, until it
-                  delivers; an averaging turn of which nothing can be fetched is done by whoever was to go on from it.
+Not delivered     A member whose signed vector cannot be fetched is demoted: for DEMOTED turns, twice as many each time, it is last in this
+                  node's order, until it delivers. If nothing of an averaging turn can be fetched, whoever was to go on from it does it.
 Believing         A turn counts as published when two members have signed for it, or for the turn before it: one member can make no other
                   jump ahead. Only the next turn after the highest such is done. Who wakes others for a turn that is over is told so.
 First turn        Begun unasked: by the first of its order at once, by those after them as long as nothing is heard, one wait after another.
@@ -50,9 +50,9 @@ GUARD = 4.0
 others are asked how far they are, how long the rest of a sample and the last model are waited for at most."""
 STUCK, SLOWER = 3.0, 8.0  # without a new step for so many GUARD and so many usual step times, the run counts as stuck
 ASKED = 3  # members asked at a time for their progress
-LEFT_OUT, LONGEST = 32, 1024
-"""Turns for which a member is left out that did not deliver what it signed: the first time, and at most."""
-MAX_LEFT_OUT = 1024
+DEMOTED, LONGEST = 32, 1024
+"""Turns for which a member that did not deliver what it signed is last in the order: the first time, and at most."""
+MAX_DEMOTED = 1024
 FRESHEST = 64  # steps by which holders of fresh models are preferred to holders of old ones
 
 
@@ -166,7 +166,7 @@ class Sampled:
     _first: tuple[int, float] = (-1, math.inf)  # the latest step after which we were woken, and the time of the first such message
     _ready_s: float = math.inf  # time at which enough members had published it
     _useless: set[tuple[int, str]] = field(default_factory=set)  # (step, member) whose vector could not be fetched
-    _left_out: dict[str, tuple[int, int]] = field(default_factory=dict)  # by peer: turns, and until which
+    _demoted: dict[str, tuple[int, int]] = field(default_factory=dict)  # peer -> (number of turns, the last of them)
     _evidence: Wake | None = None  # a message that proves that `known` was published
     _over: _Handover | None = None
     _took: dict[bool, deque[float]] = field(default_factory=lambda: {kind: deque(maxlen=ANSWERS) for kind in (True, False)})
@@ -246,8 +246,8 @@ class Sampled:
         """
         for peer in useless:
             self._useless.add((due.turn - 1, peer))
-            turns = min(2 * self._left_out.get(peer, (LEFT_OUT // 2, 0))[0], LONGEST)
-            keep(self._left_out, peer, (turns, due.turn + turns), MAX_LEFT_OUT)
+            turns = min(2 * self._demoted.get(peer, (DEMOTED // 2, 0))[0], LONGEST)
+            keep(self._demoted, peer, (turns, due.turn + turns), MAX_DEMOTED)
         if not due.last:
             self.ours = due.turn - 1
         self._poll(now)
@@ -255,7 +255,7 @@ class Sampled:
     def delivered(self, peers: Iterable[str]) -> None:
         """Note that these peers sent the vectors that they had signed."""
         for peer in peers:
-            self._left_out.pop(peer, None)
+            self._demoted.pop(peer, None)
 
     def publish(self, claim: Claim, used: Sequence[str], now: float) -> list[SendMessage]:
         """Announce that this node published the vector of `claim`, made from those of the members `used` -> messages to the members
@@ -440,8 +440,8 @@ class Sampled:
         return self._began + self.min_wait_s + place * self.max_wait_s
 
     def _preferred(self, turn: int) -> list[str]:
-        """Return the order of a turn, with those last that let this node down."""
-        return sorted(self.order(turn), key=lambda peer: self._left_out.get(peer, (0, -1))[1] >= turn)
+        """Return the order of a turn, with demoted members last."""
+        return sorted(self.order(turn), key=lambda peer: self._demoted.get(peer, (0, -1))[1] >= turn)
 
     def _claims(self, turn: int) -> dict[str, Claim]:
         """Return what members have signed for a step."""

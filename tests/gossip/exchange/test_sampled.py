@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.sampled import LEFT_OUT, Due, Sampling
+from starling.gossip.exchange.sampled import DEMOTED, Due, Sampling
 from starling.gossip.wire.schema import Claim, Wake
 from tests.harness.sampled_swarm import MAX_S, MIN_S, SampledSwarm, claim, machine
 
@@ -219,10 +219,10 @@ def test_an_averaging_of_which_nothing_can_be_fetched_is_done_by_who_was_to_go_o
     assert (due.turn, due.sources) == (8, ("n01",)), "the other aggregator delivers"
 
 
-@pytest.mark.parametrize("turns", [LEFT_OUT, 2 * LEFT_OUT])
+@pytest.mark.parametrize("turns", [DEMOTED, 2 * DEMOTED])
 def test_a_member_that_does_not_deliver_what_it_signed_is_woken_last_for_a_while(turns):
     it = let_down()
-    for _ in range(turns // LEFT_OUT - 1):
+    for _ in range(turns // DEMOTED - 1):
         it.give_up(Due(8, ("n00",)), ("n00",), 2.0)
 
     def woken(turn):
