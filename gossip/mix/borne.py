@@ -34,6 +34,7 @@ ENOUGH = 4.0  # times the share of c that gradients show counts
 REMEMBERED = 0.7  # share of D and Q that a local step keeps: about three steps
 FORGOTTEN = 0.5  # share of a flow that an exchange removes if nothing of it is confirmed
 NEGLIGIBLE = 0.01  # times the length of gradients: a correction no longer than that counts in full
+ROUNDING = 1e-7  # times the length of the gradient: a correction no longer than that is what sums of flows leave, and none
 _LEAST = 1e-300  # smallest divisor Q
 BEGINNING = 1 << 10  # coordinates that are checked first: existing flows are mostly visible in them
 
@@ -109,19 +110,20 @@ def correct_in_place(state: Total, gradient: Tensor, rows: Rows) -> tuple[Tensor
 
 def subtract(known: Borne, total: Tensor, gradient: Tensor, rows: Rows = ONE) -> Borne:
     """Subtract τ·c from a gradient g (…, d) in place; return the updated numbers. Non-finite products are left out of them."""
-    dot, power, share = 0.0, 0.0, counted(rows, known)
+    dot, norm, power, share = 0.0, 0.0, 0.0, counted(rows, known)
     if rows.any(known.some):
         taken = torch.as_tensor(share, dtype=gradient.dtype, device=gradient.device)
         for g, c in blocks(gradient, total):
             dot += rows.number(torch.linalg.vecdot(g, c))
             power += rows.number(torch.linalg.vecdot(g, g))
             g.addcmul_(c, taken, value=-1.0)
-        power = rows.pick(known.squared > 0.0, power, 0.0)  # in an array some rows may have no flows
         finite = rows.finite(dot + power)
         dot, power = (rows.pick(finite, *each) for each in ((dot, known.dot), (power, known.power)))
+        some = known.squared > ROUNDING * ROUNDING * power  # in an array some rows may have no flows
+        dot, norm, power = (rows.pick(some, each, 0.0) for each in (dot, known.squared, power))
     return known._replace(
         dot=REMEMBERED * known.dot + (1.0 - REMEMBERED) * dot,
-        norm=REMEMBERED * known.norm + (1.0 - REMEMBERED) * known.squared,
+        norm=REMEMBERED * known.norm + (1.0 - REMEMBERED) * norm,
         power=REMEMBERED * known.power + (1.0 - REMEMBERED) * power,
         sum=known.sum + share,
         steps=known.steps + 1.0,

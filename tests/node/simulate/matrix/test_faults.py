@@ -10,7 +10,6 @@ from starling.gossip.api import Phase
 from starling.gossip.compress.quantize import Float32, Fp16, Int4
 from starling.gossip.compress.select.approximate import ChunkTopK
 from starling.gossip.compress.select.coordinates import Everything, Mask
-from starling.gossip.mix.borne import Borne
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import Pet
@@ -115,23 +114,16 @@ def stories(seed, swarm, other, rounds=12):
 @given(seed=seeds, codec=st.sampled_from([CODED, EXACT]), leak=st.sampled_from([0.0, 0.2]), kappa=st.sampled_from([0.3, None]))
 @quick
 def test_the_matrix_follows_the_loop_s_trajectory_with_faults(seed, codec, leak, kappa):
-    """The shared flows, their totals and delayed answers agree with the loop but for the order of sums.
-    The confirmed share of a correction that is only rounding error is arbitrary, and which gradients are counted beside it: neither is
-    then compared.
-    """
+    """The shared flows, their totals and delayed answers agree with the loop but for the order of sums."""
     mixer = Pet(kappa, 0.02, leak)
     swarm = made(mixer, codec, 9)
     loop = FaultyLoop(PEERS, swarm.x.clone(), mixer, codec, Mask(0.3, 8), 9, range(5), MOST)
-    rounding = set()
     for _ in stories(seed, swarm, loop):
         for row in loop.alive:
             torch.testing.assert_close(swarm.x[row], loop.loop.x[row], rtol=1e-9, atol=1e-12)
             torch.testing.assert_close(swarm.state.c[row], loop.loop.states[row].c, rtol=1e-9, atol=1e-12)
             known = loop.loop.states[row].known[1:]  # the first row's state decides for all rows whether there are flows
-            corrections = (swarm.state.c[row], loop.loop.states[row].c)
-            rounding |= {row for c in corrections if 0.0 < float(c.abs().max()) < 1e-12}
-            compared = [place for place, name in enumerate(Borne._fields[1:]) if not (name in {"sum", "power"} and row in rounding)]
-            torch.testing.assert_close(swarm.state.known[row, 1:][compared], known[compared], rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(swarm.state.known[row, 1:], known, rtol=1e-9, atol=1e-12)
         assert len(swarm.exchanges.pending) == len(loop.pending)
         assert set(np.flatnonzero(swarm.alive.numpy())) == loop.alive
 
