@@ -2,7 +2,8 @@
 
 A recipe names figures and their bounds. `kind` names the module that measures: `demo` (`benchmarks.demos`), `startup`
 (`benchmarks.startup`),
-`overlays` (`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `tracking` (`benchmarks.tracking`), `never_worse`
+`overlays` (`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `honest` (`benchmarks.honest`), `tracking`
+(`benchmarks.tracking`), `never_worse`
 (`benchmarks.never_worse`), `authors` (`benchmarks.authors`), `codec` (`benchmarks.codecs`), `rules` (`benchmarks.rules`), `node_round`
 (`benchmarks.scaling`), `large` (`benchmarks.large`), `loop` (`benchmarks.loop`) or `overlap` (`benchmarks.overlap`); the names of the
 figures are explained there.
@@ -208,6 +209,27 @@ class SimulateRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="s
             raise ValueError(f"compare, ahead, folds, plot: must name {', '.join(self.cases)}, got {', '.join(sorted(named))}")
 
 
+class HonestRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="honest"):
+    """Honest swarms in the simulator: what the defence of pairs does to them and costs them."""
+
+    scenario: Annotated[str, Meta(min_length=1)]
+    """Path of the file, from the root of the checkout."""
+    seeds: Seeds = (0, 1, 2)
+    set: tuple[str, ...] = ()
+    """`--set` of every case."""
+    cases: Annotated[dict[Name, tuple[str, ...]], Meta(min_length=1)]
+    """Name -> `--set` of this case alone."""
+    sleepers: dict[Name, tuple[float, float, AtLeastOne]] = {}
+    """Case of whole nodes -> [fall asleep at this virtual second, wake at this one, how many do]."""
+    beside: tuple[Name, ...] = ()
+    """Cases that are run without the defence as well."""
+
+    def __post_init__(self) -> None:
+        """Check that the named cases exist."""
+        if not (named := {*self.sleepers, *self.beside}) <= self.cases.keys():
+            raise ValueError(f"sleepers, beside: must name {', '.join(self.cases)}, got {', '.join(sorted(named))}")
+
+
 class TrackingRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="tracking"):
     """A grid of one task in the simulator: every method with every split of the data, optimiser and fault; `--set` each."""
 
@@ -330,6 +352,7 @@ Recipe = (
     | OverlapRecipe
     | OverlaysRecipe
     | SimulateRecipe
+    | HonestRecipe
     | TrackingRecipe
     | NeverWorseRecipe
     | AuthorsRecipe

@@ -21,6 +21,7 @@ from benchmarks import (
     codecs,
     demos,
     facts,
+    honest,
     large,
     loop,
     never_worse,
@@ -38,6 +39,7 @@ from benchmarks.recipes import (
     AuthorsRecipe,
     CodecRecipe,
     DemoRecipe,
+    HonestRecipe,
     LargeRecipe,
     LoopRecipe,
     NeverWorseRecipe,
@@ -112,6 +114,8 @@ def _timed(recipe: recipes.Recipe, figure: str) -> bool:
     match recipe:
         case SimulateRecipe() | OverlaysRecipe() | TrackingRecipe() | NeverWorseRecipe() | AuthorsRecipe():
             return last == "wall_s"
+        case HonestRecipe():
+            return last == "cpu_ratio"
         case DemoRecipe():
             return last not in demos.LEARNED
         case _:
@@ -148,6 +152,8 @@ def _figures(recipe: recipes.Recipe, kept: Path) -> tuple[list[Run], Figures]:
             return (runs := overlays.measure(recipe)), overlays.figures(recipe, runs)
         case SimulateRecipe():
             return (runs := simulations.measure(recipe)), simulations.figures(recipe, runs)
+        case HonestRecipe():
+            return (runs := honest.measure(recipe)), honest.figures(recipe, runs)
         case TrackingRecipe():
             return (runs := tracking.measure(recipe)), tracking.figures(recipe, runs)
         case NeverWorseRecipe():

@@ -17,6 +17,7 @@ from benchmarks import (
     data,
     demos,
     facts,
+    honest,
     large,
     loop,
     never_worse,
@@ -39,6 +40,7 @@ from benchmarks.recipes import (
     AuthorsRecipe,
     CodecRecipe,
     DemoRecipe,
+    HonestRecipe,
     LargeRecipe,
     LoopRecipe,
     NeverWorseRecipe,
@@ -129,6 +131,14 @@ def written(recipe: AuthorsRecipe) -> list[results.Run]:
     central = {"case": "central", "steps": 6, "bits": [[{"austen": 2.25, "twain": 2.5}], [{"austen": 2.25, "twain": 3.0}]]}
     lone = [{"case": author, "steps": 6, "bits": [[{author: bits + 0.75}], [{author: bits + 0.875}]]} for author, bits in both.items()]
     return [swarm, central, *lone]
+
+
+def honest_run(case: str, *, defended: bool, **over: object) -> results.Run:
+    """Return the stored result of an honest swarm."""
+    seen = {"nodes": 4, "exchanges": 40, "shortened": 1, "strikes": 0, "refusals": 0, "longest": 1.5} if defended else {}
+    seen = seen or {"nodes": 0, **dict.fromkeys(honest.COUNTS, 0), "longest": 0.0}
+    run = {"case": case, "seed": 0, "defended": defended, "committed": 20, "bytes": 100.0, "final": 0.9, "cpu_s": 1.0}
+    return {**run, **seen, **over}
 
 
 def walked(case: str, n: int, errors=(1.0, 0.01, 1e-20), **over: object) -> results.Run:
@@ -232,6 +242,9 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
             return overlays.figures(recipe, [walked(case, n) for case in recipe.cases for n in recipe.sizes])
         case SimulateRecipe():
             return simulations.figures(recipe, [simulated(case, s) for case in recipe.cases for s in recipe.seeds])
+        case HonestRecipe():
+            arms = {case: honest.arms(recipe, case, 0) for case in recipe.cases}
+            return honest.figures(recipe, [honest_run(case, defended=arm) for case in recipe.cases for arm in arms[case]])
         case TrackingRecipe():
             each = itertools.product(tracking.cells(recipe), recipe.methods)
             return tracking.figures(recipe, [tracked(recipe, cell, method) for cell, method in each])
@@ -302,12 +315,10 @@ def test_every_command_line_of_a_recipe_is_valid(path):
         case SimulateRecipe():
             for case in recipe.cases:
                 check_simulation(recipe, case)
+        case HonestRecipe():
+            assert all(honest.scenario(recipe, case, 1, arm).mix.defended is arm for case in recipe.cases for arm in (True, False))
         case TrackingRecipe():
-            for cell, method in itertools.product(tracking.cells(recipe), recipe.methods):
-                needs_files = any(f"task={kind}" in recipe.set for kind in PATH_TASKS)
-                given = tracking.assignments(recipe, cell, method, str(facts.ROOT) if needs_files else "")
-                _, cells = sweep.read(facts.ROOT / recipe.scenario, assignments(given))
-                rules.check(cells)
+            check_tracking(recipe)
         case AuthorsRecipe():
             check_authors(recipe)
         case CodecRecipe():
@@ -318,6 +329,14 @@ def test_every_command_line_of_a_recipe_is_valid(path):
             assert [check_pair(recipe, cell) for cell in grid.cells(recipe.cells)]
         case RulesRecipe():
             assert set(recipe.rules) <= set(ALL_RULES)
+
+
+def check_tracking(recipe: TrackingRecipe) -> None:
+    for cell, method in itertools.product(tracking.cells(recipe), recipe.methods):
+        needs_files = any(f"task={kind}" in recipe.set for kind in PATH_TASKS)
+        given = tracking.assignments(recipe, cell, method, str(facts.ROOT) if needs_files else "")
+        _, cells = sweep.read(facts.ROOT / recipe.scenario, assignments(given))
+        rules.check(cells)
 
 
 def check_pair(recipe: NeverWorseRecipe, cell: grid.Cell) -> None:
@@ -834,6 +853,48 @@ def test_a_small_comparison_of_overlays_runs():
     assert figures["base_2@5.exact_rounds"] == 5
     assert figures["ring@5.exact_rounds"] is None
     assert figures["ring@5.decades"] < figures["base_2@5.decades"]
+
+
+def test_figures_of_honest_swarms_add_up_and_compare_with_and_without_the_defence():
+    recipe = HonestRecipe(title="x", scenario="x", cases={"a": (), "b": ()}, beside=("b",))
+    runs = [honest_run("a", defended=True, strikes=2, longest=4.5), honest_run("b", defended=True, bytes=101.0, cpu_s=1.1)]
+    figures = honest.figures(recipe, [*runs, honest_run("b", defended=False, final=0.8)])
+    assert [figures[f"all.{name}"] for name in ("nodes", *honest.COUNTS, "longest")] == [8, 80, 2, 2, 0, 4.5]
+    assert figures["b.final_off"] == 0.8
+    assert figures["b.bytes_ratio"] == 1.01
+    assert figures["b.cpu_ratio"] == pytest.approx(1.1)
+    assert "a.bytes_ratio" not in figures
+
+
+def test_what_a_node_says_of_far_models_is_counted():
+    """Three peers are near, the fourth is far until it is refused."""
+    made: list[honest.Watched] = []
+    watched = honest.Watched(made)
+    verdicts = []
+    for number in range(4):
+        watched.stepped(0.7)
+        for peer in "abc":
+            assert watched.met(peer, 1.0, number) is None
+        verdicts.append(watched.met("far", 10.0, number))
+    assert made == [watched]
+    assert watched.exchanges == 16
+    assert watched.shortened == watched.strikes == len(verdicts)
+    assert watched.refusals == sum(far.refused > 0 for far in verdicts) >= 1
+    assert watched.longest > 4.0
+
+
+def test_sleepers_miss_exchanges_and_nodes_are_counted(monkeypatch):
+    few = ("simulate.nodes=4", "partition.shards=4", "pace.rounds=6", "pace.local_steps=2", "task.hidden=4", "pace.max_wait_s=0.3")
+    scenario = "benchmarks/scenarios/vouched.toml"
+    base = ("preset=custom", "attack.nodes=0", "simulate.engine=virtual", *few)
+    recipe = HonestRecipe(
+        title="x", scenario=scenario, seeds=(1,), set=base, cases={"a": (), "b": ()}, sleepers={"b": (0.5, 3.0, 2)}, beside=("a",)
+    )
+    awake, undefended, slept = honest.measure(recipe)
+    assert [awake["nodes"], undefended["nodes"]] == [4, 0]
+    assert awake["exchanges"] == 2 * awake["committed"] == 24
+    assert undefended["committed"] == 12
+    assert slept["committed"] < 12
 
 
 @pytest.mark.acceptance
