@@ -73,7 +73,7 @@ async def test_a_member_that_signs_turns_and_sends_no_vector_costs_few_rounds(se
     """Each turn that it signed held the others up for 12 s: 17 rounds in 60 s."""
     done = []
     for withholds in (False, True):
-        swarm = story(agreement(5, rounds=0, sample=2, aggregators=1, slack=1, local_steps=4), seed)
+        swarm = story(agreement(5, rounds=0, sample=2, aggregators=1, slack=1, local_steps=4), seed, slow=dict.fromkeys(range(5), 4.0))
         async with swarm.running(5):
             await until(lambda: rounds_done(swarm, 2))  # noqa: B023
             if withholds:
