@@ -10,21 +10,28 @@ Every case is a scenario in the simulator, for each seed. Figures of a case, sum
     c.longest       the longest difference, in references; none if there never was a reference
     c.final         median of the metric at the end
 
-Where the same is run without the defence as well, with the same partners, by turns in one process:
+Where the same is run without the defence as well, by turns in one process, and by rows of one array with the same partners:
 
     c.final_off     median without the defence
     c.bytes_ratio   bytes sent with it, over those without
     c.cpu_ratio     processor time of a committed exchange and the local steps between two with it, over that without
+
+Runs are kept until all are there, so that a measurement that was cut off goes on.
 """
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import time
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from itertools import product
+from pathlib import Path
 from statistics import fmean, median
 from unittest.mock import patch
 
+import msgspec
 import trio
 
 from benchmarks import facts
@@ -90,9 +97,19 @@ class Sleepers(VirtualSwarm):
         return await call(request)
 
 
-def measure(recipe: HonestRecipe) -> list[Run]:
-    """Run every case, in this process."""
-    return [run(recipe, case, seed, defended) for case in recipe.cases for seed in recipe.seeds for defended in arms(recipe, case, seed)]
+def measure(recipe: HonestRecipe, kept: Path) -> list[Run]:
+    """Run every case, in this process, except runs of equal recipe and commit stored in `kept`, which is emptied when all are done."""
+    folder = kept / hashlib.sha256(msgspec.json.encode([recipe, facts.gather().commit])).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = []
+    for case, seed in product(recipe.cases, recipe.seeds):
+        for defended in arms(recipe, case, seed):
+            path = folder / f"{case}-{seed}-{defended}.json"
+            if not path.exists():
+                path.write_bytes(msgspec.json.encode(run(recipe, case, seed, defended)))
+            runs.append(msgspec.json.decode(path.read_bytes()))
+    shutil.rmtree(folder)
+    return runs
 
 
 def arms(recipe: HonestRecipe, case: str, seed: int) -> tuple[bool, ...]:

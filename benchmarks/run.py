@@ -153,7 +153,7 @@ def _figures(recipe: recipes.Recipe, kept: Path) -> tuple[list[Run], Figures]:
         case SimulateRecipe():
             return (runs := simulations.measure(recipe)), simulations.figures(recipe, runs)
         case HonestRecipe():
-            return (runs := honest.measure(recipe)), honest.figures(recipe, runs)
+            return (runs := honest.measure(recipe, kept)), honest.figures(recipe, runs)
         case TrackingRecipe():
             return (runs := tracking.measure(recipe)), tracking.figures(recipe, runs)
         case NeverWorseRecipe():

@@ -883,14 +883,26 @@ def test_what_a_node_says_of_far_models_is_counted():
     assert watched.longest > 4.0
 
 
-def test_sleepers_miss_exchanges_and_nodes_are_counted(monkeypatch):
+def test_sleepers_miss_exchanges_and_a_measurement_that_was_cut_off_goes_on(tmp_path, monkeypatch):
     few = ("simulate.nodes=4", "partition.shards=4", "pace.rounds=6", "pace.local_steps=2", "task.hidden=4", "pace.max_wait_s=0.3")
     scenario = "benchmarks/scenarios/vouched.toml"
     base = ("preset=custom", "attack.nodes=0", "simulate.engine=virtual", *few)
     recipe = HonestRecipe(
         title="x", scenario=scenario, seeds=(1,), set=base, cases={"a": (), "b": ()}, sleepers={"b": (0.5, 3.0, 2)}, beside=("a",)
     )
-    awake, undefended, slept = honest.measure(recipe)
+    run = honest.run
+
+    def fails(*case):
+        if case[1] == "b":
+            raise RuntimeError("stopped")
+        return run(*case)
+
+    monkeypatch.setattr(honest, "run", fails)
+    with pytest.raises(RuntimeError, match="stopped"):
+        honest.measure(recipe, tmp_path)
+    monkeypatch.setattr(honest, "run", lambda *case: run(*case) if case[1] == "b" else pytest.fail("it was measured already"))
+    awake, undefended, slept = honest.measure(recipe, tmp_path)
+    assert not list(tmp_path.iterdir())
     assert [awake["nodes"], undefended["nodes"]] == [4, 0]
     assert awake["exchanges"] == 2 * awake["committed"] == 24
     assert undefended["committed"] == 12
