@@ -30,7 +30,8 @@ _MAX_KEY_PARTS = 8  # most parts of a dotted key; our deepest has 3
 _NO_KEYS = re.compile(
     r'''"""(?:[^"\\]|\\.|"(?!""))*+"{0,5}|"(?:[^"\\\n]|\\.)*+"?|'{3}(?:[^']|'(?!''))*+'{0,5}|'[^'\n]*+'?|#[^\n]*+''', re.DOTALL
 )
-_LONG_KEY = re.compile(rf"[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{_MAX_KEY_PARTS},}}")
+# The lookbehind: else it begins again at each letter of a word, 30 s for a number of 60 kB.
+_LONG_KEY = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{_MAX_KEY_PARTS},}}")
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
 _RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmg]i?)?(?P<what>bit|bps|b|byte|bytes|b/s|bit/s|byte/s)?", re.ASCII)
 
