@@ -2,8 +2,10 @@
 
 Theory of operation. A node holds one number, the offset from its own monotonic clock to swarm time. Each answered probe gives a peer's
 offset within half the round trip; the last one of every peer is kept. Votes are those of electors (`starling.gossip.quorum`).
-  * The node begins at its own value: 0 in a swarm that begins now, the time of its round in one that goes on. Peers move it by at most
-    FRESH_S in the former; in the latter it takes the lower median of those it has heard, or its own value where it has heard none.
+  * The node begins at its own value: 0 in a swarm that begins now, the time of its model's round in one that goes on. It takes the lower
+    median of the times that it has heard, of those no further ahead than members can be: FRESH_S in the former, in the latter also as
+    long as the model may be old. Else eight identities of a stranger say that the run is over, and a newcomer, who has no electors yet,
+    believes it.
   * The median of its offset and the electors' is further than JUMP_S away (we were left behind, or two swarms met): jump to it.
   * Otherwise move a GAIN of the way to the median of the votes within JUMP_S, and never further from where the clock began or jumped to
     than JUMP_S and DRIFT of the time since, which is more than clocks drift.
@@ -22,7 +24,7 @@ from starling.gossip.quorum import LEAST, middle
 
 UNKNOWN = -1.0  # sent by a node without swarm time; real times are >= 0
 JUMP_S = 1.0  # larger errors are corrected at once, not gradually
-FRESH_S = 10.0  # seconds by which members of a starting swarm may see its quorum at different times
+FRESH_S = 10.0  # seconds by which members of a starting swarm may see its quorum at different times, or a snapshot be old
 LONGEST_S = 1e9  # thirty years; longer times are ignored, so that arithmetic keeps microseconds
 GAIN = 0.1  # share of the error corrected at one observation
 DRIFT = 5e-4  # drift of clocks that NTP assumes
@@ -54,10 +56,13 @@ class SwarmClock:
         """Return whether at least LEAST other members have reported the time, so that one liar is no half, or all have."""
         return len(self._offsets) >= min(LEAST, others)
 
-    def begin(self, own_s: float, now: float) -> None:
-        """Begin at a value in seconds, 0 in a swarm that begins now, or at the time that peers reported."""
+    def begin(self, own_s: float, now: float, old_s: float = 0.0) -> None:
+        """Begin at the time that peers reported, or at a value in seconds, 0 in a swarm that begins now.
+
+        `old_s` is how long ago the value may have been true.
+        """
         heard = [offset + now for offset in self._offsets.values()]
-        believed = heard if own_s > 0.0 else [time for time in heard if time <= FRESH_S]
+        believed = [time for time in heard if own_s - JUMP_S <= time <= own_s + old_s + FRESH_S]
         self._place(median_low(believed) - now if believed else own_s - now, now)
 
     def suspended(self, for_s: float, now: float) -> None:

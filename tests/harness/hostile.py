@@ -14,12 +14,15 @@ import trio
 from starling.gossip.errors import PeerUnreachable
 from starling.gossip.seeds import derive
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import MAX_RECORDS, Busy, Lane, Message, Record, Request, Solicit, Spread, Sync
+from starling.gossip.wire.schema import MAX_RECORDS, Acknowledge, Busy, Hello, Lane, Message, Probe, Record, Request, Solicit, Spread, Sync
 from starling.node.identity import Identity
 from starling.node.net.api import Inbound
 from starling.node.net.libp2p import Libp2pNetwork
 from starling.node.net.memory import MemoryHub
 from starling.node.net.memory_network import MemoryNetwork, address_of
+
+
+NO_VIEW = bytes(8)
 
 
 def key(*parts: object) -> Identity:
@@ -44,6 +47,21 @@ class Stranger:
                 await self._network.send(victim, lane, frame)
         except PeerUnreachable:
             return
+
+    async def be_a_member(self, victims: Callable[[], Sequence[str]], swarm_time: float) -> None:
+        """Greet the victims each second and answer their probes, with this time, until cancelled; answer nothing else."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._acknowledge, swarm_time)
+            while True:
+                for victim in victims():
+                    await self.tell(victim, Hello(self.record(self.identity), NO_VIEW, swarm_time))
+                await trio.sleep(1.0)
+
+    async def _acknowledge(self, swarm_time: float) -> None:
+        async for inbound in self._network.inbound("control"):
+            message = decode("control", inbound.peer, inbound.frame)
+            if isinstance(message, Probe):
+                await self.tell(inbound.peer, Acknowledge(message.nonce, NO_VIEW, swarm_time))
 
     def record(self, identity: Identity, incarnation: int = 1, version: int = 0, status: str = "alive") -> Record:
         """Return a record signed by that identity."""

@@ -5,9 +5,10 @@ import pytest
 import trio
 
 from starling.gossip.wire.schema import Acknowledge, Hello, Probe
-from starling.node.config.schema import CompressSection
+from starling.node.config.schema import CompressSection, Manifest, PaceSection, PartitionSection, TaskSection
+from tests.harness.hostile import Stranger
 from tests.harness.stories import virtual
-from tests.harness.swarms import assert_flows_cancel, digits, drain, events, lie, story, until
+from tests.harness.swarms import assert_flows_cancel, digits, drain, events, lie, rounds_done, story, until
 
 SLOTS = 45
 SLOT_S = 0.2
@@ -84,3 +85,26 @@ async def test_one_liar_about_the_time_cannot_end_a_run(seed):
         assert all(it.node.progress.figures.local_steps > 5 * SLOTS for it in honest), "nobody skipped slots"
         assert swarm.nodes[4].node.progress.round <= SLOTS
         assert min(it.node.progress.evaluated.value for it in honest) >= 0.94
+
+
+@virtual(1)
+async def test_identities_of_a_stranger_do_not_end_the_run_of_a_newcomer():
+    """Eight of them answer its probes; it took the median of what it heard, and had finished before it began."""
+    agreed = Manifest(
+        task=TaskSection(kind="quadratic", nodes=5, dim=5),
+        partition=PartitionSection(shards=5),
+        pace=PaceSection(kind="clock", local_steps=1, rounds=400, quorum=4, slot_s=SLOT_S),
+    )
+    swarm = story(agreed, 1)
+    async with swarm.running(4), trio.open_nursery() as nursery:
+        for number in range(8):
+            stranger = Stranger(swarm.hub, swarm.swarm, f"ahead {number}")
+            nursery.start_soon(stranger.be_a_member, lambda: [it.peer_id for it in swarm.nodes.values()], 1e6)
+        await until(lambda: rounds_done(swarm, 20))
+        late = await swarm.start(4)
+        await until(lambda: late.node.progress.state == "training")
+        assert len(late.node.running.membership.members) >= 4 + 8, "all of them are members"
+        await trio.sleep(5.0)
+        assert late.node.progress.state == "training"
+        assert max(slots(swarm)) - min(slots(swarm)) <= 1
+        nursery.cancel_scope.cancel()

@@ -4,7 +4,7 @@ Slots are counted on the swarm clock, from the quorum.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
@@ -74,6 +74,7 @@ class SlotsLoop:
     """How long the machine has slept so far."""
     _paused: bool = False
     _asleep_s: float = 0.0
+    _made: float = field(default_factory=trio.current_time)  # before a model was asked for
 
     @property
     def pace(self) -> PaceSection:
@@ -87,7 +88,9 @@ class SlotsLoop:
                 while not self.clock.is_informed(others):  # noqa: ASYNC110 — probes bring it, whatever happens here
                     await trio.sleep(0.05)
         self._asleep_s = self.asleep_s()
-        self.clock.begin(start * self.pace.slot_s, trio.current_time())
+        now, pace = trio.current_time(), self.pace
+        old_s = now - self._made + pace.ramp_rounds * pace.slot_s  # a checkpoint may lag by so many rounds
+        self.clock.begin(start * pace.slot_s, now, old_s if start else 0.0)
 
     def pause(self, paused: bool) -> None:
         """Do no local steps from the next slot on, or do them again."""

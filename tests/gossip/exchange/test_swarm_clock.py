@@ -46,8 +46,21 @@ def test_a_newcomer_takes_the_lower_median_of_reported_times():
     for peer, time in (("a", 500.0), ("liar", 1e6), ("b", 500.2)):
         clock.observe(peer, time, 0.0, now=10.0)
     assert clock.is_informed(others=5)
-    clock.begin(480.0, 11.0)
-    assert clock.time(11.0) == pytest.approx(501.2)
+    clock.begin(480.0, 11.0, old_s=20.0)
+    assert clock.time(11.0) == pytest.approx(501.0)
+
+
+def test_a_newcomer_ignores_times_that_its_model_s_round_contradicts():
+    """Strangers need neither training nor a model to report a time, and a newcomer has no electors."""
+    clock = SwarmClock()
+    for stranger in range(8):
+        clock.observe(f"ahead{stranger}", 1e6, 0.0, now=10.0)
+        clock.observe(f"behind{stranger}", 1.0, 0.0, now=10.0)
+    clock.begin(480.0, 10.0, old_s=5.0)
+    assert clock.time(10.0) == 480.0
+    clock.observe("a", 490.0, 0.0, now=10.0)
+    clock.begin(480.0, 10.0, old_s=5.0)
+    assert clock.time(10.0) == 490.0
 
 
 def test_a_newcomer_that_hears_nobody_takes_the_time_of_its_round():
