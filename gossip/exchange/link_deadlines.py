@@ -133,6 +133,8 @@ class LinkDeadlines:
             self._answered(peer, now - self._opened)
         elif outcome == "timeout":
             self._missed(peer)
+        elif delay_s > MIN_DELAY * self._lag_s and not self.unextended(peer):
+            self._withdrawals.missed(peer, owed=False)  # else who refuses at the last moment would be waited for for ever
 
     def came(self, peer: str, now: float, round: int | None = None) -> None:
         """Record that the peer came for a link that had expired. It did not miss that link, unless it already had an extended deadline.

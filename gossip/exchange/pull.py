@@ -388,7 +388,7 @@ class Pulls:
 
     def _resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         self.outcomes[peer] = outcome
-        if outcome == "timeout" and self._is_behind(peer):
+        if outcome == "timeout" and self._is_behind(peer) and self.ahead:
             self.link_deadlines.deadline.observe(LONGER * (now - self._asked_at))
         else:
             self.link_deadlines.resolve(peer, outcome, now)

@@ -21,7 +21,6 @@ from starling.node.net.libp2p import Libp2pNetwork
 from starling.node.net.memory import MemoryHub
 from starling.node.net.memory_network import MemoryNetwork, address_of
 
-
 NO_VIEW = bytes(8)
 
 

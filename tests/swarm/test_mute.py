@@ -2,19 +2,21 @@
 
 from statistics import median
 
+import pytest
 import trio
 
+from starling.gossip.wire.schema import NotNow, Pulled
 from starling.node.config import presets
 from starling.node.config.schema import Manifest
 from tests.harness.hostile import answering, silent
 from tests.harness.stories import virtual
-from tests.harness.swarms import STEP_S, rounds_done, story, until
+from tests.harness.swarms import STEP_S, lie, rounds_done, story, until
 
 NODES, ROUNDS, LOCAL_STEPS = 6, 100, 10
 USUAL_S = ROUNDS * LOCAL_STEPS * STEP_S  # and a few milliseconds a round for exchanges
 
 
-def bowls() -> Manifest:
+def bowls(*further: str) -> Manifest:
     """The cheapest problem there is; deadlines as a manifest has them that names none.
 
     Pairs are not defended: a slow node with an optimum of its own is as far from the others as a liar.
@@ -26,6 +28,7 @@ def bowls() -> Manifest:
         "task.dim=50",
         f"partition.shards={NODES}",
         f"pace.quorum={NODES}",
+        *further,
     ]
     return presets.load(Manifest, assignments=[*sets, f"pace.local_steps={LOCAL_STEPS}", f"pace.rounds={100 * ROUNDS}"])
 
@@ -59,3 +62,24 @@ async def test_a_node_five_times_slower_takes_part_in_as_many_exchanges_as_befor
         await seconds_for(others, ROUNDS)
         assert sum(it.node.running.exchange.committed(slow.peer_id) for it in others) >= ROUNDS // 5
         assert not any(it.node.events.faults for it in others)
+
+
+PULLED = ("mix=gather", "overlay=pull", "overlay.k=4", "robust.rule=cs_nnm", "robust.f=1", "compress.select=full", "compress.response=fp16")
+
+
+@virtual(1, more=(2,))
+@pytest.mark.parametrize(("reason", "behind"), [("wait", 0), ("early", 5)])
+async def test_a_member_that_puts_off_every_pull_costs_the_others_few_rounds(reason, behind):
+    """It says that its vector will follow, or that it is rounds behind: a hundred rounds took 41 and 168 s of 20, the next hundred 42 and over 300."""
+    swarm = story(bowls(*PULLED), 1)
+    async with swarm.running(NODES):
+        liar = swarm.nodes.pop(NODES - 1)
+        await until(lambda: rounds_done(swarm, 3))
+
+        def put_off(message):
+            return [NotNow(message.nonce, max(0, message.round - behind), reason) if isinstance(message, Pulled) else message]
+
+        lie(liar.node.network, "exchange", put_off, lambda _peer: True)
+        honest = list(swarm.nodes.values())
+        assert await seconds_for(honest, ROUNDS) <= 1.4 * USUAL_S
+        assert await seconds_for(honest, 2 * ROUNDS) <= 1.3 * USUAL_S

@@ -227,7 +227,9 @@ def test_extended_deadlines_stay_if_all_are_equally_slow_or_none_was_awaited():
         assert not any(map(link_deadlines.unextended, waits))
 
 
-def test_a_peer_that_misses_several_exchanges_gets_the_usual_deadline_and_sometimes_the_full_one():
+@pytest.mark.parametrize("outcome", ["timeout", "busy", "aborted"])
+def test_a_peer_that_misses_several_exchanges_gets_the_usual_deadline_and_sometimes_the_full_one(outcome):
+    """So does one that refuses in the last moment."""
     link_deadlines, whole = LinkDeadlines(Deadline(0.25, 1.0)), []
     at = rounds_with(link_deadlines, QUICK, rounds=8)
     for number in range(MISSED_LINKS + 3 * WITHDRAWN_ROUNDS):
@@ -239,10 +241,20 @@ def test_a_peer_that_misses_several_exchanges_gets_the_usual_deadline_and_someti
         assert link_deadlines.until("b") - at > 2.0
         if wait_s > 1.0:
             whole.append(number)
-        link_deadlines.resolve("silent", "timeout", at + wait_s)
+        link_deadlines.resolve("silent", outcome, at + wait_s)
         at += 10.0
     first = MISSED_LINKS - 1
     assert whole == [*range(MISSED_LINKS), first + WITHDRAWN_ROUNDS, first + 3 * WITHDRAWN_ROUNDS]
+
+
+def test_refusals_without_delay_shorten_no_deadline():
+    link_deadlines = LinkDeadlines(Deadline(0.25, 1.0))
+    at = rounds_with(link_deadlines, QUICK, rounds=8)
+    for _ in range(2 * MISSED_LINKS):
+        link_deadlines.begin(at, 1.0)
+        link_deadlines.resolve("refusing", "busy", at + 0.01)
+        at += 10.0
+    assert not link_deadlines.unextended("refusing")
 
 
 def test_occasionally_expired_links_do_not_shorten_deadlines():
