@@ -70,7 +70,10 @@ PULLED = ("mix=gather", "overlay=pull", "overlay.k=4", "robust.rule=cs_nnm", "ro
 @virtual(1, more=(2,))
 @pytest.mark.parametrize(("reason", "behind"), [("wait", 0), ("early", 5)])
 async def test_a_member_that_puts_off_every_pull_costs_the_others_few_rounds(reason, behind):
-    """It says that its vector will follow, or that it is rounds behind: a hundred rounds took 41 and 168 s of 20, the next hundred 42 and over 300."""
+    """It says that its vector will follow, or that it is rounds behind.
+
+    A hundred rounds took 41 and 168 s instead of 20, the next hundred 42 and over 300.
+    """
     swarm = story(bowls(*PULLED), 1)
     async with swarm.running(NODES):
         liar = swarm.nodes.pop(NODES - 1)
