@@ -1,4 +1,4 @@
-"""Bounds on a peer's model by how far the other peers' models were: one node's own measure, of numbers it has seen itself.
+"""Bounds on a peer's model by how far the other peers' models were, and had come: one node's own measure, of numbers it has seen itself.
 
 Where a node hears one peer a round there is no majority to ask at once; the majority is in the past. Honest models that exchange are
 about equally far from ours whatever their data, as most of the difference is our own last local steps.
@@ -13,10 +13,13 @@ about equally far from ours whatever their data, as most of the difference is ou
                 reference is UNTRUSTED times as long, and whatever is longer than LIMIT of these is a strike: a liar's distance in
                 references falls as it is listened to, or while honest models part, so who is to be believed comes near first
     shortened   a difference longer than LIMIT references counts as one of the length of the reference
-    strike      a difference longer than FAR times the base adds 1 to the peer's score, longer than FARTHER times 1½; any other takes ½.
-                The base is the reference, or FLOOR times the mean of all references so far where that is more: late in a run, when rates
-                are low, a node with more data moves on and looks far. There is no second one before another peer was met: it may be this
-                node that has moved
+    strike      a difference longer than FAR times the base adds 1 to the peer's score, longer than FARTHER times 1½; one of a peer that
+                is behind adds 1 as well; any other takes ½. The base is the reference, or FLOOR times the mean of all references so far
+                where that is more: late in a run, when rates are low, a node with more data moves on and looks far. There is no second
+                one before another peer was met: it may be this node that has moved
+    behind      a peer whose progress (`starling.robust.progress`) is less than BEHIND times the usual: the median of the last ones of the
+                other peers, lately met and not refused, and of our own, 1; the lower one of an even number. Where the usual is less than
+                COMMON, or there are fewer than VOTES, nobody is behind: ways are then more one's own steps than the swarm's
     refused     at a score of NAMED: no exchange for REFUSED rounds, doubled each time up to DOUBLED times; afterwards the score is
                 NAMED - 1, so that one strike refuses the peer again and four ordinary exchanges clear it
     remembered  of a distance no more than FAR references, so that a liar does not widen the measure of others
@@ -27,11 +30,12 @@ A peer's own distance is never part of the measure it is judged by, so one liar 
 of the votes cannot raise it above the largest honest one. All thresholds are ratios: the rule is the same for models and rates of any
 scale. A stale or new node is far from everybody, so its own reference is large and it is back soon.
 
-It does not see what lies within FAR references. What it knows is of this node's vectors, so it proves nothing to others and is not sent.
+It does not see what lies within FAR references and has come half as far as others. What it knows is of this node's vectors, so it
+proves nothing to others and is not sent.
 Distances are Euclidean norms over all coordinates, estimated where an exchange is of some; of those that differ most it is their norm.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from starling.gossip.exchange.calls import Far
@@ -47,6 +51,8 @@ FLOOR = 0.5
 NAMED = 3.0
 REFUSED = 20
 DOUBLED = 10
+BEHIND = 0.5
+COMMON = 0.5
 LATELY = 20
 """Rounds for which a distance is compared with."""
 COMPARED = 64
@@ -55,7 +61,12 @@ REMEMBERED = 4096
 """Most peers with a score: those whose changed last."""
 _KEPT = 0.5  # share of a difference that an exchange of two leaves
 _LARGEST = 1e300
+_NONE = (1.0, 0.0)
 _ROUNDING = 1e-6  # relative difference of a norm between two machines
+
+
+_Lag = tuple[float, float]
+"""The progress of a peer that is behind, and the usual one; `_NONE`: it is not behind, or nothing is known."""
 
 
 @dataclass(slots=True)
@@ -76,6 +87,7 @@ class _Seen:
     drift: float  # of this node, then
     far: bool
     refused: bool
+    progress: float | None  # None: unknown
 
     def vote(self, drift: float) -> float:
         """Return the distance to be expected now."""
@@ -110,8 +122,23 @@ class Distances:
     def _record(self, peer: str) -> _Record:
         return self._records.get(peer, _Record())
 
+    def restart(self) -> None:
+        """Forget the progress of peers, which was along the way of another model of ours."""
+        self._seen = {peer: replace(seen, progress=None) for peer, seen in self._seen.items()}
+
+    def _others(self, peer: str, round: int) -> list[_Seen]:
+        return [seen for other, seen in self._seen.items() if other != peer and seen.round >= round - LATELY]
+
+    def _lag(self, peer: str, progress: float | None, round: int) -> _Lag:
+        """Return a peer's progress and the usual one, if it is behind."""
+        made = [seen.progress for seen in self._others(peer, round) if not seen.refused and seen.progress is not None]
+        if progress is None or len(made) + 1 < VOTES:
+            return _NONE
+        usual = sorted([*made, 1.0])[len(made) // 2]
+        return (progress, usual) if usual >= COMMON and progress < BEHIND * usual else _NONE
+
     def _median(self, peer: str, round: int) -> float:
-        others = [seen for other, seen in self._seen.items() if other != peer and seen.round >= round - LATELY]
+        others = self._others(peer, round)
         if 0 < len(others) <= 2 * sum(seen.far for seen in others):
             return 0.0
         votes = [seen.vote(self._drift) for seen in others if not seen.refused]
@@ -119,8 +146,11 @@ class Distances:
             votes.append(OWN * self._drift)
         return sorted(votes)[(len(votes) - 1) // 2] if len(votes) >= VOTES else 0.0
 
-    def met(self, peer: str, distance: float, round: int) -> Far | None:
-        """Record the distance >= 0 of an exchange in a round; return the verdict, or None if there is nothing to report."""
+    def met(self, peer: str, distance: float, round: int, progress: float | None = None) -> Far | None:
+        """Record the distance >= 0 of an exchange in a round, and the peer's progress; return the verdict, or None if there is none.
+
+        A progress of None is unknown.
+        """
         reference, strike, believed = self._median(peer, round), None, min(distance, _LARGEST)
         again = next(reversed(self._seen), None) == peer and self._seen[peer].far
         if not reference and distance <= UNTRUSTED * LIMIT * self._at_first():
@@ -130,15 +160,16 @@ class Distances:
             self._references += reference
             self._count += 1
             base = max(reference, FLOOR * self._references / self._count)
-            strike, believed = self._judged(peer, distance, reference, base), min(distance, FAR * reference)
+            strike = self._judged(peer, distance, reference, base, self._lag(peer, progress, round))
+            believed = min(distance, FAR * reference)
         refused = strike is not None and strike.refused > 0
-        keep(self._seen, peer, _Seen(round, believed, self._drift, again or strike is not None, refused), COMPARED)
+        keep(self._seen, peer, _Seen(round, believed, self._drift, again or strike is not None, refused, progress), COMPARED)
         return strike
 
-    def _judged(self, peer: str, distance: float, reference: float, base: float) -> Far | None:
+    def _judged(self, peer: str, distance: float, reference: float, base: float, lag: _Lag) -> Far | None:
         record = self._record(peer)
         keep(self._records, peer, record, REMEMBERED)
-        if distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base:
+        if lag is _NONE and distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base:
             record.score = max(0.0, record.score - 0.5)
             record.trusted = record.trusted or not record.score
             return None
@@ -147,7 +178,7 @@ class Distances:
         if score >= NAMED:
             refused = REFUSED << min(record.refusals, DOUBLED)
             record.score, record.refusals, record.trusted = NAMED - 1.0, record.refusals + 1, False
-        return Far(distance, reference, score, refused)
+        return Far(distance, reference, score, refused, *lag)
 
 
 def share(distance: float, reference: float) -> float:

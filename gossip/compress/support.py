@@ -73,6 +73,13 @@ class Support:
         """Return x (d,) at `index`, possibly a view."""
         return self.everywhere(x.numel()).read(x)
 
+    def find(self, places: Tensor, dim: int) -> tuple[Tensor, Tensor] | None:
+        """Return which (n,) of coordinates (s,), ascending, are in the support, and their positions (n,) among its values.
+
+        None: its values are not those of coordinates.
+        """
+        return None
+
     def spread(self, values: Tensor, dim: int) -> Tensor:
         """Change of a (dim,) vector, at `index`, by `values` (k,). Odd to the bit: −values change it by just the opposite."""
         return values
@@ -103,6 +110,10 @@ class Full(Support):
     def size(self, dim: int) -> int:
         """Return d."""
         return dim
+
+    def find(self, places: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """Return all of them, at themselves."""
+        return torch.arange(places.numel()), places
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +159,11 @@ class Blocks(Support):
         """Return rows of the vector cut into blocks."""
         numbers, size = self._rows(dim), self.size(dim)
         return Rows(slice(0, size), numbers[: size // self.block], self.block, size % self.block)
+
+    def find(self, places: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """Return those in its blocks."""
+        which, rows = _listed(self._rows(dim), places // self.block)
+        return which, rows * self.block + places[which] % self.block
 
     def add(self, x: Tensor, values: Tensor) -> Tensor:
         """X (d,) with the values (k,) added at the blocks -> a new (d,)."""
@@ -197,6 +213,12 @@ class Fragment(Support):
         if self.parts > dim:
             raise ValueError(f"{dim} coordinates do not make {self.parts} parts")
         return slice(self.part * dim // self.parts, (self.part + 1) * dim // self.parts)
+
+    def find(self, places: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """Return those in the range."""
+        index = self.index(dim)
+        first, last = torch.searchsorted(places, torch.tensor([index.start, index.stop])).tolist()
+        return torch.arange(first, last), places[first:last] - index.start
 
     def add(self, x: Tensor, values: Tensor) -> Tensor:
         """Add the values (k,) to the range of x (d,); return a new (d,)."""
@@ -256,6 +278,10 @@ class Indices(Support):
         """Return the indices."""
         return Listed(slice(0, self.size(dim)), self.indices)
 
+    def find(self, places: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """Return those that are listed."""
+        return _listed(self.indices, places)
+
     def add(self, x: Tensor, values: Tensor) -> Tensor:
         """X (d,) with the values (k,) added at the indices -> a new (d,)."""
         return _added(self, x, values)
@@ -266,6 +292,13 @@ def _added(support: Support, x: Tensor, values: Tensor) -> Tensor:
     added, every = Full().take(x), support.everywhere(x.numel())
     every.write(added, every.read(added) + values)
     return added
+
+
+def _listed(numbers: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which (n,) of `places` (s,) are among ascending `numbers`, and where (n,)."""
+    at = torch.searchsorted(numbers, places).clamp_(max=numbers.numel() - 1)
+    which = (numbers[at] == places).nonzero().view(-1)
+    return which, at[which]
 
 
 def blocks_in(dim: int, block: int = BLOCK) -> int:

@@ -134,6 +134,8 @@ class Far(msgspec.Struct, frozen=True, array_like=True):
     reference: float  # usual distance, which this one exceeds by far
     score: float  # with this
     refused: int  # number of following rounds without exchanges; 0: none
+    progress: float = 1.0  # share of our way that the peer's model has made
+    usual: float = 0.0  # the usual one, of which this one is less than half; 0: what counts is the distance
 
 
 class Done(Call, frozen=True, tag="done"):

@@ -119,7 +119,7 @@ def session_of(
         vectors = LiveVectors(replica, outgoing, trainer.rates.phase, lambda: trainer.steps, window, pace.local_steps)
     else:
         vectors = FrozenVectors(replica, outgoing, pace.local_steps)
-    site = Site(open_request, vectors, trainer.rates, trainer.losses(), distances, work)
+    site = Site(open_request, vectors, trainer.rates, trainer.losses(), distances, work, csprng.uniform)
     exchange = exchange_of(replica, site)
     rounds: Rounds
     if isinstance(vectors, LiveVectors):

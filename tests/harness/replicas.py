@@ -13,6 +13,7 @@ from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.catalogue import exchange_of
 from starling.node.engine.exchange.shares import Agreed, Lesser
 from starling.node.engine.mixing import mixer_of, settled_edges
+from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.vectors import FrozenVectors, GradientWindow, LiveVectors, Plain
 from starling.node.rpc import calls
 from tests.harness.engines import open_request
@@ -44,7 +45,8 @@ class Node:
         else:
             self.vectors = LiveVectors(self.replica, Plain(), self.phase, lambda: self.steps, GradientWindow(), agreed.pace.local_steps)
         self.distances = ConsensusDistance()
-        site = Site(structs.replace(open_request(agreed, shard, name), **given), self.vectors, self, None, self.distances, self.work)
+        opened = structs.replace(open_request(agreed, shard, name), **given)
+        site = Site(opened, self.vectors, self, None, self.distances, self.work, Csprng(bytes).uniform)
         self.exchange = exchange_of(self.replica, site)
         self._handlers = self.exchange.handlers()
 

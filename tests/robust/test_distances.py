@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from starling.gossip.exchange.calls import Far
 from starling.robust.distances import (
+    BEHIND,
+    COMMON,
     COMPARED,
     DOUBLED,
     FAR,
@@ -203,6 +205,107 @@ def test_late_in_a_run_a_reference_that_has_become_small_accuses_nobody():
             it.met(str(peer), 0.05, at)
     assert it.reference("more", 102) == pytest.approx(0.05)
     assert it.met("more", 1.5, 102) is None
+
+
+def going(*progress, rounds=1):
+    """Return a node whose peers "0", "1", … are near and have this progress."""
+    it = Distances()
+    it.stepped(0.8)
+    for at in range(rounds):
+        for peer, made in enumerate(progress):
+            it.met(str(peer), 1.2, at, made)
+    return it
+
+
+def lagging(it, made, at=0, peer="liar"):
+    """Return the verdict on a near peer with this progress, after an exchange with another."""
+    it.met("0", 1.2, at, 0.8)
+    return it.met(peer, 1.2, at, made)
+
+
+def test_who_is_near_but_where_all_began_is_struck_and_refused_as_one_that_is_far():
+    it = going(0.8, 0.7, 0.9)
+    assert lagging(it, 0.0) == Far(1.2, pytest.approx(1.2), 1.0, 0, 0.0, 0.8)
+    assert lagging(it, 0.0).score == 2.0
+    assert lagging(it, 0.0).refused == REFUSED
+    assert lagging(it, 0.0).refused == 2 * REFUSED
+
+
+def test_less_than_half_of_the_usual_progress_is_behind():
+    """The usual is the lower median of the others and of our own, 1: of .7, .8, .9 and 1."""
+    it = going(0.8, 0.7, 0.9)
+    assert lagging(it, BEHIND * 0.8) is None
+    assert lagging(it, 0.99 * BEHIND * 0.8) is not None
+    assert lagging(it, -3.0, peer="backward") is not None
+
+
+def test_where_ways_have_little_in_common_nobody_is_behind():
+    for usual, struck in ((0.99 * COMMON, False), (COMMON, True)):
+        it = going(0.8, usual, usual)
+        assert (lagging(it, -1.0) is not None) == struck
+
+
+def test_two_other_peers_and_our_own_model_are_enough_to_judge_progress_and_one_is_not():
+    assert lagging(going(0.8, 0.8), 0.0) is not None
+    assert lagging(going(0.8, None, None), 0.0) is None, "distances are known of three"
+
+
+def test_unknown_progress_is_not_judged_and_has_no_vote():
+    it = going(0.8, 0.8, 0.8)
+    assert lagging(it, None) is None
+    assert lagging(it, 0.0, peer="another") is not None
+    assert lagging(going(0.8, None, 0.5, None, None, 0.6), 0.26, peer="new") is not None, "of .5, .6, .8 and 1"
+
+
+def test_refused_peers_and_those_of_long_ago_have_no_vote_on_progress():
+    it = going(0.8, 0.8, 0.8)
+    for liar in ("a", "b"):
+        while not lagging(it, 0.0, peer=liar).refused:
+            pass
+    assert lagging(it, 0.39, peer="new") is not None
+    late = LATELY + 1
+    for peer in "345":
+        it.met(peer, 1.2, late, None)
+    assert it.met("new", 1.2, late, 0.0) is None
+
+
+def test_where_half_of_the_peers_are_behind_nobody_is_judged():
+    """This node may be the one that runs ahead, as one whose peers are slow."""
+    it = going(0.8, 0.8, 0.8, 0.8)
+    for peer in "abcd":
+        assert lagging(it, 0.1, peer=peer) is not None
+        assert it.reference("new", 0) > 0.0 or peer == "d"
+    assert lagging(it, 0.0, peer="e") is None
+
+
+def test_with_another_model_of_our_own_progress_is_measured_anew():
+    it = going(0.8, 0.8, 0.8)
+    it.restart()
+    assert it.reference("new", 0) > 0.0, "distances are as they were"
+    assert lagging(it, 0.0) is None
+    it.met("1", 1.2, 0, 0.8)
+    assert lagging(it, 0.0) is not None
+
+
+@given(st.lists(st.floats(0.5, 1.0), min_size=4, max_size=12), st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5), st.data())
+def test_one_liar_moves_the_usual_progress_by_one_rank_at_most(made, lies, data):
+    """Whatever it says of its own, it makes nobody behind who was not behind a neighbouring rank."""
+    liar, votes = str(data.draw(st.integers(0, len(made) - 1))), sorted([*made, 1.0])
+    middle = (len(votes) - 1) // 2
+    for lie in lies:
+        it = going(*made)
+        it.met(liar, 1.2, 0, lie)
+        verdict = it.met("new", 1.2, 0, -1.0)
+        if verdict is not None:
+            assert votes[max(0, middle - 1)] <= verdict.usual <= votes[middle + 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(0.5, 1.0)), max_size=60))
+def test_peers_within_half_of_each_other_s_progress_are_never_struck(meetings):
+    it = Distances()
+    for at, (peer, made) in enumerate(meetings):
+        it.stepped(0.8)
+        assert it.met(str(peer), 1.2, at, made) is None
 
 
 @pytest.mark.parametrize("length", [0.0, math.inf, math.nan])

@@ -16,6 +16,7 @@ from starling.gossip.replica import Replica
 from starling.node.engine.consensus import ConsensusDistance
 from starling.node.engine.drift import Drift
 from starling.node.rpc import calls
+from starling.robust.progress import Uniform
 
 T = TypeVar("T")
 Handlers = Mapping[type[calls.Call], Callable[[Any], Any]]
@@ -84,6 +85,7 @@ class Site:
     losses: Losses | None  # losses of models on the batch of the last local step; None where they would reveal data
     distances: ConsensusDistance
     work: Callable[[], float]  # returns processor seconds of the calling thread, to measure exchanges
+    uniform: Uniform  # draws what peers must not know
 
 
 @dataclass(frozen=True, slots=True)

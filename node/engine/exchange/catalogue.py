@@ -28,6 +28,7 @@ from starling.node.engine.exchange.terms import Form, Terms
 from starling.node.engine.exchange.transactions import Pairwise
 from starling.node.rpc import calls
 from starling.robust.distances import Distances
+from starling.robust.progress import beginning
 
 _SUMS = frozenset({*SWAPPED, EdgeKind.BROADCASTS})
 """Mixing algorithms that send increments, on which noise would add up."""
@@ -60,14 +61,20 @@ def check_noise(open_request: calls.Open, replica: Replica) -> None:
     )
 
 
-def _defence(site: Site) -> Defence:
-    """Return the defence against distant models; an attacker has none, and takes every difference."""
+def _defence(replica: Replica, site: Site, *, compares: bool) -> Defence:
+    """Return the defence against distant models; an attacker has none, and takes every difference.
+
+    Progress is not measured where a vector's coordinates are of another part of the model in the next round, or are chosen by how much
+    they differ.
+    """
     open_request = site.open_request
     if open_request.attack or not defended(open_request.manifest):
         return Undefended()
     distances = Distances()
     site.vectors.drift.measured_by(distances.stepped)
-    return ByDistance(distances, site.vectors)
+    if compares or open_request.manifest.mix.turns:
+        return ByDistance(distances, site.vectors, lambda: None)
+    return ByDistance(distances, site.vectors, lambda: beginning(replica.shared(), site.uniform))
 
 
 def _terms(replica: Replica, open_request: calls.Open) -> tuple[Terms, Effort]:
@@ -111,7 +118,7 @@ def _differences(replica: Replica, site: Site, terms: Terms, effort: Effort) -> 
     compares = selector_facts(site.open_request.manifest.compress, replica.kind).compares
     known = LastKnown(replica) if compares else NothingKnown()
     attachments = DifferencesOnly() if replica.remembered is None else Memories(replica.remembered, terms)
-    made = Differences(replica, site, terms, attachments, known, _defence(site))
+    made = Differences(replica, site, terms, attachments, known, _defence(replica, site, compares=compares))
     return Pairwise(replica, site, effort, made), Overheard(made.sent_values, outcome=made.outcome)
 
 

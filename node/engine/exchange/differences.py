@@ -30,6 +30,7 @@ from starling.node.engine.exchange.terms import Terms
 from starling.node.engine.exchange.transactions import check_weight, fault_of, fault_of_ours
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
 from starling.robust.distances import agreed, share
+from starling.robust.progress import Along
 
 _FULL = 0.8  # share of the clip that a clipped difference has at least after most codecs
 _LEAST = 1e-300  # to divide by
@@ -44,19 +45,21 @@ class _Offer:
     gain: float
     borne: float
     reference: float  # usual distance that the request states
+    along: Along | None
     local: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """An answer of the responder. `length` is the difference's before any bound, `apart` the distance of the models, `reply` answers its
-    commit.
+    """An answer of the responder. `length` is the difference's before any bound, `apart` the distance of the models, `progress` the
+    initiator's, `reply` answers its commit.
     """
 
     done: Effect | EncodedEffect
     local: Tensor
     length: float
     apart: float | None
+    progress: float | None
     reply: Done
 
 
@@ -95,9 +98,9 @@ class Differences:
         chance = terms.chance(peer, call.inc, call.seq)
         with fault_of_ours():
             payload = self._attachments.ask(terms.codec.encode_request(shared, support, chance), support, chance)
-        reference = self._defence.reference(peer)
+        reference, along = self._defence.reference(peer), self._defence.along(support, shared)
         local = self._known.remembered(support, shared)
-        self._offers.put(call, _Offer(support, call.theta, gain, borne, reference, local))
+        self._offers.put(call, _Offer(support, call.theta, gain, borne, reference, along, local))
         return Offered(payload, gain, borne, reference)
 
     def sent_values(self, call: Answer) -> tuple[Support, Tensor]:
@@ -124,6 +127,8 @@ class Differences:
             local = support.view(shared).cpu()
             torch.sub(local, remote, out=remote)  # the difference, written into the received values' memory
             length, apart = measured(remote, support, terms.form.dim, terms.form.model)
+            along = self._defence.along(support, shared)
+            progress = None if along is None else along.made(remote)
             wish = self._wish(call, shared) if terms.wished else None
             chance = terms.chance(call.peer, call.inc, call.seq)
             payload, v = terms.codec.encode_difference(remote, terms.form.dim, chance, wish)
@@ -138,7 +143,7 @@ class Differences:
             del v
             payload, effect = self._attachments.answer(payload, carried, effect, chance)
         done = encoded(effect, partial(self._read, support, difference, -1.0))
-        self._pending.put(call, _Pending(done, self._known.remembered(support, shared), length / root, apart, reply))
+        self._pending.put(call, _Pending(done, self._known.remembered(support, shared), length / root, apart, progress, reply))
         limit = terms.codec.clip_norm or math.inf
         return Answered(payload, min(1.0, limit / max(length, _LEAST)), borne, moves)
 
@@ -155,6 +160,8 @@ class Differences:
             gain, keeps = self._moving(offer.gain * moves, offer.borne, call.borne)
             done = Effect(call.peer, support, v.to(terms.form.device), offer.theta * own, gain, keeps=keeps)
             done = self._attachments.answered(carried, done)
+        clip = max(call.clip, _LEAST)
+        progress = None if offer.along is None else offer.along.made(v, -1.0 / clip)
         self._offers.pop(call.peer)
         if wish is not None:
             self._wishes[call.peer] = wish
@@ -162,7 +169,7 @@ class Differences:
         self._site.distances.record(call.peer, measured(done.value, support, terms.form.dim, terms.form.model)[1])
         at_once = self._vectors.exclusive  # applied at once, so its bytes need not be read again
         self._vectors.take(done if at_once else encoded(done, partial(self._read, support, answer, 1.0)))
-        return structs.replace(self._reply(length), far=self._defence.met(call.peer, distance / max(call.clip, _LEAST)))
+        return structs.replace(self._reply(length), far=self._defence.met(call.peer, distance / clip, progress))
 
     def commit(self, call: Commit) -> Done:
         """Responder: take the effect of the answer."""
@@ -171,7 +178,7 @@ class Differences:
         self._known.note(pending.done, pending.local)
         self._site.distances.record(call.peer, pending.apart)
         self._vectors.take(pending.done)
-        return structs.replace(pending.reply, far=self._defence.met(call.peer, pending.length))
+        return structs.replace(pending.reply, far=self._defence.met(call.peer, pending.length, pending.progress))
 
     def outcome(self, done: Effect) -> Done:
         """Return the report of an effect for the daemon."""
@@ -189,9 +196,10 @@ class Differences:
             kept_by_peer.pop(peer, None)
 
     def forget_all(self) -> None:
-        """Delete the state of all edges."""
+        """Delete the state of all edges: the model is another one."""
         for kept_by_peer in self._tables:
             kept_by_peer.clear()
+        self._defence.restart()
 
     def _gain(self, theta: float, ratio: float, local_steps: float, round: int, members: int = 1) -> float:
         phase = self._site.rates.shared_phase(round, local_steps)

@@ -247,7 +247,8 @@ class Differences:
         agreed, lengths = agree(self.codec, own, remote, *generators)
         root = math.sqrt(group.supports[0].ratio(group.dim)) if self.known is None else 1.0  # else the largest are exchanged
         applied, distances = ((each / root).tolist() for each in (torch.linalg.vector_norm(agreed, dim=1), lengths))
-        shares = self.defence.meet(pairs, applied, distances, batch.phase.round)
+        progress = self.defence.progress(pairs, group, (remote, own))
+        shares = self.defence.meet(pairs, applied, distances, progress, batch.phase.round)
         self._named += [pair for pair, share in zip(pairs, shares.min(axis=0), strict=True) if not share]
         v = group.spread(agreed)
         thetas = batch.weights[:, which].mean(axis=0)

@@ -10,13 +10,19 @@ from dataclasses import InitVar, dataclass, field
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from starling.gossip.vector import sampled
 from starling.node.simulate.matrix.edges import Pair
+from starling.node.simulate.matrix.table import Group
 from starling.node.simulate.results import Refusal
 from starling.robust.distances import Distances, share
+from starling.robust.progress import made
+
+Progress = tuple[Sequence[float | None], Sequence[float | None]]
+"""Of the peers of both ends (g each); None: unknown."""
 
 
 class Defence(Protocol):
@@ -36,8 +42,13 @@ class Defence(Protocol):
     def refused(self, pairs: Sequence[Pair], round: int) -> NDArray[np.bool_]:
         """Return (m,) whether an end of a pair refuses the other in this round."""
 
-    def meet(self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], round: int) -> NDArray[np.float64]:
-        """Record the distance (g) of each pair, unclipped; return (2, g) the share that each end applies.
+    def progress(self, pairs: Sequence[Pair], group: Group, values: tuple[Tensor, Tensor]) -> Progress:
+        """Return for each end of the pairs (g) how much of its way the other has made, None if unknown; `values` (g, k) of both ends."""
+
+    def meet(
+        self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], progress: Progress, round: int
+    ) -> NDArray[np.float64]:
+        """Record the distance (g) of each pair, unclipped, and both ends' progress; return (2, g) the share that each end applies.
 
         It is 0 for an end that refuses the other from now on.
         """
@@ -59,7 +70,13 @@ class Undefended:
         """Return that none is."""
         return np.zeros(len(pairs), np.bool_)
 
-    def meet(self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], round: int) -> NDArray[np.float64]:
+    def progress(self, pairs: Sequence[Pair], group: Group, values: tuple[Tensor, Tensor]) -> Progress:
+        """Return that it is unknown."""
+        return [None] * len(pairs), [None] * len(pairs)
+
+    def meet(
+        self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], progress: Progress, round: int
+    ) -> NDArray[np.float64]:
         """Return all of it."""
         return np.ones((2, len(pairs)))
 
@@ -69,20 +86,25 @@ class Undefended:
 
 @dataclass(slots=True)
 class RowDistances:
-    """Rows that judge by distances, except `liars` (N,). The `first` rows begin with `start` (D,). Satisfies `Defence`."""
+    """Rows that judge by distances, except `liars` (N,). The `first` rows begin with `start` (D,). Satisfies `Defence`.
+
+    `watched`: whether progress is measured.
+    """
 
     liars: NDArray[np.bool_]
-    start: InitVar[Tensor]
+    start: Tensor
     first: InitVar[int]
+    watched: bool
     refusals: list[Refusal] = field(default_factory=list)
     exposed: set[Pair] = field(default_factory=set)
     _rows: list[Distances] = field(init=False)
     _until: dict[Pair, int] = field(default_factory=dict)  # (refusing, refused) -> end of the refusal
     _after: dict[int, Tensor] = field(init=False)
+    _began: dict[int, Tensor] = field(default_factory=dict)  # (D,) of rows that joined, the vector of their first exchange
 
-    def __post_init__(self, start: Tensor, first: int) -> None:
+    def __post_init__(self, first: int) -> None:
         self._rows = [Distances() for _ in self.liars]
-        self._after = dict.fromkeys(range(first), sampled(start)[0].clone())
+        self._after = dict.fromkeys(range(first), sampled(self.start)[0].clone())
 
     def begin(self, rows: Sequence[int], vectors: Tensor) -> None:
         """Measure how far rows went since their last exchanges."""
@@ -90,6 +112,8 @@ class RowDistances:
             if row in self._after:
                 now, scale = sampled(vector)
                 self._rows[row].stepped(scale * float((now - self._after[row]).norm()))
+            elif self.watched:
+                self._began[row] = vector.clone()
 
     def refused(self, pairs: Sequence[Pair], round: int) -> NDArray[np.bool_]:
         """Return those under a refusal."""
@@ -98,20 +122,33 @@ class RowDistances:
     def _refuses(self, row: int, peer: int, round: int) -> bool:
         return round < self._until.get((row, peer), -1)
 
-    def meet(self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], round: int) -> NDArray[np.float64]:
-        """Return what each end's reference leaves, and judge both ends by the other; liars take all."""
-        ends = (pairs, [pair[::-1] for pair in pairs])
-        return np.asarray(
-            [[self._met(*pair, short, long, round) for pair, short, long in zip(end, applied, distances, strict=True)] for end in ends]
-        )
+    def progress(self, pairs: Sequence[Pair], group: Group, values: tuple[Tensor, Tensor]) -> Progress:
+        """Return it where coordinates are exchanged."""
+        if group.coefficients or not self.watched:
+            return [None] * len(pairs), [None] * len(pairs)
+        (one, other), (initiators, responders) = values, zip(*pairs, strict=True)
+        return self._made(group, initiators, one, other), self._made(group, responders, other, one)
 
-    def _met(self, me: int, peer: int, applied: float, distance: float, round: int) -> float:
+    def _made(self, group: Group, rows: Sequence[int], own: Tensor, peers: Tensor) -> list[float | None]:
+        """Return the progress of peers' values (g, k) along the ways of `rows`, whose values are `own` (g, k)."""
+        began = torch.stack([self._began.get(row, self.start) for row in rows])
+        return [made(*each) for each in zip(own - group.take(began, torch.arange(len(rows))), own - peers, strict=True)]
+
+    def meet(
+        self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], progress: Progress, round: int
+    ) -> NDArray[np.float64]:
+        """Return what each end's reference leaves, and judge both ends by the other; liars take all."""
+        ends = ((pairs, progress[0]), ([pair[::-1] for pair in pairs], progress[1]))
+        return np.asarray([[self._met(*each, round) for each in zip(end, applied, distances, part, strict=True)] for end, part in ends])
+
+    def _met(self, pair: Pair, applied: float, distance: float, progress: float | None, round: int) -> float:
+        me, peer = pair
         if self.liars[me]:
             return 1.0
         if self.liars[peer]:
             self.exposed.add((me, peer))
         taken = share(applied, self._rows[me].reference(str(peer), round))
-        strike = self._rows[me].met(str(peer), distance, round)
+        strike = self._rows[me].met(str(peer), distance, round, progress)
         if strike is None or not strike.refused:
             return taken
         self.refusals.append(Refusal(round=round, node=me, peer=peer))

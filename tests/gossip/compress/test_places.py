@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, blocks_in
+from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support, blocks_in
 from starling.gossip.vector import blank
 from tests.strategies import examples, seeds
 
@@ -36,6 +36,21 @@ def test_ranges_are_the_coordinates_in_order(dim, seed, block, most):
         for place in places:
             place.write(changed, values[: len(x[index])][place.part])
         assert torch.equal(changed, expected)
+
+
+@given(dim=st.integers(4, 200), seed=seeds, block=st.integers(1, 70), share=st.integers(1, 9))
+@examples(80)
+def test_coordinates_are_found_where_the_values_have_them_and_all_of_them(dim, seed, block, share):
+    x = torch.arange(float(dim))
+    places = torch.nonzero(torch.arange(dim) * (seed | 1) % 10 < share).view(-1)
+    for support in supports(dim, seed, block):
+        which, at = support.find(places, dim)
+        assert torch.equal(support.take(x)[at], x[places[which]])
+        assert set(places[which].tolist()) == set(places.tolist()) & set(x[support.index(dim)].long().tolist())
+
+
+def test_coefficients_are_at_no_coordinates():
+    assert Support().find(torch.arange(3), 3) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

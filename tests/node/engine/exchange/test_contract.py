@@ -22,6 +22,7 @@ from starling.node.config.schema import CompressSection, MixSection, PrivacySect
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.byzantine import Byzantine
 from starling.node.engine.exchange.catalogue import exchange_of
+from starling.node.engine.privacy.csprng import Csprng
 from starling.node.rpc import calls
 from tests.harness.engines import manifest, open_request
 from tests.harness.memory_ends import CODEC, drawn
@@ -62,7 +63,7 @@ class Node(Plain):
             memory = drawn(dim, 3, generator(7, "memory", name))
             self.replica.remembered = MemoryExchange(memory, CODEC)
             changed = structs.replace(open_request(given, shard, name), **more)
-            site = Site(changed, self.vectors, self, None, self.distances, self.work)
+            site = Site(changed, self.vectors, self, None, self.distances, self.work, Csprng(bytes).uniform)
             self.exchange = exchange_of(self.replica, site)
             self._handlers = self.exchange.handlers()
 
