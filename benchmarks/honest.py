@@ -56,12 +56,12 @@ class Watched(Distances):
         self.longest = 0.0
         made.append(self)
 
-    def met(self, peer, distance, round):
+    def met(self, peer, distance, round, progress=None):
         reference = self.reference(peer, round)
         self.exchanges += 1
         self.shortened += share(distance, reference) < 1.0
         self.longest = max(self.longest, distance / reference if reference else 0.0)
-        far = super().met(peer, distance, round)
+        far = super().met(peer, distance, round, progress)
         if far is not None:
             self.strikes += 1
             self.refusals += far.refused > 0

@@ -19,7 +19,7 @@ about equally far from ours whatever their data, as most of the difference is ou
                 one before another peer was met: it may be this node that has moved
     behind      a peer whose progress (`starling.robust.progress`) is less than BEHIND times the usual: the median of the last ones of the
                 other peers, lately met and not refused, and of our own, 1; the lower one of an even number. Where the usual is less than
-                COMMON, or there are fewer than VOTES, nobody is behind: ways are then more one's own steps than the swarm's
+                COMMON, or fewer than VOTES others have one, nobody is behind: ways are then more one's own steps than the swarm's
     refused     at a score of NAMED: no exchange for REFUSED rounds, doubled each time up to DOUBLED times; afterwards the score is
                 NAMED - 1, so that one strike refuses the peer again and four ordinary exchanges clear it
     remembered  of a distance no more than FAR references, so that a liar does not widen the measure of others
@@ -132,7 +132,7 @@ class Distances:
     def _lag(self, peer: str, progress: float | None, round: int) -> _Lag:
         """Return a peer's progress and the usual one, if it is behind."""
         made = [seen.progress for seen in self._others(peer, round) if not seen.refused and seen.progress is not None]
-        if progress is None or len(made) + 1 < VOTES:
+        if progress is None or len(made) < VOTES:
             return _NONE
         usual = sorted([*made, 1.0])[len(made) // 2]
         return (progress, usual) if usual >= COMMON and progress < BEHIND * usual else _NONE

@@ -12,61 +12,68 @@ Shapes: D numbers of the shared vector, k of one exchange, s watched, n of these
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf, isfinite
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from starling.gossip.compress.support import Support
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.vector import SAMPLED, products
+from starling.gossip.vector import SAMPLED
 
 Uniform = Callable[[int], npt.NDArray[np.float64]]
 """n -> (n,) numbers in (0, 1), which peers must not be able to predict."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Along:
-    """Our way on an exchange's coordinates."""
-
-    at: Tensor  # (n,) int64, positions among the exchange's values
-    way: Tensor  # (n,) on the CPU
-
-    def made(self, difference: Tensor, scale: float = 1.0) -> float | None:
-        """Return a peer's progress by our values less its values, `scale` times `difference` (k,) on the CPU; None: there is none."""
-        return made(self.way, difference.index_select(0, self.at), scale)
+Made = Callable[[Tensor, float], float | None]
+"""(difference (k,) on the CPU, scale) -> a peer's progress by our values less its own, `scale` times the difference; None: unknown."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Beginning:
+class Beginning(Protocol):
     """Where a node began."""
 
-    places: Tensor  # (s,) int64, ascending coordinates
-    values: Tensor  # (s,) on the CPU
+    def along(self, support: Support, vector: Tensor) -> Made:
+        """Return what measures a peer's progress along our way to `vector` (D,), by differences on a support."""
 
-    def along(self, support: Support, vector: Tensor) -> Along | None:
-        """Return our way to `vector` (D,) on a support; None: its values are not those of coordinates."""
+
+class Watched:
+    """A beginning of which some coordinates are known. Satisfies `Beginning`."""
+
+    def __init__(self, vector: Tensor, uniform: Uniform) -> None:
+        """Begin at `vector` (D,), known on all of its coordinates, or where there are many on SAMPLED that are drawn."""
+        dim, device = vector.numel(), vector.device
+        drawn = (uniform(SAMPLED) * dim).astype(np.int64).clip(max=dim - 1) if dim > SAMPLED else np.arange(dim)
+        self.places = torch.from_numpy(np.unique(drawn))  # (s,) int64, ascending
+        self.values = vector.index_select(0, self.places.to(device)).cpu()  # (s,)
+
+    def along(self, support: Support, vector: Tensor) -> Made:
+        """Return what measures it; where a support's values are not those of coordinates nothing is known."""
         found = support.find(self.places, vector.numel())
         if found is None:
-            return None
+            return unknown
         which, at = found
-        now = vector.index_select(0, self.places[which].to(vector.device)).cpu()
-        return Along(at, now - self.values[which])
+        way = vector.index_select(0, self.places[which].to(vector.device)).cpu() - self.values[which]
+        return lambda difference, scale: progress_of(way, difference.index_select(0, at), scale)
 
 
-def beginning(vector: Tensor, uniform: Uniform) -> Beginning:
-    """Return `vector` (D,) as the beginning, on all of its coordinates, or of many on SAMPLED that are drawn."""
-    dim = vector.numel()
-    places = torch.arange(dim) if dim <= SAMPLED else torch.from_numpy(np.unique((uniform(SAMPLED) * dim).astype(np.int64).clip(max=dim - 1)))
-    return Beginning(places, vector.index_select(0, places.to(vector.device)).cpu())
+class Unwatched:
+    """A beginning of which nothing is known. Satisfies `Beginning`."""
+
+    def along(self, support: Support, vector: Tensor) -> Made:
+        return unknown
 
 
-def made(way: Tensor, difference: Tensor, scale: float = 1.0) -> float | None:
-    """Return a peer's progress by our way (n,) and our values less its values, `scale` times `difference` (n,).
+def unknown(_difference: Tensor, _scale: float) -> None:
+    """Return that no progress is known."""
+
+
+def progress_of(way: Tensor, difference: Tensor, scale: float = 1.0) -> float | None:
+    """Return the progress of a peer by our way (n,) and our values less its values, `scale` times `difference` (n,).
 
     None: we have not moved, or it is not finite.
     """
-    along, length, _ = products(difference, way)
-    progress = 1.0 - scale * along / length if length > 0.0 else inf
+    exact = way.double()
+    length = float(exact @ exact)
+    progress = 1.0 - scale * float(difference.double() @ exact) / length if length > 0.0 else inf
     return progress if isfinite(progress) else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from starling.gossip.errors import LocalProtocolError
 from starling.node.engine.clock_rounds import ClockRounds
 from starling.node.engine.consensus import ConsensusDistance
-from starling.node.engine.exchange.api import Exchange, Handlers, Site
+from starling.node.engine.exchange.api import Exchange, Handlers, Machine, Site
 from starling.node.engine.exchange.catalogue import exchange_of
 from starling.node.engine.late_join import Fetched, Offered
 from starling.node.engine.local.trainer import Trainer
@@ -119,7 +119,7 @@ def session_of(
         vectors = LiveVectors(replica, outgoing, trainer.rates.phase, lambda: trainer.steps, window, pace.local_steps)
     else:
         vectors = FrozenVectors(replica, outgoing, pace.local_steps)
-    site = Site(open_request, vectors, trainer.rates, trainer.losses(), distances, work, csprng.uniform)
+    site = Site(open_request, vectors, trainer.rates, trainer.losses(), distances, Machine(work, csprng.uniform))
     exchange = exchange_of(replica, site)
     rounds: Rounds
     if isinstance(vectors, LiveVectors):

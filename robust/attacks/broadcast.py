@@ -89,19 +89,23 @@ def free_rider(noise: float = 0.0) -> Formula:
 class Stale:
     """Send the vector of `lag` rounds ago, signed and well-formed; the common initial vector for lag = 0 or before round `lag`.
 
-    The state is (round, own vector) of the last `lag` rounds.
+    With a `share` the initial vector has gone this share of the way to μ. The state is (round, own vector) of the last `lag` rounds.
 
     Args:
         lag: rounds, in [0, 15].
+        share: in [0, 1].
     """
 
     lag: Annotated[int, Meta(ge=0, lt=MEMORY)] = 0
+    share: Share = 0.0
     targets: ClassVar[Target] = "vector"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         state: tuple[tuple[int, Tensor], ...] = memory or ()
         old = [vector for sent, vector in state if sent <= scene.round - self.lag]
         message = old[-1] if old else scene.start
+        if self.share and not old:
+            message = message + self.share * (mean(scene.honest) - message)
         if self.lag and (not state or state[-1][0] < scene.round):
             state = (*state, (scene.round, scene.own.clone()))[-self.lag - 1 :]
         return message.expand_as(scene.receivers), state

@@ -9,7 +9,7 @@ from starling.gossip.vector import Layout
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine import schedules
 from starling.node.engine.consensus import ConsensusDistance
-from starling.node.engine.exchange.api import Site
+from starling.node.engine.exchange.api import Machine, Site
 from starling.node.engine.exchange.catalogue import exchange_of
 from starling.node.engine.exchange.shares import Agreed, Lesser
 from starling.node.engine.mixing import mixer_of, settled_edges
@@ -46,7 +46,7 @@ class Node:
             self.vectors = LiveVectors(self.replica, Plain(), self.phase, lambda: self.steps, GradientWindow(), agreed.pace.local_steps)
         self.distances = ConsensusDistance()
         opened = structs.replace(open_request(agreed, shard, name), **given)
-        site = Site(opened, self.vectors, self, None, self.distances, self.work, Csprng(bytes).uniform)
+        site = Site(opened, self.vectors, self, None, self.distances, Machine(self.work, Csprng(bytes).uniform))
         self.exchange = exchange_of(self.replica, site)
         self._handlers = self.exchange.handlers()
 

@@ -245,9 +245,9 @@ def test_where_ways_have_little_in_common_nobody_is_behind():
         assert (lagging(it, -1.0) is not None) == struck
 
 
-def test_two_other_peers_and_our_own_model_are_enough_to_judge_progress_and_one_is_not():
-    assert lagging(going(0.8, 0.8), 0.0) is not None
-    assert lagging(going(0.8, None, None), 0.0) is None, "distances are known of three"
+def test_the_progress_of_three_other_peers_is_needed_to_judge_one():
+    assert lagging(going(0.8, 0.8, 0.8), 0.0) is not None
+    assert lagging(going(0.8, 0.8, None), 0.0) is None, "distances are known of three"
 
 
 def test_unknown_progress_is_not_judged_and_has_no_vote():
@@ -283,7 +283,8 @@ def test_with_another_model_of_our_own_progress_is_measured_anew():
     it.restart()
     assert it.reference("new", 0) > 0.0, "distances are as they were"
     assert lagging(it, 0.0) is None
-    it.met("1", 1.2, 0, 0.8)
+    for peer in "12":
+        it.met(peer, 1.2, 0, 0.8)
     assert lagging(it, 0.0) is not None
 
 

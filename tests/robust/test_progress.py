@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support
 from starling.gossip.vector import SAMPLED
-from starling.robust.progress import beginning
+from starling.robust.progress import Unwatched, Watched
 from tests.strategies import examples, seeds
 
 DIM = 90
@@ -30,7 +30,7 @@ def nothing_drawn(_count):
 
 def progress(support, start, own, peer, uniform=nothing_drawn):
     """Return the progress of `peer` on a support, along the way from `start` to `own`."""
-    return beginning(start, uniform).along(support, own).made(support.take(own - peer))
+    return Watched(start, uniform).along(support, own)(support.take(own - peer), 1.0)
 
 
 @given(seeds, st.floats(-1.0, 2.0), st.sampled_from(SUPPORTS))
@@ -62,31 +62,33 @@ def test_honest_models_with_steps_of_their_own_have_nearly_equal_progress():
 @pytest.mark.parametrize("numbers", [torch.zeros(DIM), torch.full((DIM,), 1e200, dtype=torch.float64)])
 def test_without_a_way_or_beyond_all_numbers_there_is_no_progress(numbers):
     start = torch.zeros_like(numbers)
-    assert beginning(start, nothing_drawn).along(Full(), numbers).made(numbers, -1e300) is None
+    assert Watched(start, nothing_drawn).along(Full(), numbers)(numbers, -1e300) is None
 
 
 def test_a_difference_may_be_scaled():
     start, own, peer = vectors(2, 3)
-    along = beginning(start, nothing_drawn).along(Full(), own)
-    assert along.made(4.0 * (peer - own), -0.25) == pytest.approx(along.made(own - peer))
+    made = Watched(start, nothing_drawn).along(Full(), own)
+    assert made(4.0 * (peer - own), -0.25) == pytest.approx(made(own - peer, 1.0))
 
 
 def test_coefficients_say_nothing_of_progress():
-    assert beginning(torch.zeros(DIM), nothing_drawn).along(Support(), torch.ones(DIM)) is None
+    one = torch.ones(DIM)
+    assert Watched(torch.zeros(DIM), nothing_drawn).along(Support(), one)(one, 1.0) is None
+    assert Unwatched().along(Full(), one)(one, 1.0) is None
 
 
 def test_the_beginning_is_a_copy():
     start, own = vectors(3, 2)
-    began = beginning(start, nothing_drawn)
-    before = began.along(Full(), own).made(own)
+    began = Watched(start, nothing_drawn)
+    before = began.along(Full(), own)(own, 1.0)
     start.zero_()
-    assert began.along(Full(), own).made(own) == before
+    assert began.along(Full(), own)(own, 1.0) == before
 
 
 @pytest.mark.parametrize("support", [Full(), Fragment(1, 3), Blocks(5, 2, 40, 256)])
 def test_of_many_coordinates_some_are_drawn_which_estimate_all(support):
     start, own, noise = vectors(4, 3, MANY)
-    began = beginning(start, drawn)
+    began = Watched(start, drawn)
     assert began.places.numel() <= SAMPLED
     assert torch.equal(began.places, torch.unique((torch.from_numpy(drawn(SAMPLED)) * MANY).long()))
     assert torch.equal(began.values, start[began.places])
@@ -95,14 +97,14 @@ def test_of_many_coordinates_some_are_drawn_which_estimate_all(support):
 
 def test_a_lie_on_the_coordinates_that_are_not_drawn_changes_nothing_and_one_on_drawn_ones_does():
     start, own = vectors(5, 2, MANY)
-    began = beginning(start, drawn)
+    began = Watched(start, drawn)
     for watched, expected in ((False, 0.0), (True, 1.0)):
         peer = own.clone() if watched else start.clone()
         others = torch.ones(MANY, dtype=torch.bool)
         others[began.places] = False
         peer[others] = -9.0
-        assert began.along(Full(), own).made(own - peer) == pytest.approx(expected, abs=1e-5)
+        assert began.along(Full(), own)(own - peer, 1.0) == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_largest_number_drawn_is_a_coordinate():
-    assert int(beginning(torch.zeros(MANY), np.ones).places[-1]) == MANY - 1
+    assert int(Watched(torch.zeros(MANY), np.ones).places[-1]) == MANY - 1

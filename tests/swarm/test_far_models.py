@@ -20,11 +20,12 @@ def defended(pace: str, **keys) -> Manifest:
     return msgspec.structs.replace(agreed, mix=msgspec.structs.replace(agreed.mix, defended=True))
 
 
-def lie(virtual, factor: float) -> None:
-    """Let a node exchange from now on as if its model were multiplied by this factor."""
-    vectors = virtual.engine.session.rounds.vectors
+def lie(virtual, factor: float | None) -> None:
+    """Let a node exchange from now on as if its model were multiplied by this factor; None: as if it had never moved."""
+    session = virtual.engine.session
+    vectors, start = session.rounds.vectors, session.replica.origin
     honest = vectors.vector
-    vectors.vector = lambda peer: factor * honest(peer)
+    vectors.vector = (lambda peer: start) if factor is None else (lambda peer: factor * honest(peer))
 
 
 def refusals(virtual) -> set[str]:
@@ -34,9 +35,9 @@ def refusals(virtual) -> set[str]:
 
 @virtual(1)
 @pytest.mark.slow
-@pytest.mark.parametrize(("pace", "factor"), [("steps", -2.0), ("clock", 0.0)])
+@pytest.mark.parametrize(("pace", "factor"), [("steps", -2.0), ("steps", None), ("clock", 0.0), ("clock", None)])
 async def test_a_liar_is_refused_by_its_partners_and_costs_the_others_little(pace, factor):
-    """It exchanges as if its model were negated, or zero."""
+    """It exchanges as if its model were negated, zero, or still the one that all began with."""
     swarm = story(defended(pace), 1)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 5))

@@ -76,6 +76,14 @@ class SharedRates(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """What exchanges need of the machine."""
+
+    work: Callable[[], float]  # returns processor seconds of the calling thread, to measure exchanges
+    uniform: Uniform  # draws what peers must not know
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """Facts of the node whose exchanges these are."""
 
@@ -84,8 +92,7 @@ class Site:
     rates: SharedRates
     losses: Losses | None  # losses of models on the batch of the last local step; None where they would reveal data
     distances: ConsensusDistance
-    work: Callable[[], float]  # returns processor seconds of the calling thread, to measure exchanges
-    uniform: Uniform  # draws what peers must not know
+    machine: Machine
 
 
 @dataclass(frozen=True, slots=True)

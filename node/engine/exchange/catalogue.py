@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from starling.gossip.compress.budget import Effort
@@ -13,7 +14,7 @@ from starling.node.config import frame_limits
 from starling.node.config.robustness import defended
 from starling.node.engine.compression import exchange_codec, extra_size, parts, selection, selector_facts
 from starling.node.engine.exchange.adversary import Adversary
-from starling.node.engine.exchange.api import Exchange, Site
+from starling.node.engine.exchange.api import Exchange, Machine, Site
 from starling.node.engine.exchange.attachments import DifferencesOnly, Memories
 from starling.node.engine.exchange.broadcasts import Broadcasts
 from starling.node.engine.exchange.byzantine import Byzantine, ForgedVectors, Overheard
@@ -28,7 +29,7 @@ from starling.node.engine.exchange.terms import Form, Terms
 from starling.node.engine.exchange.transactions import Pairwise
 from starling.node.rpc import calls
 from starling.robust.distances import Distances
-from starling.robust.progress import beginning
+from starling.robust.progress import Beginning, Unwatched, Watched
 
 _SUMS = frozenset({*SWAPPED, EdgeKind.BROADCASTS})
 """Mixing algorithms that send increments, on which noise would add up."""
@@ -61,20 +62,14 @@ def check_noise(open_request: calls.Open, replica: Replica) -> None:
     )
 
 
-def _defence(replica: Replica, site: Site, *, compares: bool) -> Defence:
-    """Return the defence against distant models; an attacker has none, and takes every difference.
-
-    Progress is not measured where a vector's coordinates are of another part of the model in the next round, or are chosen by how much
-    they differ.
-    """
+def _defence(site: Site, begin: Callable[[], Beginning]) -> Defence:
+    """Return the defence against distant models; an attacker has none, and takes every difference."""
     open_request = site.open_request
     if open_request.attack or not defended(open_request.manifest):
         return Undefended()
     distances = Distances()
     site.vectors.drift.measured_by(distances.stepped)
-    if compares or open_request.manifest.mix.turns:
-        return ByDistance(distances, site.vectors, lambda: None)
-    return ByDistance(distances, site.vectors, lambda: beginning(replica.shared(), site.uniform))
+    return ByDistance(distances, site.vectors, begin)
 
 
 def _terms(replica: Replica, open_request: calls.Open) -> tuple[Terms, Effort]:
@@ -116,10 +111,15 @@ def _broadcasts(replica: Replica, site: Site, terms: Terms, effort: Effort) -> M
 
 def _differences(replica: Replica, site: Site, terms: Terms, effort: Effort) -> Made:
     compares = selector_facts(site.open_request.manifest.compress, replica.kind).compares
-    known = LastKnown(replica) if compares else NothingKnown()
+    watched = partial(_watched, replica, site.machine)
+    known, begin = (LastKnown(replica), Unwatched) if compares else (NothingKnown(), watched)
     attachments = DifferencesOnly() if replica.remembered is None else Memories(replica.remembered, terms)
-    made = Differences(replica, site, terms, attachments, known, _defence(replica, site, compares=compares))
+    made = Differences(replica, site, terms, attachments, known, _defence(site, begin))
     return Pairwise(replica, site, effort, made), Overheard(made.sent_values, outcome=made.outcome)
+
+
+def _watched(replica: Replica, machine: Machine) -> Watched:
+    return Watched(replica.shared(), machine.uniform)
 
 
 def _swaps(replica: Replica, site: Site, terms: Terms, effort: Effort) -> Made:

@@ -4,6 +4,7 @@ Shapes: D numbers of the shared vector.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -12,17 +13,22 @@ from starling.gossip.compress.support import Support
 from starling.gossip.exchange.calls import Far
 from starling.node.engine.exchange.api import Vectors
 from starling.robust.distances import Distances
-from starling.robust.progress import Along, Beginning
+from starling.robust.progress import Beginning, Made, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the model of a peer is compared with in an exchange."""
+
+    reference: float  # distance, as the wire carries it; 0: none
+    made: Made
 
 
 class Defence(Protocol):
     """Judges how far peers' models may be from ours, and behind it."""
 
-    def reference(self, peer: str) -> float:
-        """Return the distance that a peer's next one is compared with, as the wire carries it; 0: none."""
-
-    def along(self, support: Support, vector: Tensor) -> Along | None:
-        """Return the way of our `vector` (D,) on a support, for a peer's progress along it; None: that is not known."""
+    def expected(self, peer: str, support: Support, vector: Tensor) -> Expected:
+        """Return what a peer's model is compared with in an exchange of our `vector` (D,) on a support."""
 
     def met(self, peer: str, distance: float, progress: float | None) -> Far | None:
         """Judge the distance of a committed exchange, before any bound, and the peer's progress -> why it counts against it, or None."""
@@ -34,11 +40,8 @@ class Defence(Protocol):
 class Undefended:
     """Accepts any distance. Satisfies `Defence`."""
 
-    def reference(self, peer: str) -> float:
-        return 0.0
-
-    def along(self, support: Support, vector: Tensor) -> Along | None:
-        return None
+    def expected(self, peer: str, support: Support, vector: Tensor) -> Expected:
+        return Expected(0.0, unknown)
 
     def met(self, peer: str, distance: float, progress: float | None) -> Far | None:
         return None
@@ -47,21 +50,15 @@ class Undefended:
 
 
 class ByDistance:
-    """Judges by the distances and the progress of other peers. Satisfies `Defence`.
+    """Judges by the distances and the progress of other peers. Satisfies `Defence`. `begin` notes where our model is now."""
 
-    `begin` notes where our model is now; it returns None where progress cannot be measured.
-    """
-
-    def __init__(self, distances: Distances, vectors: Vectors, begin: Callable[[], Beginning | None]) -> None:
+    def __init__(self, distances: Distances, vectors: Vectors, begin: Callable[[], Beginning]) -> None:
         self._distances, self._vectors, self._begin = distances, vectors, begin
         self._began = begin()
 
-    def reference(self, peer: str) -> float:
-        return self._distances.reference(peer, self._vectors.round)
-
-    def along(self, support: Support, vector: Tensor) -> Along | None:
-        """Return the way since this node began, on coordinates that it drew."""
-        return None if self._began is None else self._began.along(support, vector)
+    def expected(self, peer: str, support: Support, vector: Tensor) -> Expected:
+        """Return the other peers' distance, and what measures progress since this node began."""
+        return Expected(self._distances.reference(peer, self._vectors.round), self._began.along(support, vector))
 
     def met(self, peer: str, distance: float, progress: float | None) -> Far | None:
         """Judge a peer by its distance and its progress -> why it counts against it, or None."""

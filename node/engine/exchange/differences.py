@@ -22,7 +22,7 @@ from starling.gossip.replica import Replica
 from starling.node.engine.consensus import measured
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.attachments import Attachments
-from starling.node.engine.exchange.defence import Defence
+from starling.node.engine.exchange.defence import Defence, Expected
 from starling.node.engine.exchange.known_peers import Known
 from starling.node.engine.exchange.shares import Shares
 from starling.node.engine.exchange.table import Table
@@ -30,7 +30,6 @@ from starling.node.engine.exchange.terms import Terms
 from starling.node.engine.exchange.transactions import check_weight, fault_of, fault_of_ours
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
 from starling.robust.distances import agreed, share
-from starling.robust.progress import Along
 
 _FULL = 0.8  # share of the clip that a clipped difference has at least after most codecs
 _LEAST = 1e-300  # to divide by
@@ -44,8 +43,7 @@ class _Offer:
     theta: float
     gain: float
     borne: float
-    reference: float  # usual distance that the request states
-    along: Along | None
+    expected: Expected  # of which the request states the distance
     local: Tensor
 
 
@@ -98,10 +96,10 @@ class Differences:
         chance = terms.chance(peer, call.inc, call.seq)
         with fault_of_ours():
             payload = self._attachments.ask(terms.codec.encode_request(shared, support, chance), support, chance)
-        reference, along = self._defence.reference(peer), self._defence.along(support, shared)
+        expected = self._defence.expected(peer, support, shared)
         local = self._known.remembered(support, shared)
-        self._offers.put(call, _Offer(support, call.theta, gain, borne, reference, along, local))
-        return Offered(payload, gain, borne, reference)
+        self._offers.put(call, _Offer(support, call.theta, gain, borne, expected, local))
+        return Offered(payload, gain, borne, expected.reference)
 
     def sent_values(self, call: Answer) -> tuple[Support, Tensor]:
         """Return a request's support and values (k,). Raises ValueError with a snake_case reason."""
@@ -127,15 +125,15 @@ class Differences:
             local = support.view(shared).cpu()
             torch.sub(local, remote, out=remote)  # the difference, written into the received values' memory
             length, apart = measured(remote, support, terms.form.dim, terms.form.model)
-            along = self._defence.along(support, shared)
-            progress = None if along is None else along.made(remote)
+            expected = self._defence.expected(call.peer, support, shared)
+            progress = expected.made(remote, 1.0)
             wish = self._wish(call, shared) if terms.wished else None
             chance = terms.chance(call.peer, call.inc, call.seq)
             payload, v = terms.codec.encode_difference(remote, terms.form.dim, chance, wish)
             difference = payload
             del local, remote
             applied, root = float(v.norm()), self._known.share_of_norm(support, terms.form.dim)
-            own = share(applied / root, self._defence.reference(call.peer))
+            own = share(applied / root, expected.reference)
             moves *= min(own, share(applied / root, call.reference))
             gain, keeps = self._moving(call.gain * moves, borne, call.borne)
             effect = Effect(call.peer, support, v.neg_().to(terms.form.device), call.theta * own, gain, keeps=keeps)
@@ -156,12 +154,12 @@ class Differences:
             v, wish = terms.codec.decode_response(answer, support, terms.form.dim, terms.form.dtype, terms.wished)
             length = float(v.norm())
             distance = length / self._known.share_of_norm(support, terms.form.dim)
-            moves, own = agreed(call.share, distance, offer.reference), share(distance, offer.reference)
+            moves, own = agreed(call.share, distance, offer.expected.reference), share(distance, offer.expected.reference)
             gain, keeps = self._moving(offer.gain * moves, offer.borne, call.borne)
             done = Effect(call.peer, support, v.to(terms.form.device), offer.theta * own, gain, keeps=keeps)
             done = self._attachments.answered(carried, done)
         clip = max(call.clip, _LEAST)
-        progress = None if offer.along is None else offer.along.made(v, -1.0 / clip)
+        progress = offer.expected.made(v, -1.0 / clip)
         self._offers.pop(call.peer)
         if wish is not None:
             self._wishes[call.peer] = wish

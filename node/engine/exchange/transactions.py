@@ -57,7 +57,7 @@ class Pairwise:
 
     def __init__(self, replica: Replica, site: Site, effort: Effort, transactions: Transactions) -> None:
         self.replica, self.effort = replica, effort
-        self._work, self._transactions = site.work, transactions
+        self._work, self._transactions = site.machine.work, transactions
 
     def handlers(self) -> Handlers:
         """Return handlers of a transaction's calls, all but Drop on one thread and timed."""

@@ -19,7 +19,7 @@ from starling.node.simulate.matrix.edges import Pair
 from starling.node.simulate.matrix.table import Group
 from starling.node.simulate.results import Refusal
 from starling.robust.distances import Distances, share
-from starling.robust.progress import made
+from starling.robust.progress import progress_of
 
 Progress = tuple[Sequence[float | None], Sequence[float | None]]
 """Of the peers of both ends (g each); None: unknown."""
@@ -132,7 +132,7 @@ class RowDistances:
     def _made(self, group: Group, rows: Sequence[int], own: Tensor, peers: Tensor) -> list[float | None]:
         """Return the progress of peers' values (g, k) along the ways of `rows`, whose values are `own` (g, k)."""
         began = torch.stack([self._began.get(row, self.start) for row in rows])
-        return [made(*each) for each in zip(own - group.take(began, torch.arange(len(rows))), own - peers, strict=True)]
+        return [progress_of(*each) for each in zip(own - group.take(began, torch.arange(len(rows))), own - peers, strict=True)]
 
     def meet(
         self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], progress: Progress, round: int

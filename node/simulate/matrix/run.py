@@ -164,7 +164,6 @@ class _Run:
                 lambda rows: byzantine.thresholds(mixing, self.swarm.state, rows),
             )
         facts = selector_facts(agreed.compress, kind_of(mixing.edge))
-        watched = not (facts.compares or agreed.mix.turns)
         swarm = Swarm(
             self._peers,
             x,
@@ -178,7 +177,7 @@ class _Run:
             compares=facts.compares,
             wish_limit=kept(agreed.compress.ratio, start.numel()) if facts.wishes else 0,
             settled_edges=settled_edges(agreed),
-            defence=RowDistances(self.byzantine, start, scenario.simulate.nodes, watched) if defended(agreed) else Undefended(),
+            defence=RowDistances(self.byzantine, start, scenario.simulate.nodes, not facts.compares) if defended(agreed) else Undefended(),
         )
         if averages_memories(agreed):
             assert isinstance(swarm.exchanges, Differences)

@@ -109,6 +109,14 @@ def test_an_outcome_says_which_liars_were_refused_and_by_whom():
 
 
 @pytest.mark.slow
+def test_who_answers_with_the_initial_model_is_refused_by_all_where_honest_models_are_as_far_apart():
+    by_label = ("partition.kind=by_label", "simulate.nodes=8", "pace.rounds=60", "pace.evaluate_every=60")
+    stale, absent = run(*by_label, "attack.rows=[7]", "attack.kind=stale"), run(*by_label, "simulate.nodes=7", "partition.shards=8")
+    assert [stale.counts[key] for key in ("exposed", "named", "accused")] == [5, 5, 0]
+    assert stale.rows[-1].mean > absent.rows[-1].mean - 0.03
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(set(ATTACKS) - set(targeting("tracker", "memory"))))
 def test_every_attack_can_be_simulated_and_a_rule_survives_it(kind):
     outcome = run(*SHORT, "attack.nodes=1", f"attack.kind={kind}")

@@ -62,6 +62,7 @@ def test_an_attack_on_vectors_is_finite_even_when_it_knows_one_vector_that_is_ze
         ("alie", {"zz": 1}),
         ("ipm", {"epsilon": 0}),
         ("stale", {"lag": 16}),
+        ("stale", {"share": 1.1}),
         ("min_max", {"direction": "down"}),
         ("sleeper", {"after": 2.0}),
         ("sleeper", {"attack": "nobody"}),
@@ -88,6 +89,7 @@ def test_unknown_parameters_and_bounds_are_refused_in_one_line(name: str, params
         (zero(), [0.0, 0.0]),
         (sign_flip(update=True), [4.0, 4.0]),
         (Stale(), [0.5, -0.5]),
+        (Stale(share=0.5), [1.75, 0.75]),
         (free_rider(), [3.0, 3.0]),
     ],
 )

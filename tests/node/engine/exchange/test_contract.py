@@ -19,7 +19,7 @@ from starling.gossip.mix.memories import MemoryExchange
 from starling.gossip.mix.moments import averages_memories
 from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, MixSection, PrivacySection, RobustSection
-from starling.node.engine.exchange.api import Site
+from starling.node.engine.exchange.api import Machine, Site
 from starling.node.engine.exchange.byzantine import Byzantine
 from starling.node.engine.exchange.catalogue import exchange_of
 from starling.node.engine.privacy.csprng import Csprng
@@ -63,7 +63,7 @@ class Node(Plain):
             memory = drawn(dim, 3, generator(7, "memory", name))
             self.replica.remembered = MemoryExchange(memory, CODEC)
             changed = structs.replace(open_request(given, shard, name), **more)
-            site = Site(changed, self.vectors, self, None, self.distances, self.work, Csprng(bytes).uniform)
+            site = Site(changed, self.vectors, self, None, self.distances, Machine(self.work, Csprng(bytes).uniform))
             self.exchange = exchange_of(self.replica, site)
             self._handlers = self.exchange.handlers()
 

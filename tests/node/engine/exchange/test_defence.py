@@ -77,6 +77,69 @@ def test_a_peer_that_is_far_twice_is_refused_and_itself_blames_nobody(one, other
     assert first[1 - me].far is again[1 - me].far is None
 
 
+STARTED = {"full": EXACT, "mask": CompressSection(select="mask", ratio=0.5, request="identity", response="identity")}
+
+
+def on_the_way(compress=EXACT, peers="bcdf", **keys):
+    """Return nodes that have gone the same way from their start, and steps of their own; "a" has exchanged with all but "f"."""
+    agreed = manifest(mix=MixSection(kind="pet", **{"clip_norm": 0.0, "defended": True} | keys), compress=compress)
+    nodes = trained(agreed, f"a{peers}")
+    for each in nodes.values():
+        each.vectors.frozen = Frozen(each.vectors.frozen.vector + 1.0, each.vectors.frozen.phase)
+    for peer in "bcd":
+        transact(nodes, "a", peer)
+    return nodes
+
+
+def back_at_the_start(nodes, name="f"):
+    """Let a node show the model that all began with."""
+    stale = nodes[name].vectors
+    stale.frozen = Frozen(nodes[name].replica.origin.clone(), stale.frozen.phase)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("compress", STARTED.values(), ids=STARTED)
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+def test_a_peer_at_the_common_start_is_refused_though_it_is_not_far(one, other, compress, clip_norm):
+    nodes, me = on_the_way(compress, clip_norm=clip_norm), ("a", "f").index(one)
+    back_at_the_start(nodes)
+    scores = []
+    for seq in range(1, 4):
+        told = transact(nodes, one, other, seq=seq)
+        assert told[1 - me].far is None or not told[1 - me].far.refused
+        far = told[me].far
+        scores.append(far.score)
+        transact(nodes, "a", "b", seq=seq)
+    assert scores == [1.0, 2.0, 3.0]
+    assert far.refused == REFUSED
+    assert far.progress == pytest.approx(0.0, abs=0.15)
+    assert 0.5 < far.usual < 1.0
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("compress", STARTED.values(), ids=STARTED)
+def test_who_went_along_is_not_behind(one, other, compress):
+    nodes = on_the_way(compress)
+    assert [done.far for done in transact(nodes, one, other, seq=1)] == [None, None]
+
+
+def test_a_node_whose_model_was_replaced_measures_progress_from_the_new_one():
+    nodes = on_the_way()
+    back_at_the_start(nodes)
+    nodes["a"].replica.install(nodes["a"].vectors.frozen.vector)
+    nodes["a"].exchange.forget_all()
+    for peer in "bcd":
+        transact(nodes, "a", peer, seq=1)
+    assert transact(nodes, "a", "f", seq=1)[0].far.usual == 0.0, "it is far, but we have not moved since"
+
+
+def test_where_the_coordinates_that_differ_most_are_exchanged_progress_is_not_judged():
+    nodes = on_the_way(CompressSection(select="top_k", ratio=0.5, request="identity", response="identity"))
+    back_at_the_start(nodes)
+    told = [transact(nodes, one, other, seq=seq)[0].far for seq, (one, other) in enumerate((("a", "f"), ("f", "a")), 1)]
+    assert all(far is None or far.usual == 0.0 for far in told)
+
+
 @BOTH_WAYS
 def test_without_the_defence_differences_are_applied_whole_and_nobody_is_judged(one, other):
     nodes = acquainted(defended=False)
