@@ -190,7 +190,8 @@ class _Run:
         if not _takes_part(virtual):
             return index >= self._scenario.simulate.nodes
         at = virtual.node.progress
-        evaluated = at.round > due or (at.round == due and at.evaluated.round == due)
+        # in clock pace the last slot of a node may end before the last one of the swarm
+        evaluated = at.state == "finished" or at.round > due or (at.round == due and at.evaluated.round == due)
         return evaluated or index in self._models.get(due, {})
 
     def _add(self, due: int, models: dict[int, Tensor]) -> None:

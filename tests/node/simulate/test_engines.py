@@ -99,6 +99,14 @@ def test_both_engines_follow_one_trajectory(settings_of, digits):
     assert len({tuple(row) for row in figures(vectorised)}) == 4  # they do move
 
 
+def test_a_run_of_slots_ends_where_the_last_slot_of_a_node_is_not_the_swarm_s():
+    """With slots of a tenth of a second some nodes end one slot early; the run waited for them until it failed."""
+    clock = ("pace.kind=clock", "pace.slot_s=0.1", "pace.rounds=6", "pace.evaluate_every=6", "simulate.nodes=4", "partition.kind=iid")
+    outcome = run("simulate.engine=virtual", "preset=custom", "partition.shards=8", "task.hidden=1", "task.batch_size=1", *clock)
+    assert [row.round for row in outcome.rows] == [0, 6]
+    assert outcome.counts["committed"] > 0
+
+
 @pytest.mark.parametrize("engine", ["matrix", "virtual"])
 def test_both_engines_choose_kappa_by_the_number_of_members(engine, monkeypatch):
     counted = set()
