@@ -83,6 +83,7 @@ class Replica:
         scope: which part of the model is shared.
         remembered: what the optimiser remembers, where it is averaged as well; None: it is not.
         layout: of what is shared of the model, the first of the D numbers.
+        given: (d,) outer parameters of earlier rounds that others may ask for, by digest.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Replica:
         """Gives the mixing algorithm a vector to write to: the model itself is mixed, or a copy."""
         self._origin: Callable[[], Tensor] = lambda: origin(mixer, beginning())
         self.remembered: MemoryExchange | None = None
+        self.given: dict[bytes, Tensor] = {}
         self.state: Any
         self.memory: EdgeMemory
         self.restart()

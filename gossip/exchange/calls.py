@@ -138,6 +138,13 @@ class Far(msgspec.Struct, frozen=True, array_like=True):
     usual: float = 0.0  # the usual one, of which this one is less than half; 0: what counts is the distance
 
 
+class Divergence(msgspec.Struct, frozen=True, array_like=True):
+    """Outer parameters that a node needs from others, as its own differ (`starling.gossip.mix.common_outer`)."""
+
+    outer: tuple[tuple[bytes, tuple[str, ...]], ...]  # (digest, peers that have them)
+    voices: int  # how many members' are needed, ours included
+
+
 class Done(Call, frozen=True, tag="done"):
     """The call is done."""
 
@@ -148,8 +155,8 @@ class Done(Call, frozen=True, tag="done"):
     """Of Revoke: whether the remaining flows compensated for the revoked one, so that they must be deleted too."""
     clip: float | None = None
     """Of Apply and Commit: 1 where the difference was not clipped; None where it may have been, or nothing is clipped here."""
-    diverged: tuple[str, ...] = ()
-    """Of Mix where nodes broadcast: the majority of peers, if their outer parameters differ from ours; else empty."""
+    diverged: Divergence | None = None
+    """Of Mix where nodes broadcast: what is needed from peers whose outer parameters differ from ours; None: nothing."""
     far: Far | None = None
     """Of Apply and Commit: set where the peer's model was too far from ours."""
     distance: float | None = None

@@ -417,9 +417,10 @@ class ManifestReply(Message, frozen=True, tag="mr"):
 
 
 class StateQuery(Message, frozen=True, tag="sq"):
-    """Request for an offer of a model state."""
+    """Request for an offer of a model state, or of the outer parameters with a digest."""
 
     nonce: Counter
+    outer: Annotated[bytes, Meta(max_length=8)] = b""  # since 1.5
 
 
 class StateOffer(Message, frozen=True, tag="so"):

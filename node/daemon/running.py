@@ -21,6 +21,7 @@ from starling.node.daemon.membership.service import Membership
 from starling.node.daemon.membership.stop import StopService
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.model_sync import ModelSync
+from starling.node.daemon.state.outer_sync import OuterSync
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.daemon.surroundings import Surroundings
 from starling.node.daemon.training.evaluation import Evaluation
@@ -75,7 +76,8 @@ class RunningNode:
         evaluation = Evaluation(context.manifest.pace, role.work, self.stop, progress, context.report, opened.metric)
         house = Housekeeping(context, engine, progress, evaluation)
         sync = ModelSync(transfer=begun.transfer, engine=engine, report=context.report)
-        models = PeerModels(context, self.membership, role.members, sync, begun.policy.allows)
+        outer = OuterSync(begun.transfer, engine, context.report)
+        models = PeerModels(context, self.membership, role.members, sync, outer, begun.policy.allows)
         self.pace = pace_of(Services(context, role, self.around, (begun.transactions.observe,), house, models))
         self.training = Training(context.manifest.pace, role.members, self.pace.joining, self.pace.loop, house)
         self.last: LastModel | None = None  # None until the rounds are done

@@ -12,11 +12,12 @@ from statistics import median_low
 from torch import Tensor
 
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
+from starling.gossip.mix.past_rounds import GIVEN
 from starling.node.engine import tensor_file
 from starling.node.engine.exchange.api import Handlers
 from starling.node.engine.local.trainer import Trainer
 from starling.node.engine.rounds import Rounds
-from starling.node.engine.snapshot import NoSnapshot, Snapshot
+from starling.node.engine.snapshot import Snapshot
 from starling.node.engine.vectors import Outgoing
 from starling.node.rpc import calls
 from starling.robust import model_agreement
@@ -27,7 +28,8 @@ KEPT_S = 120.0  # seconds after which an unread snapshot is deleted; a late join
 
 
 class Offered:
-    """Snapshot of the model at a peer's request, one at a time, read chunk by chunk from a file in `folder`; None: from memory.
+    """Snapshots at a peer's request, read chunk by chunk from files in `folder`; None: from memory. There is one of the model at a time,
+    and the newest of outer parameters of earlier rounds.
 
     `schema`: digest of the parameters' names and shapes.
     """
@@ -37,39 +39,56 @@ class Offered:
     ) -> None:
         self._trainer, self._rounds, self._outgoing = trainer, rounds, outgoing
         self._schema, self._folder, self._clock = schema, folder, clock
-        self._held: Snapshot | NoSnapshot = NoSnapshot()
+        self._held: dict[bytes, Snapshot] = {}  # by digest of the outer parameters, b"" of the model
         self._read_at = clock()
 
     def handlers(self) -> Handlers:
         """Return the handlers of Snapshot and ReadChunk."""
         return {calls.Snapshot: self.snapshot, calls.ReadChunk: self.read}
 
-    def snapshot(self, _call: calls.Snapshot) -> calls.SnapshotInfo | calls.Refused:
-        """Take a snapshot of the model, which replaces the previous one."""
-        facts: dict[str, str | int] = {"kind": _MODEL, "round": self._rounds.round, "schema": self._schema.hex()}
-        self._let_go()  # deleted first, so that there are never two
-        try:
-            outgoing, side_state = self._outgoing, self._trainer.side_state()
-            given = {_X: outgoing.now(self._trainer.replica.offered)}
-            given |= {name: outgoing.now(each.reshape(-1)).view(each.shape) for name, each in side_state.items()}
-            self._held = held = Snapshot(self._folder, given, facts)
-        except OSError as error:
-            return calls.Refused("disk", f"no model for late joiners: {error.strerror or error}")
+    def snapshot(self, call: calls.Snapshot) -> calls.SnapshotInfo | calls.Refused:
+        """Take a snapshot of the model, which replaces the previous one, or of outer parameters, unless there is one of them."""
+        if not call.outer:
+            self._let_go(b"")  # deleted first, so that there are never two
+        if call.outer not in self._held:
+            given = self._model() if not call.outer else self._outer(call.outer)
+            if given is None:
+                return calls.Refused("state", "these outer parameters are not stored here")
+            while len(self._held) > GIVEN:
+                self._let_go(next(key for key in self._held if key))
+            number = 0 if call.outer else self._rounds.round  # all who have the same outer parameters offer the same bytes
+            facts: dict[str, str | int] = {"kind": _MODEL, "round": number, "schema": self._schema.hex()}
+            try:
+                self._held[call.outer] = Snapshot(self._folder, given, facts)
+            except OSError as error:
+                return calls.Refused("disk", f"no model for late joiners: {error.strerror or error}")
+        self._read_at, held = self._clock(), self._held[call.outer]
         return calls.SnapshotInfo(held.number, held.size, held.root, self._rounds.round, self._schema, held.digests)
 
     def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
-        """Return bytes of the snapshot."""
-        held, self._read_at = self._held, self._clock()
-        return calls.ChunkRead(held.read(call.offset, call.length) if held.number == call.snapshot else b"")
+        """Return bytes of a snapshot."""
+        self._read_at = self._clock()
+        held = next((it for it in self._held.values() if it.number == call.snapshot), None)
+        return calls.ChunkRead(b"" if held is None else held.read(call.offset, call.length))
 
     def release_idle(self) -> None:
-        """Delete the snapshot if it is no longer read."""
+        """Delete the snapshots if none is read any more."""
         if self._clock() - self._read_at > KEPT_S:
-            self._let_go()
+            for key in (*self._held,):
+                self._let_go(key)
 
-    def _let_go(self) -> None:
-        self._held.close()
-        self._held, self._read_at = NoSnapshot(), self._clock()
+    def _model(self) -> dict[str, Tensor]:
+        outgoing, side_state = self._outgoing, self._trainer.side_state()
+        given = {_X: outgoing.now(self._trainer.replica.offered)}
+        return given | {name: outgoing.now(each.reshape(-1)).view(each.shape) for name, each in side_state.items()}
+
+    def _outer(self, digest: bytes) -> dict[str, Tensor] | None:
+        outer = self._trainer.replica.given.get(digest)
+        return None if outer is None else {_X: outer}
+
+    def _let_go(self, key: bytes) -> None:
+        if key in self._held:
+            self._held.pop(key).close()
 
 
 @contextmanager

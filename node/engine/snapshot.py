@@ -17,19 +17,6 @@ from starling.gossip.wire.schema import MAX_CHUNK_BYTES
 from starling.node.engine import tensor_file
 
 
-class NoSnapshot:
-    """Stands for a snapshot where there is none."""
-
-    number = -1
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return nothing."""
-        return b""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class Snapshot:
     """A model at the end of one round, in chunks (`starling.gossip.chunks`).
 

@@ -19,6 +19,7 @@ from starling.gossip.exchange.calls import (
     Apply,
     Call,
     Commit,
+    Divergence,
     Done,
     Drop,
     EdgeCall,
@@ -49,6 +50,8 @@ __all__ = [
     "ChunkRead",
     "Commit",
     "Consider",
+    "ConsiderOuter",
+    "Divergence",
     "Done",
     "Drop",
     "Evaluate",
@@ -69,6 +72,7 @@ __all__ = [
     "ReadChunk",
     "ReadPoint",
     "Refused",
+    "ReplaceOuter",
     "Reply",
     "Request",
     "Retreat",
@@ -206,7 +210,9 @@ class Save(Call, frozen=True, tag="save"):
 
 
 class Snapshot(Call, frozen=True, tag="snapshot"):
-    """Take a snapshot of the model for peers to fetch. -> Held"""
+    """Take a snapshot of the model for peers to fetch. -> SnapshotInfo, or Refused"""
+
+    outer: bytes = b""  # digest of the outer parameters of an earlier round that are wanted instead
 
 
 class SnapshotInfo(Call, frozen=True, tag="held"):
@@ -243,6 +249,19 @@ class Consider(Call, frozen=True, tag="consider"):
     state: bytes  # b"" where it is in a file
     turn: int = 0  # models of other attempts are deleted
     file: str = ""  # may be deleted once this is answered
+
+
+class ConsiderOuter(Call, frozen=True, tag="consider_outer"):
+    """Hold outer parameters that the last Mix found wanting until ReplaceOuter. -> Done, or Refused as "peer": these are others"""
+
+    peer: str
+    digest: bytes
+    state: bytes  # b"" where it is in a file
+    file: str = ""  # may be deleted once this is answered
+
+
+class ReplaceOuter(Call, frozen=True, tag="replace_outer"):
+    """Continue from the next round on with the outer parameters that follow from those stored and ours. -> Done, or Refused: too few"""
 
 
 class Agree(Call, frozen=True, tag="agree"):
@@ -363,6 +382,8 @@ Later = (
     | ReadChunk
     | Consider
     | Agree
+    | ConsiderOuter
+    | ReplaceOuter
     | Stop
     | Advance
     | Retreat

@@ -187,6 +187,10 @@ class Values:
     def heard(self, _kind: object) -> list[bytes]:
         return [b"", *self._last("heard", 2), bytes(8)]
 
+    def outer(self, _kind: object) -> list[bytes]:
+        given = self.victim.engine.replica.given if self.victim.engine is not None else {}
+        return [b"", *list(given)[-2:], bytes(8)]
+
     def reply(self, _kind: object) -> list[bool]:
         return [True, False]
 

@@ -6,10 +6,12 @@ import msgspec
 import pytest
 import torch
 
-from starling.gossip.mix.broadcast_codec import anchor_digest
-from starling.gossip.wire.schema import NotNow, Pulled, Relayed
+from starling.gossip.exchange.attestation import body, digest
+from starling.gossip.mix.broadcast_codec import ANCHOR_BYTES, anchor_digest
+from starling.gossip.wire.schema import NotNow, Pulled, Relayed, StateOffer
 from starling.node.config.schema import CompressSection, MixSection, OverlaySection
 from starling.node.net.faults import Drop
+from starling.node.rpc import calls
 from tests.harness.sections import taken
 from tests.harness.stories import virtual
 from tests.harness.swarms import digits, events, lie, rounds_done, story, until, values
@@ -109,3 +111,74 @@ async def test_a_member_that_sends_to_half_causes_no_divergence(seed, alternates
         assert not any("anchor_parted" in events(v) for v in honest)
         assert all(not v.node.events.faults for v in honest)
         assert min(values(swarm)) > LEARNED
+
+
+class Always(dict):
+    """Outer parameters that are given whatever the round."""
+
+    def clear(self):
+        pass
+
+
+def reports(swarm, index, outer):
+    """Let a node claim, signed, that these are its outer parameters, and give them to whoever asks. It forwards nobody's messages."""
+    v = swarm.nodes[index]
+    v.engine.replica.given = Always({anchor_digest(outer): outer})
+
+    def forge(message):
+        if isinstance(message, Relayed):
+            return [NotNow(message.nonce, v.node.progress.round, "busy")]
+        if not isinstance(message, Pulled):
+            return [message]
+        payload = anchor_digest(outer) + message.payload[ANCHOR_BYTES:]
+        signed = swarm.identity(index).sign(body(swarm.swarm, v.peer_id, message.incarnation, message.round, digest(payload)))
+        return [msgspec.structs.replace(message, payload=payload, digest=digest(payload), signature=signed)]
+
+    lie(v.node.network, "exchange", forge, lambda _peer: True)
+
+
+def mixed(v):
+    """Return what will be the digests of a node's outer parameters after each round from now on, by round."""
+    engine, seen = v.node.running.engine, {}
+    call = engine.call
+
+    async def watched(request):
+        reply = await call(request)
+        if isinstance(request, calls.Mix):
+            seen[request.round] = anchor_digest(v.vector)
+        return reply
+
+    engine.call = watched
+    return seen
+
+
+@pytest.mark.parametrize("fourth", ["crashes", "is silent", "is far", "is far for one"])
+@virtual(1, more=(2, 3))
+async def test_members_whose_outer_parameters_all_differ_have_equal_ones_four_rounds_later(seed, fourth):
+    """Three of four hear nobody but the fourth for five rounds, so no two are alike. The fourth also reports some that nobody else has.
+
+    One that gives these to a single member delays it by a round, as that member's median is another.
+    """
+    swarm = story(agreement(30), seed)
+    async with swarm.running(4):
+        honest = [swarm.nodes[index] for index in range(3)]
+        ids = {v.peer_id for v in honest}
+        await until(lambda: rounds_done(swarm, 8))
+        far = torch.full_like(honest[0].vector, 1e3)
+        reports(swarm, 3, far)
+        serves = {"is far": ids, "is far for one": {honest[0].peer_id}}.get(fourth, set())
+        lie(swarm.nodes[3].node.network, "state", lambda it: [it] * (not isinstance(it, StateOffer)), lambda peer: peer not in serves)
+        apart = [True]
+        for v in honest:
+            lie(v.node.network, "exchange", lambda _it: [], lambda peer: apart[0] and peer in ids)
+        await until(lambda: rounds_done(swarm, 13))
+        apart[0], seen, last = False, [mixed(v) for v in honest], max(v.node.progress.current for v in honest)
+        if fourth == "crashes":
+            await swarm.crash(3)
+        await swarm.finished()
+        assert all(len({each[number] for each in seen}) == 3 for number in range(last, last + 3))
+        later = range(last + 5 if fourth == "is far for one" else last + 4, 30)
+        assert all(len({each[number] for each in seen}) == 1 for number in later)
+        assert all(float(v.vector.abs().max()) < 2.0 for v in honest)
+        assert all(not v.node.events.faults for v in honest)
+        assert min(v.node.progress.evaluated.value for v in honest) > LEARNED

@@ -45,7 +45,7 @@ class RoundOutcome:
     behind: int
     """The round that peers have credibly reached, if they left this node behind, else `round`: exchanging less often loses nothing."""
     distance: float | None = None  # as in `starling.node.rpc.calls.Done`
-    diverged: tuple[str, ...] = ()  # likewise
+    diverged: calls.Divergence | None = None  # likewise
     waited_s: float = 0.0  # seconds waited for the slowest peers, beyond what is usual
 
 

@@ -13,7 +13,7 @@ whoever is quickest.
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -37,8 +37,6 @@ class Wanted:
     """Which models are newer, and the number of this collection at the engine."""
 
     newer_than: int
-    abreast: Collection[str]
-    """Members at our round, whose older snapshots do not count as contradictions."""
     turn: int
 
 
@@ -88,7 +86,7 @@ class Collecting:
         offers = [offered for offered in offers if offered.offer.size]
         for offered in offers:
             self.times.offered(offered.peer, offered.took_s)
-        self.behind += sum(it.offer.round <= self.wanted.newer_than and it.peer not in self.wanted.abreast for it in offers)
+        self.behind += sum(it.offer.round <= self.wanted.newer_than for it in offers)
         return [offered for offered in offers if offered.offer.round > self.wanted.newer_than]
 
     async def _hold_one(self, same: Sequence[Offered]) -> None:

@@ -57,11 +57,10 @@ class ModelSync:
     _turn: int = 0
     _let_down: dict[str, None] = field(default_factory=dict)  # members that did not answer the last time
 
-    async def fetch(self, sources: Sequence[str], newer_than: int, *, live: bool = False, abreast: Collection[str] = ()) -> int | None:
+    async def fetch(self, sources: Sequence[str], newer_than: int, *, live: bool = False) -> int | None:
         """Install a model that is past round `newer_than`, ours. -> its round; None if there is none that members agree on
 
-        Asks `sources`, members, best first. `live`: this node has trained, and its own model is a voice against; `abreast`: sources
-        that are known to be at our round, so that an older snapshot of theirs contradicts nobody. Raises EngineError: the
+        Asks `sources`, members, best first. `live`: this node has trained, and its own model is a voice against. Raises EngineError: the
         engine was lost.
         """
         self.contradicted = False
@@ -69,7 +68,7 @@ class ModelSync:
         waiting = sorted(sources, key=self._let_down.__contains__)
         while waiting:
             self._turn += 1
-            collecting = Collecting(self.transfer, self.engine, self.report, times, Wanted(newer_than, abreast, self._turn), waiting)
+            collecting = Collecting(self.transfer, self.engine, self.report, times, Wanted(newer_than, self._turn), waiting)
             try:
                 held, same = await collecting.run(live)
             finally:

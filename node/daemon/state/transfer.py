@@ -156,27 +156,28 @@ class Transfer:
             pass
         return True
 
-    async def offers(self, peers: Sequence[str]) -> list[Offered]:
+    async def offers(self, peers: Sequence[str], outer: bytes = b"") -> list[Offered]:
         """Return the offers of these peers, in order of peer id; without those that do not answer or offer another model.
 
-        Once two have offered a model, the others have as long again as these took, and `OFFER_GRACE_S`: otherwise a silent peer would cost
-        `REPLY_S`, and of a large model as long as a snapshot may take.
+        `outer`: of the outer parameters with this digest, else of models. Once two have offered a model, or one has outer parameters, the
+        others have as long again as these took, and `OFFER_GRACE_S`: otherwise a silent peer would cost `REPLY_S`, and of a large model as
+        long as a snapshot may take.
         """
         offers: list[Offered] = []
-        began, most_bytes = trio.current_time(), self._snapshots.most_bytes
+        began, most_bytes, enough = trio.current_time(), self._snapshots.most_bytes, 1 if outer else 2
 
         async def ask(peer: str, scope: trio.CancelScope) -> None:
             self._nonce += 1
             nonce = derive(self._nonce, "state_query", self._network.peer_id) >> 1
             try:
-                reply = await self.asking.ask(peer, StateOffer, StateQuery(nonce), timeout_s=engine_s(most_bytes))
+                reply = await self.asking.ask(peer, StateOffer, StateQuery(nonce, outer), timeout_s=engine_s(most_bytes))
             except (TransportError, trio.TooSlowError):
                 return
             if reply.size > most_bytes or (reply.size and reply.schema != self._schema):
                 self._report.fault(peer, "state_of_another_model")
                 return
             offers.append(Offered(peer, reply, trio.current_time() - began))
-            if reply.size and sum(offered.offer.size > 0 for offered in offers) == 2:
+            if reply.size and sum(offered.offer.size > 0 for offered in offers) == enough:
                 scope.deadline = 2.0 * trio.current_time() - began + OFFER_GRACE_S
 
         async with trio.open_nursery() as nursery:

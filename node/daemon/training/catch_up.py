@@ -1,7 +1,7 @@
 """Choose the next round. A node that fell behind catches up over a few rounds with its own model, and over more with a peer's."""
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -10,18 +10,19 @@ from starling.gossip.exchange.suspension import Suspension
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.progress import Progress
-from starling.node.daemon.state.snapshots import SNAPSHOT_FRESH_S
-from starling.node.interfaces import Reporter
+from starling.node.rpc import calls
 
 FETCH_PAUSE_S = 10.0  # seconds until claims that were not delivered are checked again, doubled each time
 LONGEST_FETCH_PAUSE_S = 640.0  # upper bound of it
-DIVERGED_ROUNDS = 8  # rounds in a row in which most peers have other outer parameters; then this node takes theirs
+LONGEST_REST = 8  # rounds that may pass until outer parameters are replaced again
 
-Fetch = Callable[[int, bool, Sequence[str]], Awaitable[int | None]]
+Fetch = Callable[[int, bool], Awaitable[int | None]]
 """Installs a peer's model, if it is past the given round -> its round, or None.
 
-Further arguments: whether this node is live, with a model of its own to lose, and peers at our round, to ask first.
+Further argument: whether this node is live, with a model of its own to lose.
 """
+Repair = Callable[[calls.Divergence], Awaitable[None]]
+"""Replaces outer parameters that differ from other members'."""
 
 
 def last_round(pace: PaceSection) -> float:
@@ -42,13 +43,12 @@ class CatchUp:
     forget: Callable[[], object] = lambda: None
     """Drops local steps that were done with the model before."""
 
-    async def replace(self, round: int, newer_than: int, *, live: bool = False, first: Sequence[str] = ()) -> int:
+    async def replace(self, round: int, newer_than: int, *, live: bool = False) -> int:
         """Replace a stale model by a peer's, if that is past `newer_than`, and delete every flow. -> its round, else `round`
 
-        `live`: this node has trained, and needs more voices than its own for it; `first`: peers at our round, to ask before others. Raises
-        EngineError: the engine was lost.
+        `live`: this node has trained, and needs more voices than its own for it. Raises EngineError: the engine was lost.
         """
-        fetched = await self.fetch(newer_than, live, first)
+        fetched = await self.fetch(newer_than, live)
         if fetched is None:
             return round
         await self.reset()
@@ -79,21 +79,19 @@ class Claims:
 
 
 @dataclass(slots=True)
-class Anchors:
-    """Counts consecutive rounds that this node began from other outer parameters than most peers."""
+class Repairs:
+    """Limits how often outer parameters are replaced, each time a model's bytes: after one in the last rounds with growing rests."""
 
-    together: tuple[str, ...] = ()
-    """Peers with equal outer parameters, in the last of these rounds."""
-    rounds: int = 0
-    not_before: float = -math.inf
+    _last: float = -math.inf  # round of the last
+    _rest: int = 1  # rounds from it to the next
 
-    def began(self, diverged: tuple[str, ...]) -> None:
-        """Record a round, with the majority's peers if their outer parameters differ from ours, else ()."""
-        self.rounds, self.together = (self.rounds + 1 if diverged else 0), diverged
-
-    def diverged(self, now: float) -> bool:
-        """Return whether the majority's outer parameters must be fetched."""
-        return self.rounds >= DIVERGED_ROUNDS and now >= self.not_before
+    def due(self, round: int) -> bool:
+        """Return whether they may be replaced after `round`; if so, it counts as done."""
+        if round < self._last + self._rest:
+            return False
+        self._rest = min(2 * self._rest, LONGEST_REST) if round <= self._last + 2 * LONGEST_REST else 1
+        self._last = round
+        return True
 
 
 @dataclass(slots=True)
@@ -102,17 +100,16 @@ class Jumps:
 
     catch_up: CatchUp
     pace: PaceSection
-    report: Reporter
     left_behind: Callable[[int, int], int]
     """(round, missed_rounds) -> the round that peers have reached if they left us behind, else `round`."""
+    repair: Repair
     suspension: Suspension = field(default_factory=Suspension)
     _claims: Claims = field(default_factory=Claims)
-    _anchors: Anchors = field(default_factory=Anchors)
+    _repairs: Repairs = field(default_factory=Repairs)
 
     def ended(self, outcome: RoundOutcome, elapsed_s: float) -> None:
         """Record a round that took `elapsed_s`."""
         self.suspension.ended(elapsed_s, outcome.waited_s)
-        self._anchors.began(outcome.diverged)
 
     async def following(self, outcome: RoundOutcome) -> int:
         """Return the next round, or a later one that peers have reached; a long jump needs a model of theirs.
@@ -124,8 +121,8 @@ class Jumps:
         if ahead > following + self.catch_up.max_lag_rounds:
             if not await self._may_jump(following, ahead):
                 return following
-        elif self._anchors.diverged(trio.current_time()):
-            return max(following, await self._take_anchor(following))
+        elif outcome.diverged is not None and ahead <= following and self._repairs.due(outcome.round):
+            await self.repair(outcome.diverged)
         return max(following, int(min(ahead, last_round(self.pace))))
 
     def _ahead(self, outcome: RoundOutcome) -> int:
@@ -150,14 +147,3 @@ class Jumps:
             return True
         self._claims.empty(trio.current_time())
         return False
-
-    async def _take_anchor(self, following: int) -> int:
-        """Fetch the outer parameters of the majority -> their round, or `following`. Snapshots age before the next try, or old ones might
-        be offered again.
-        """
-        self._anchors.rounds = 0  # if too few have other outer parameters by now, the next rounds decide
-        text = f"other members begin their rounds from one anchor and this node from another, for {DIVERGED_ROUNDS} rounds; it is fetched"
-        self.report.event("anchor_parted", text, level="warning", round=following)
-        fetched = await self.catch_up.replace(following, following - 1, live=True, first=self._anchors.together)
-        self._anchors.not_before = trio.current_time() + SNAPSHOT_FRESH_S
-        return fetched

@@ -160,7 +160,7 @@ def _steps(
     pace, catch_up = context.manifest.pace, services.catch_up(exchange, rounds.forget)
     if context.config.evaluate_alone:
         rounds = MeasuredBeforeMix(rounds, pace, context.engine, house.progress)
-    jumps = Jumps(catch_up, pace, context.report, left_behind)
+    jumps = Jumps(catch_up, pace, left_behind, services.models.outer.repair)
     loop = StepsLoop(pace, rounds, grants, jumps, house)
     return Pace(exchange, neighbors, LateJoin(catch_up, services.models, house), loop, equivocation)
 

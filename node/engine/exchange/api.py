@@ -100,7 +100,7 @@ class Mixed:
     """Result of a combination."""
 
     excluded: tuple[str, ...] | None = None  # requested peers that the rule excluded; None: unknown
-    diverged: tuple[str, ...] = ()  # the majority of peers, whose outer parameters differ from ours (`Done.diverged`)
+    diverged: calls.Divergence | None = None  # as of `Done`
     replaced: bool = False  # whether our own vector did not count, so the optimiser's state belongs to another model
 
 

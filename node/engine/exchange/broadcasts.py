@@ -5,7 +5,6 @@ A message is what `starling.gossip.mix.broadcast_codec` makes of the shared vect
 Shapes: d parameters, D numbers of the shared vector, n members.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -19,6 +18,7 @@ from starling.gossip.mix.broadcast_codec import BroadcastCodec
 from starling.gossip.mix.past_rounds import PastRounds
 from starling.gossip.replica import Replica
 from starling.node.engine.exchange.api import Frozen, Handlers, Mixed, Site
+from starling.node.engine.exchange.outer_repair import OuterRepair
 from starling.node.engine.exchange.pulled import Inbox, bounded, check, excluded, whole
 from starling.node.engine.exchange.terms import Terms
 from starling.node.engine.exchange.transactions import fault_of, fault_of_ours
@@ -37,17 +37,23 @@ class Broadcasts:
         self._payloads: dict[str, bytes] = {}  # payloads of the round by peer, ours included
         self._anchors: dict[str, bytes] = {}  # digests of outer parameters in received messages, by peer
         self._past = PastRounds(replica, self._decoded, DEPTH)
+        self._repair = OuterRepair(replica, self._past)
 
     def handlers(self) -> Handlers:
-        """Answer Publish, VerifyUpdate and VerifyEarlier."""
+        """Answer Publish, VerifyUpdate, VerifyEarlier, and the calls that replace outer parameters."""
         alone = one_thread()
-        return {calls.Publish: alone(self.publish), calls.VerifyUpdate: alone(self.verify), calls.VerifyEarlier: alone(self.verify_earlier)}
+        return {
+            calls.Publish: alone(self.publish),
+            calls.VerifyUpdate: alone(self.verify),
+            calls.VerifyEarlier: alone(self.verify_earlier),
+            **self._repair.handlers(),
+        }
 
     def publish(self, call: calls.Publish) -> calls.Published:
         """Return the message from this node's outer parameters. Raises LocalProtocolError if our own numbers cannot be sent."""
         shared, dim = self._vectors.vector(""), self._terms.form.dim
         with fault_of_ours():
-            payload = self._codec.encode(shared, self._past.closed)
+            payload = self._codec.encode(shared, self._past.publish(call.round))
             _, sent = self._codec.decode(payload, dim, self._terms.form.dtype)
             self._sent = bounded(sent).to(self._terms.form.device)
         self._payloads[self._terms.node] = payload
@@ -77,14 +83,15 @@ class Broadcasts:
 
     def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
         """Step along the sum of all messages, late ones for earlier rounds first; ours counts as zeros if none was sent."""
-        diverged = self._diverged(self._past.closed)
+        number = frozen.phase.round
         self._past.repair()
         order = sorted({*requested, self._terms.node})
         messages, present = self._inbox.received(order)
         sent = torch.zeros_like(messages[0]) if self._sent is None else self._sent
         ours = order.index(self._terms.node)
         messages[ours], present[ours] = sent, self._sent is not None
-        self._past.mixed(frozen.phase.round, order, self._payloads)
+        differ, diverged = self._repair.compare(number, self._anchors, len(order))
+        self._past.mixed(number, order, self._payloads, differ=differ)
         self.forget_all()
         shortened = self.replica.advance(frozen.vector, sent, messages, present, order, frozen.phase)
         self._past.ended()
@@ -105,14 +112,3 @@ class Broadcasts:
     def _decoded(self, payload: bytes) -> Tensor:
         _, vector = self._codec.decode(payload, self._terms.form.dim, self._terms.form.dtype)
         return bounded(vector)
-
-    def _diverged(self, ours: bytes) -> tuple[str, ...]:
-        """Return the peers in the majority whose outer parameters differ from ours (at least two agree); empty if we are in the majority.
-
-        At a tie the parameters with the least digest count as the majority's, so that not all nodes give way.
-        """
-        counts = Counter([ours, *self._anchors.values()])
-        common = min(counts, key=lambda found: (-counts[found], found))
-        if common == ours or counts[common] < 2:
-            return ()
-        return tuple(sorted(peer for peer, found in self._anchors.items() if found == common))

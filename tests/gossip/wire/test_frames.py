@@ -82,6 +82,7 @@ STATE = {
     "manifest_query": wire.ManifestQuery("a" * 52),
     "manifest_reply": wire.ManifestReply("a" * 52, b"canonical"),
     "state_query": wire.StateQuery(2**60 + 7),
+    "state_query_outer": wire.StateQuery(2**60 + 7, bytes(range(8))),
     "state_offer": wire.StateOffer(2**60 + 7, 3, 41, 1 << 20, bytes(range(32)), bytes(range(32))),
     "state_offer_none": wire.StateOffer(2**60 + 7, 0, 41, 0, b"", b""),
     "chunk_query": wire.ChunkQuery(3, 1 << 18),
@@ -116,11 +117,16 @@ def test_every_message_has_its_golden_bytes(lane, name):
     assert decode(lane, "peer", bytes.fromhex(GOLDEN[lane][name])) == MESSAGES[lane, name]
 
 
-@pytest.mark.parametrize("name", [name for name in GOLDEN["exchange"] if "_before_" in name])
-def test_messages_without_appended_fields_have_their_defaults(name):
-    """Nodes before 1.3 confirmed all of a correction; those before 1.4 reported nothing about earlier rounds."""
-    before, name = GOLDEN["exchange"][name], name.partition("_before_")[0]
-    assert decode("exchange", "peer", bytes.fromhex(before)) == EXCHANGE[name]
+OLDER = [(lane, name) for lane in ("exchange", "state") for name in GOLDEN[lane] if "_before_" in name]
+
+
+@pytest.mark.parametrize(("lane", "name"), OLDER)
+def test_messages_without_appended_fields_have_their_defaults(lane, name):
+    """Nodes before 1.3 confirmed all of a correction; those before 1.4 reported nothing about earlier rounds; before 1.5 all asked for
+    models.
+    """
+    before, name = GOLDEN[lane][name], name.partition("_before_")[0]
+    assert decode(lane, "peer", bytes.fromhex(before)) == MESSAGES[lane, name]
 
 
 def test_a_ready_message_before_version_1_4_frees_no_stage():

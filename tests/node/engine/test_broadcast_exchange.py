@@ -152,11 +152,15 @@ def test_after_taking_over_a_model_messages_of_earlier_rounds_are_ignored(engine
     assert one_anchor(engines)
 
 
+def peers_needed(replies):
+    """Return by node the peers whose outer parameters it needs, if these are all the same."""
+    return {name: peers for name, reply in replies.items() if reply.diverged for _, peers in reply.diverged.outer}
+
+
 def test_a_single_diverged_node_is_reported_and_the_others_are_not(engines):
     """Once the round in which it diverged no longer changes."""
     mixed(engines, trained(engines), missed={("b", "a")})
-    replies = closed(engines, 1)
-    assert {name: reply.diverged for name, reply in replies.items() if reply.diverged} == {"b": ("a", "c", "d")}
+    assert peers_needed(closed(engines, 1)) == {"b": ("a", "c", "d")}
 
 
 def test_with_two_equal_groups_one_is_reported_as_diverged(engines):
@@ -169,8 +173,7 @@ def test_with_two_equal_groups_one_is_reported_as_diverged(engines):
 def test_the_most_common_outer_parameters_count_without_an_absolute_majority(engines):
     """Otherwise several nodes that each missed a message would stay diverged for ever."""
     mixed(engines, trained(engines), missed={("b", "a"), ("c", "d")})
-    replies = closed(engines, 1)
-    assert {name: reply.diverged for name, reply in replies.items() if reply.diverged} == {"b": ("a", "d"), "c": ("a", "d")}
+    assert peers_needed(closed(engines, 1)) == {"b": ("a", "d"), "c": ("a", "d")}
 
 
 def test_a_single_vote_is_no_majority():
@@ -178,6 +181,93 @@ def test_a_single_vote_is_no_majority():
     engines = {name: opened(AGREED, shard, name) for shard, name in enumerate("ab")}
     mixed(engines, trained(engines), missed={("b", "a")})
     assert not any(reply.diverged for reply in closed(engines, 1).values())
+
+
+def fetched(engines, name, diverged, served=None):
+    """Give a node what it needs, from the first of those who have it, and have it replace its own."""
+    for outer, peers in diverged.outer:
+        if served is None or peers[0] in served:
+            held = done(engines[peers[0]], calls.Snapshot(outer))
+            state = done(engines[peers[0]], calls.ReadChunk(held.snapshot, 0, held.size)).data
+            done(engines[name], calls.ConsiderOuter(peers[0], outer, state))
+    return engines[name].handle(calls.ReplaceOuter())
+
+
+def test_a_node_replaces_outer_parameters_of_a_past_round_and_keeps_what_was_added_since(engines):
+    mixed(engines, trained(engines), missed={("b", "a")})
+    replies = closed(engines, 1)
+    assert not one_anchor(engines)
+    before = engines["b"].replica.state.owed.clone()
+    assert fetched(engines, "b", replies["b"].diverged) == calls.Done()
+    assert torch.equal(engines["b"].replica.state.owed, before)
+    for round_ in range(2 + DEPTH, 6 + DEPTH):
+        assert not any(reply.diverged for reply in mixed(engines, trained(engines, round_), round_).values())
+        assert one_anchor(engines)
+
+
+@pytest.mark.parametrize("rounds", [(0, 0, 0, 0), (0, 1, 3, 2)])
+def test_nodes_that_all_differ_end_with_equal_bits_also_if_they_replace_theirs_in_different_rounds(engines, rounds):
+    mixed(engines, trained(engines), missed={("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")})
+    round_, replies = DEPTH + 1, closed(engines, 1)
+    assert [len(reply.diverged.outer) for reply in replies.values()] == [3] * 4
+    median = torch.stack([x_of(engine) for engine in engines.values()]).sort(0).values[1]
+    assert all(not torch.equal(x_of(engine), median) for engine in engines.values())
+    for later in range(4):
+        for name, at in zip("abcd", rounds, strict=True):
+            if at == later and replies[name].diverged:
+                assert fetched(engines, name, replies[name].diverged) == calls.Done()
+        round_ += 1
+        replies = mixed(engines, trained(engines, round_), round_)
+    assert one_anchor(engines)
+
+
+def test_outer_parameters_that_are_not_those_of_the_digest_are_their_senders_fault(engines):
+    mixed(engines, trained(engines), missed={("b", "a")})
+    needed = closed(engines, 1)["b"].diverged
+    ((outer, _),) = needed.outer
+    held = done(engines["a"], calls.Snapshot())
+    other = done(engines["a"], calls.ReadChunk(held.snapshot, 0, held.size)).data
+    refused_as("peer", engines["b"].handle(calls.ConsiderOuter("a", outer, other)), "state_of_another_model")
+    refused_as("peer", engines["b"].handle(calls.ConsiderOuter("a", outer, other[:-1])), "state_damaged")
+    refused_as("state", engines["b"].handle(calls.ConsiderOuter("a", bytes(range(8)), other)), "not wanted")
+    refused_as("state", engines["b"].handle(calls.ReplaceOuter()), "no outer parameters")
+    refused_as("state", engines["a"].handle(calls.Snapshot(bytes(range(8)))), "not stored")
+
+
+def test_too_few_outer_parameters_replace_nothing(engines):
+    mixed(engines, trained(engines), missed={("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")})
+    needed = closed(engines, 1)["a"].diverged
+    assert needed.voices == 2
+    refused_as("state", fetched(engines, "a", needed, served="b"), "of 2 members")
+    refused_as("state", engines["a"].handle(calls.ReplaceOuter()), "no outer parameters")
+
+
+def test_outer_parameters_are_given_only_while_members_differ(engines):
+    mixed(engines, trained(engines), missed={("b", "a")})
+    replies = closed(engines, 1)
+    given = engines["a"].replica.given
+    assert given
+    fetched(engines, "b", replies["b"].diverged)
+    mixed(engines, trained(engines, DEPTH + 2), DEPTH + 2)
+    assert not given
+
+
+def test_a_node_that_skipped_rounds_reports_nothing_until_it_knows(engines):
+    """Its outer parameters lack these rounds' messages; what it would report is of another round than others'."""
+    for round_ in range(3):
+        mixed(engines, trained(engines, round_), round_)
+    others = {name: engine for name, engine in engines.items() if name != "a"}
+    for round_ in (3, 4):
+        mixed(others, trained(others, round_), round_)
+    for round_ in range(5, 5 + DEPTH):
+        published = trained(engines, round_)
+        assert published["a"].payload[:ANCHOR_BYTES] == bytes(ANCHOR_BYTES)
+        assert not any(reply.diverged for reply in mixed(engines, published, round_).values())
+    replies = mixed(engines, trained(engines, 5 + DEPTH), 5 + DEPTH)
+    assert peers_needed(replies) == {"a": ("b", "c", "d")}
+    fetched(engines, "a", replies["a"].diverged)
+    mixed(engines, trained(engines, 6 + DEPTH), 6 + DEPTH)
+    assert one_anchor(engines)
 
 
 @pytest.mark.parametrize(

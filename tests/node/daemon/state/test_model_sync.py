@@ -90,13 +90,13 @@ def at(round: int, digest: str = "", size: int = 9):
     return (round, (digest or f"own {round}").encode().ljust(32), size)
 
 
-def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg", live=False, abreast=()):
+def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg", live=False):
     """Return the round taken over, the reports, the virtual seconds, and whether models contradicted each other."""
     report = Reports()
 
     async def story():
         joining = ModelSync(transfer=peers, engine=engine, report=report)
-        taken = await joining.fetch([peer for peer in order if peer in peers.offered], newer_than, live=live, abreast=abreast)
+        taken = await joining.fetch([peer for peer in order if peer in peers.offered], newer_than, live=live)
         return taken, report, trio.current_time(), joining.contradicted
 
     return trio.run(story, clock=MockClock(autojump_threshold=0))
@@ -243,14 +243,6 @@ def test_a_single_model_is_taken_with_a_warning(offers, level):
 def test_a_training_node_replaces_its_model_only_if_more_peers_agree_than_disagree(offers, live, taken):
     """A tie keeps the model of a training node; a newcomer accepts it."""
     assert fetched(Peers(offers), Engine(), 20, live=live)[0] == taken
-
-
-def test_an_old_snapshot_of_a_peer_in_our_round_does_not_count():
-    """A snapshot is shared by all requests within a second, which may be many rounds; an old one does not mean that its peer is behind."""
-    offers = {"a": at(30, "same"), "b": at(30, "same"), "c": at(9)}
-    assert fetched(Peers(offers), Engine(), 20, live=True, abreast="abc")[0] == 30
-    assert fetched(Peers(offers), Engine(), 20, live=True, abreast="ab")[0] is None
-    assert fetched(Peers({"a": at(30), "b": at(9), "c": at(9)}), Engine(), 20, live=True, abreast="abc")[0] is None
 
 
 peer_lists = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20)

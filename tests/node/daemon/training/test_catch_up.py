@@ -8,9 +8,8 @@ import trio
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.progress import Progress
-from starling.node.daemon.state.snapshots import SNAPSHOT_FRESH_S
-from starling.node.daemon.training.catch_up import DIVERGED_ROUNDS, FETCH_PAUSE_S, LONGEST_FETCH_PAUSE_S, CatchUp, Jumps
-from tests.harness.daemons import Reports
+from starling.node.daemon.training.catch_up import FETCH_PAUSE_S, LONGEST_FETCH_PAUSE_S, CatchUp, Jumps
+from starling.node.rpc.calls import Divergence
 from tests.harness.virtual import virtual
 
 PATIENCE = PaceSection().ramp_rounds
@@ -21,15 +20,17 @@ class Peers:
     """Peers that return these models, by round, in order; `asked`: when and for which round."""
 
     def __init__(self, *models: int | None, last=1000):
-        self.asked, self.first, self.resets, self.forgot, self._models = [], [], 0, 0, iter(models)
-        self.report, self.progress, self.believed = Reports(), Progress(), []
+        self.asked, self.repaired, self.resets, self.forgot, self._models = [], [], 0, 0, iter(models)
+        self.progress, self.believed = Progress(), []
         catch_up = CatchUp(self.fetch, self.progress, PATIENCE, self.reset_all, self.forget)
-        self.jumps = Jumps(catch_up, PaceSection(rounds=last), self.report, self.left_behind)
+        self.jumps = Jumps(catch_up, PaceSection(rounds=last), self.left_behind, self.repair)
 
-    async def fetch(self, newer_than, live, first):
+    async def fetch(self, newer_than, live):
         self.asked.append((trio.current_time(), newer_than, live))
-        self.first.append(first)
         return next(self._models)
+
+    async def repair(self, _needed):
+        self.repaired.append(self._current)
 
     async def reset_all(self):
         self.resets += 1
@@ -41,8 +42,9 @@ class Peers:
         self.believed.append(reach)
         return ROUND + reach
 
-    async def after(self, behind, current=ROUND, diverged=()):
+    async def after(self, behind, current=ROUND, diverged=None):
         """Return the round after `current`, given that exchanges reported peers at `behind`."""
+        self._current = current
         outcome = RoundOutcome(current, {}, behind, diverged=diverged)
         self.jumps.ended(outcome, 1.0)
         return await self.jumps.following(outcome)
@@ -109,23 +111,21 @@ async def test_a_suspended_node_jumps_with_its_own_model_by_the_rounds_it_can_ha
 
 
 @virtual
-async def test_a_node_diverged_for_many_rounds_fetches_the_majoritys_outer_parameters_and_waits_before_a_retry():
-    peers, most = Peers(None, ROUND + 1, ROUND + 4), ("a", "b")
+async def test_outer_parameters_are_replaced_at_once_and_then_with_growing_rests():
+    """Each time costs a model's bytes, and while the cause lasts they differ again. After quiet rounds it is at once again."""
+    peers, needed = Peers(), Divergence(((b"12345678", ("a", "b")),), 2)
+    for current in range(3, 60):
+        assert await peers.after(current, current=current, diverged=needed if current < 33 else None) == current + 1
+    assert peers.repaired == [3, 4, 6, 10, 18, 26]
+    await peers.after(60, current=60, diverged=needed)
+    await peers.after(61, current=61, diverged=needed)
+    assert peers.repaired[-2:] == [60, 61]
+    assert not peers.asked
 
-    async def diverged(rounds):
-        return [await peers.after(ROUND, diverged=most) for _ in range(rounds)]
 
-    assert await diverged(DIVERGED_ROUNDS - 1) == [ROUND + 1] * (DIVERGED_ROUNDS - 1)
-    await peers.after(ROUND)
-    await diverged(DIVERGED_ROUNDS - 1)
-    assert not peers.asked, "one after the other"
-    await diverged(1)
-    assert (peers.asked, peers.first) == ([(0.0, ROUND, True)], [most])
-    await diverged(3 * DIVERGED_ROUNDS)
-    assert len(peers.asked) == 1
-    await trio.sleep(SNAPSHOT_FRESH_S)
-    assert await diverged(1) == [ROUND + 1]
-    assert peers.resets == 1
-    await trio.sleep(SNAPSHOT_FRESH_S)
-    assert await diverged(DIVERGED_ROUNDS) == [ROUND + 1] * (DIVERGED_ROUNDS - 1) + [ROUND + 4]
-    assert peers.report.names == ["anchor_parted"] * 3
+@virtual
+async def test_a_node_that_skips_rounds_replaces_no_outer_parameters():
+    """What it would continue from lacks the messages of these rounds."""
+    peers = Peers()
+    assert await peers.after(ROUND + 3, diverged=Divergence(((b"12345678", ("a", "b")),), 2)) == ROUND + 3
+    assert not peers.repaired

@@ -97,7 +97,8 @@ def equal(one, other):
 def test_each_kind_answers_its_own_calls(kind):
     node = Node(agreed(kind), "a")
     assert node.replica.kind is (EdgeKind.DIFFERENCES if kind is MEMORIES else kind)
-    pulled = {calls.Publish, calls.VerifyUpdate} | ({calls.VerifyEarlier} if kind is EdgeKind.BROADCASTS else set())
+    broadcast = {calls.VerifyEarlier, calls.ConsiderOuter, calls.ReplaceOuter}
+    pulled = {calls.Publish, calls.VerifyUpdate} | (broadcast if kind is EdgeKind.BROADCASTS else set())
     pairwise = {calls.Offer, calls.Answer, calls.Apply, calls.Commit, calls.Drop}
     assert set(node.exchange.handlers()) == (pulled if kind in PULLED else pairwise)
 
@@ -440,8 +441,9 @@ def test_a_node_with_diverged_outer_parameters_gets_peers_of_the_majority(gone):
             send(nodes, peer, name)
     for peer in gone:
         nodes["a"].exchange.forget(peer)
-    assert nodes["a"].mix(("b", "c")).diverged == (() if gone else ("b", "c"))
-    assert nodes["b"].mix(("a", "c")).diverged == ()
+    diverged = nodes["a"].mix(("b", "c")).diverged
+    assert [peers for _, peers in diverged.outer] == [("b", "c")] if not gone else diverged is None
+    assert nodes["b"].mix(("a", "c")).diverged is None
 
 
 def test_outer_parameters_of_a_refused_message_do_not_count():
@@ -454,7 +456,7 @@ def test_outer_parameters_of_a_refused_message_do_not_count():
     for peer in "bc":
         with pytest.raises(RemoteProtocolError, match="too_large"):
             node.call(calls.VerifyUpdate(peer, digest(message), message))
-    assert node.mix(("b", "c")).diverged == ()
+    assert node.mix(("b", "c")).diverged is None
 
 
 @pytest.mark.parametrize("select", ["random_k", "cocktail", "budget"])
