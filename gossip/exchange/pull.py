@@ -166,7 +166,7 @@ class Pulls:
             self.questions[peer] = self._number(peer)
             self._again[peer] = now + self.link_deadlines.retry_s(peer)
         self.relays.begin(round, self.questions)
-        return [self._question(peer) for peer in self.questions]
+        return [*(self._question(peer) for peer in self.questions), *self._seek()]
 
     def tick(self, now: float) -> list[SendMessage]:
         """Resolve requests past their deadline as timeouts -> requests to repeat."""

@@ -1,9 +1,9 @@
 """Relays of signed messages where all members' messages are summed: a member that missed one gets it from others. No clock.
 
-Who lacks a member's message of the last `depth` rounds says so in its ordinary questions, and each answer carries the digest of what the
-answering peer has of these rounds. Where that differs from ours the peer is asked for what is missing. The author signed it, so it does not
-matter who passes it on. A message of a round is taken until the mix `depth` rounds later, then that round is closed: whoever lacks it lacks
-it for good.
+Who lacks a member's message of the round before asks the author, which may only have been late; an answer counts in this round only, so that
+whoever it gave none can still get it from others. Who lacks messages of the last `depth` rounds says so in its ordinary questions. Each answer to these then carries the digest of what the answering peer has of these rounds. Where that differs from ours the
+peer is asked for what is missing. The author signed it, so it does not matter who passes it on. A message of a round is taken until the
+mix `depth` rounds later, then that round is closed: whoever lacks it lacks it for good.
 
     digest that is wrong, or of what is not there    costs a question of ours, and only while a message is missing
     a message not asked for, of another author or    a fault of who passed it on, as no honest member keeps it
@@ -102,7 +102,7 @@ class Relays:
         own = self.rounds.pop(round, Round()).messages.get(self.me)
         self.rounds = {number: it for number, it in self.rounds.items() if round - self.depth <= number < round}
         self.rounds[round] = Round({} if own is None else {self.me: own}, frozenset(requested))
-        self.open = {nonce: it for nonce, it in self.open.items() if it.round in self.rounds}
+        self.open = {nonce: it for nonce, it in self.open.items() if it.round in self.rounds and it.peer != it.author}
 
     def stop(self) -> None:
         """Stop waiting, as the round is mixed. Late answers are still accepted."""
@@ -155,12 +155,15 @@ class Relays:
     def questions(self, nonce: int) -> list[SendMessage]:
         """Return the requests to send now, numbered from `nonce` on."""
         requested = []
-        for number, author in self.missing() if self._sources and self.waits_until < inf else ():
+        members = self.rounds[self._current].requested if self._current in self.rounds else frozenset()
+        others = self._sources if self.waits_until < inf else ()
+        for number, author in self.missing():
             at = sum((it.round, it.author) == (number, author) for it in self.open.values())
-            for peer in self._sources:
+            late = {author}.intersection(members) if number == self._current - 1 else ()
+            for peer in (*late, *(other for other in others if other != author)):
                 question = Question(peer, number, author)
                 load = sum(it.peer == peer for it in self.open.values())
-                if at < AT_ONCE and load < MAX_RELAYS and peer != author and question not in self._tried:
+                if at < AT_ONCE and load < MAX_RELAYS and question not in self._tried:
                     self._tried.add(question)
                     self.open[nonce] = question
                     requested.append(SendMessage(peer, Relay(nonce, number, author)))
