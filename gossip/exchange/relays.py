@@ -1,9 +1,10 @@
 """Relays of signed messages where all members' messages are summed: a member that missed one gets it from others. No clock.
 
-Who lacks a member's message of the round before asks the author, which may only have been late; an answer counts in this round only, so that
-whoever it gave none can still get it from others. Who lacks messages of the last `depth` rounds says so in its ordinary questions. Each answer to these then carries the digest of what the answering peer has of these rounds. Where that differs from ours the
-peer is asked for what is missing. The author signed it, so it does not matter who passes it on. A message of a round is taken until the
-mix `depth` rounds later, then that round is closed: whoever lacks it lacks it for good.
+Who lacks a member's message of the round before asks the author, which may only have been late; an answer counts in this round only, so
+that whoever it gave none can still get it from others. Who lacks messages of the last `depth` rounds says so in its ordinary questions.
+Each answer to these then carries the digest of what the answering peer has of these rounds. Where that differs from ours the peer is asked
+for what is missing. The author signed it, so it does not matter who passes it on. A message of a round is taken until the mix `depth`
+rounds later, then that round is closed: whoever lacks it lacks it for good.
 
     digest that is wrong, or of what is not there    costs a question of ours, and only while a message is missing
     a message not asked for, of another author or    a fault of who passed it on, as no honest member keeps it
