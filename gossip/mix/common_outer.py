@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from starling.gossip.errors import LocalProtocolError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.limits import tolerable
 
@@ -58,6 +59,41 @@ def wanted(own: bytes, reported: Mapping[str, bytes], members: int) -> Wanted:
     if counts[common] > liars:
         return NOTHING if common == own else Wanted({common: others[common]}, 0, counts[common])
     return Wanted(others, counts[own], 2 * liars + 1) if counts.total() > 2 * liars else NOTHING
+
+
+class Choice:
+    """One node's choice after a round: what it needs of others, and what it got."""
+
+    def __init__(self) -> None:
+        self._wanted = NOTHING
+        self._own: Tensor | None = None
+        self._fetched: dict[bytes, Tensor] = {}
+
+    def compare(self, digest: bytes, own: Tensor | None, reported: Mapping[str, bytes], members: int) -> Wanted:
+        """Begin with our outer parameters (d,), None if they are not known, their digest, and what peers report; return what is needed."""
+        self._own, self._fetched = own, {}
+        self._wanted = NOTHING if own is None else wanted(digest, reported, members)
+        return self._wanted
+
+    def needs(self, digest: bytes) -> bool:
+        """Return whether the outer parameters with that digest are needed."""
+        return digest in self._wanted.sources
+
+    def store(self, digest: bytes, outer: Tensor) -> None:
+        """Store needed outer parameters (d,)."""
+        self._fetched[digest] = outer
+
+    def choose(self) -> Tensor:
+        """Return (d,) what to continue from, once. Raises LocalProtocolError: too few are stored."""
+        needed, fetched, own = self._wanted, self._fetched, self._own
+        self._wanted, self._fetched, self._own = NOTHING, {}, None
+        voices = {digest: len(needed.sources[digest]) for digest in sorted(fetched)}
+        total = sum(voices.values()) + needed.own
+        if not fetched or own is None or total < needed.voices:
+            raise LocalProtocolError(f"outer parameters of {total} members are stored, which is too few")
+        ours = [own.to(fetched[next(iter(voices))])] * bool(needed.own)
+        chosen = lower_median([*(fetched[digest] for digest in voices), *ours], [*voices.values(), *[needed.own] * len(ours)])
+        return chosen.to(own)
 
 
 def lower_median(vectors: Sequence[Tensor], voices: Sequence[int]) -> Tensor:

@@ -16,6 +16,7 @@ from starling.node.engine.late_join import Fetched, Offered
 from starling.node.engine.local.trainer import Trainer
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.rounds import Report, Rounds, StepsRounds
+from starling.node.engine.snapshot import Shelves
 from starling.node.engine.store import Store
 from starling.node.engine.vectors import FrozenVectors, GradientWindow, LiveVectors, Noised, Outgoing, Plain
 from starling.node.rpc import calls
@@ -132,9 +133,10 @@ def session_of(
         distances.forget_all()
 
     folder = Path(open_request.checkpoint).parent if open_request.checkpoint else None
-    offered = Offered(trainer, rounds, outgoing, schema, folder, clock)
+    shelves = Shelves(folder, clock)
+    offered = Offered(trainer, rounds, outgoing, schema, shelves)
     fetched = Fetched(trainer, rounds, schema, forget_all)
-    store.round, store.saved = (lambda: rounds.round), offered.release_idle
+    store.round, store.saved = (lambda: rounds.round), shelves.release_idle
     rounds.begin(resumed or 0)
     table = {**trainer.handlers(), **offered.handlers(), **fetched.handlers()}
     return GossipSession(exchange, rounds, store, distances, table), resumed is not None

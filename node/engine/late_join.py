@@ -12,83 +12,58 @@ from statistics import median_low
 from torch import Tensor
 
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
-from starling.gossip.mix.past_rounds import GIVEN
 from starling.node.engine import tensor_file
 from starling.node.engine.exchange.api import Handlers
 from starling.node.engine.local.trainer import Trainer
 from starling.node.engine.rounds import Rounds
-from starling.node.engine.snapshot import Snapshot
+from starling.node.engine.snapshot import Shelf, Shelves
 from starling.node.engine.vectors import Outgoing
 from starling.node.rpc import calls
 from starling.robust import model_agreement
 
 _MODEL, _X = "model", "x"
 MAX_CANDIDATES = 3  # models of peers stored at a time
-KEPT_S = 120.0  # seconds after which an unread snapshot is deleted; a late joiner on a slow line reads one chunk in a quarter of that
 
 
 class Offered:
-    """Snapshots at a peer's request, read chunk by chunk from files in `folder`; None: from memory. There is one of the model at a time,
-    and the newest of outer parameters of earlier rounds.
+    """Takes snapshots of the model at a peer's request, one at a time, and of outer parameters of earlier rounds, and reads them.
 
     `schema`: digest of the parameters' names and shapes.
     """
 
-    def __init__(
-        self, trainer: Trainer, rounds: Rounds, outgoing: Outgoing, schema: bytes, folder: Path | None, clock: Callable[[], float]
-    ) -> None:
-        self._trainer, self._rounds, self._outgoing = trainer, rounds, outgoing
-        self._schema, self._folder, self._clock = schema, folder, clock
-        self._held: dict[bytes, Snapshot] = {}  # by digest of the outer parameters, b"" of the model
-        self._read_at = clock()
+    def __init__(self, trainer: Trainer, rounds: Rounds, outgoing: Outgoing, schema: bytes, shelves: Shelves) -> None:
+        self._trainer, self._rounds, self._outgoing, self._schema, self._shelves = trainer, rounds, outgoing, schema, shelves
 
     def handlers(self) -> Handlers:
-        """Return the handlers of Snapshot and ReadChunk."""
-        return {calls.Snapshot: self.snapshot, calls.ReadChunk: self.read}
+        """Return the handlers of Snapshot, SnapshotOuter and ReadChunk."""
+        return {calls.Snapshot: self.snapshot, calls.SnapshotOuter: self.snapshot_outer, calls.ReadChunk: self.read}
 
-    def snapshot(self, call: calls.Snapshot) -> calls.SnapshotInfo | calls.Refused:
-        """Take a snapshot of the model, which replaces the previous one, or of outer parameters, unless there is one of them."""
-        if not call.outer:
-            self._let_go(b"")  # deleted first, so that there are never two
-        if call.outer not in self._held:
-            given = self._model() if not call.outer else self._outer(call.outer)
-            if given is None:
-                return calls.Refused("state", "these outer parameters are not stored here")
-            while len(self._held) > GIVEN:
-                self._let_go(next(key for key in self._held if key))
-            number = 0 if call.outer else self._rounds.round  # all who have the same outer parameters offer the same bytes
-            facts: dict[str, str | int] = {"kind": _MODEL, "round": number, "schema": self._schema.hex()}
-            try:
-                self._held[call.outer] = Snapshot(self._folder, given, facts)
-            except OSError as error:
-                return calls.Refused("disk", f"no model for late joiners: {error.strerror or error}")
-        self._read_at, held = self._clock(), self._held[call.outer]
-        return calls.SnapshotInfo(held.number, held.size, held.root, self._rounds.round, self._schema, held.digests)
+    def snapshot(self, _call: calls.Snapshot) -> calls.SnapshotInfo | calls.Refused:
+        """Take a snapshot of the model, which replaces the previous one."""
+        self._shelves.models.delete(_MODEL)  # deleted first, so that there are never two
+        outgoing, side_state = self._outgoing, self._trainer.side_state()
+        given = {_X: outgoing.now(self._trainer.replica.offered)}
+        given |= {name: outgoing.now(each.reshape(-1)).view(each.shape) for name, each in side_state.items()}
+        return self._put(self._shelves.models, _MODEL, given, self._rounds.round)
+
+    def snapshot_outer(self, call: calls.SnapshotOuter) -> calls.SnapshotInfo | calls.Refused:
+        """Take a snapshot of outer parameters; all who have the same give the same bytes. Raises LocalProtocolError: there are none."""
+        outer = self._trainer.replica.given.get(call.outer)
+        if outer is None:
+            raise LocalProtocolError("these outer parameters are not stored here")
+        return self._put(self._shelves.outer, call.outer.hex(), {_X: outer}, 0)
 
     def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
         """Return bytes of a snapshot."""
-        self._read_at = self._clock()
-        held = next((it for it in self._held.values() if it.number == call.snapshot), None)
-        return calls.ChunkRead(b"" if held is None else held.read(call.offset, call.length))
+        return calls.ChunkRead(self._shelves.read(call.snapshot, call.offset, call.length))
 
-    def release_idle(self) -> None:
-        """Delete the snapshots if none is read any more."""
-        if self._clock() - self._read_at > KEPT_S:
-            for key in (*self._held,):
-                self._let_go(key)
-
-    def _model(self) -> dict[str, Tensor]:
-        outgoing, side_state = self._outgoing, self._trainer.side_state()
-        given = {_X: outgoing.now(self._trainer.replica.offered)}
-        return given | {name: outgoing.now(each.reshape(-1)).view(each.shape) for name, each in side_state.items()}
-
-    def _outer(self, digest: bytes) -> dict[str, Tensor] | None:
-        outer = self._trainer.replica.given.get(digest)
-        return None if outer is None else {_X: outer}
-
-    def _let_go(self, key: bytes) -> None:
-        if key in self._held:
-            self._held.pop(key).close()
+    def _put(self, shelf: Shelf, name: str, given: Mapping[str, Tensor], round: int) -> calls.SnapshotInfo | calls.Refused:
+        facts: dict[str, str | int] = {"kind": _MODEL, "round": round, "schema": self._schema.hex()}
+        try:
+            held = shelf.put(name, given, facts)
+        except OSError as error:
+            return calls.Refused("disk", f"no model for late joiners: {error.strerror or error}")
+        return calls.SnapshotInfo(held.number, held.size, held.root, round, self._schema, held.digests)
 
 
 @contextmanager

@@ -81,6 +81,7 @@ __all__ = [
     "Settle",
     "Snapshot",
     "SnapshotInfo",
+    "SnapshotOuter",
     "Stop",
     "Summary",
     "Summed",
@@ -212,7 +213,11 @@ class Save(Call, frozen=True, tag="save"):
 class Snapshot(Call, frozen=True, tag="snapshot"):
     """Take a snapshot of the model for peers to fetch. -> SnapshotInfo, or Refused"""
 
-    outer: bytes = b""  # digest of the outer parameters of an earlier round that are wanted instead
+
+class SnapshotOuter(Call, frozen=True, tag="snapshot_outer"):
+    """Take a snapshot of the outer parameters of an earlier round with this digest. -> SnapshotInfo, or Refused if they are not stored"""
+
+    outer: bytes
 
 
 class SnapshotInfo(Call, frozen=True, tag="held"):
@@ -379,6 +384,7 @@ Later = (
     | Evaluate
     | Save
     | Snapshot
+    | SnapshotOuter
     | ReadChunk
     | Consider
     | Agree

@@ -82,7 +82,7 @@ class Snapshots:
 
     async def _hold_outer(self, engine: EngineHandle, outer: bytes) -> calls.SnapshotInfo | None:
         with trio.fail_after(engine_s(self.most_bytes)):
-            held = await engine.call(calls.Snapshot(outer))
+            held = await engine.call(calls.SnapshotOuter(outer))
         if not isinstance(held, calls.SnapshotInfo):
             return None
         keep(self._outer, held.snapshot, held, GIVEN)

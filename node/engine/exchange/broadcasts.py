@@ -18,10 +18,10 @@ from starling.gossip.mix.broadcast_codec import BroadcastCodec
 from starling.gossip.mix.past_rounds import PastRounds
 from starling.gossip.replica import Replica
 from starling.node.engine.exchange.api import Frozen, Handlers, Mixed, Site
-from starling.node.engine.exchange.outer_repair import OuterRepair
 from starling.node.engine.exchange.pulled import Inbox, bounded, check, excluded, whole
 from starling.node.engine.exchange.terms import Terms
 from starling.node.engine.exchange.transactions import fault_of, fault_of_ours
+from starling.node.engine.outer_repair import OuterRepair
 from starling.node.engine.threads import one_thread
 from starling.node.rpc import calls
 

@@ -187,7 +187,7 @@ def fetched(engines, name, diverged, served=None):
     """Give a node what it needs, from the first of those who have it, and have it replace its own."""
     for outer, peers in diverged.outer:
         if served is None or peers[0] in served:
-            held = done(engines[peers[0]], calls.Snapshot(outer))
+            held = done(engines[peers[0]], calls.SnapshotOuter(outer))
             state = done(engines[peers[0]], calls.ReadChunk(held.snapshot, 0, held.size)).data
             done(engines[name], calls.ConsiderOuter(peers[0], outer, state))
     return engines[name].handle(calls.ReplaceOuter())
@@ -230,8 +230,8 @@ def test_outer_parameters_that_are_not_those_of_the_digest_are_their_senders_fau
     refused_as("peer", engines["b"].handle(calls.ConsiderOuter("a", outer, other)), "state_of_another_model")
     refused_as("peer", engines["b"].handle(calls.ConsiderOuter("a", outer, other[:-1])), "state_damaged")
     refused_as("state", engines["b"].handle(calls.ConsiderOuter("a", bytes(range(8)), other)), "not wanted")
-    refused_as("state", engines["b"].handle(calls.ReplaceOuter()), "no outer parameters")
-    refused_as("state", engines["a"].handle(calls.Snapshot(bytes(range(8)))), "not stored")
+    refused_as("state", engines["b"].handle(calls.ReplaceOuter()), "of 0 members")
+    refused_as("state", engines["a"].handle(calls.SnapshotOuter(bytes(range(8)))), "not stored")
 
 
 def test_too_few_outer_parameters_replace_nothing(engines):
@@ -239,7 +239,7 @@ def test_too_few_outer_parameters_replace_nothing(engines):
     needed = closed(engines, 1)["a"].diverged
     assert needed.voices == 2
     refused_as("state", fetched(engines, "a", needed, served="b"), "of 2 members")
-    refused_as("state", engines["a"].handle(calls.ReplaceOuter()), "no outer parameters")
+    refused_as("state", engines["a"].handle(calls.ReplaceOuter()), "of 0 members")
 
 
 def test_outer_parameters_are_given_only_while_members_differ(engines):

@@ -8,8 +8,8 @@ import safetensors.torch
 import torch
 
 from starling.node.config.schema import OptimizerSection
-from starling.node.engine.late_join import KEPT_S
 from starling.node.engine.schedules import schedule
+from starling.node.engine.snapshot import KEPT_S
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import done, every, exchange, manifest, open_request, opened, refused_as, state_of, x_of

@@ -9,11 +9,9 @@ Shapes: d parameters.
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch import Tensor
-
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix.broadcast_codec import anchor_digest
-from starling.gossip.mix.common_outer import NOTHING, UNKNOWN, lower_median, wanted
+from starling.gossip.mix.common_outer import UNKNOWN, Choice
 from starling.gossip.mix.past_rounds import PastRounds
 from starling.gossip.replica import Replica
 from starling.node.engine import tensor_file
@@ -28,10 +26,7 @@ class OuterRepair:
     """Stores members' outer parameters of one round until they are combined."""
 
     def __init__(self, replica: Replica, past: PastRounds) -> None:
-        self._replica, self._past = replica, past
-        self._wanted = NOTHING
-        self._own: Tensor | None = None  # (d,) as published for the last round
-        self._fetched: dict[bytes, Tensor] = {}
+        self._replica, self._past, self._choice = replica, past, Choice()
 
     def handlers(self) -> Handlers:
         """Return the handlers of ConsiderOuter and ReplaceOuter."""
@@ -39,16 +34,15 @@ class OuterRepair:
 
     def compare(self, round: int, reported: Mapping[str, bytes], members: int) -> tuple[bool, calls.Divergence | None]:
         """Return whether members' outer parameters differ in a round by the digests that peers report, and what this node needs of them."""
-        own, self._fetched = self._past.closed(round), {}
-        self._own = self._replica.given.get(own)
-        self._wanted = found = NOTHING if self._own is None else wanted(own, reported, members)
+        own = self._past.closed(round)
+        needed = self._choice.compare(own, self._replica.given.get(own), reported, members)
         differ = own != UNKNOWN and any(digest not in (own, UNKNOWN) for digest in reported.values())
-        sources = tuple(sorted(found.sources.items()))
-        return differ, calls.Divergence(sources, found.voices - found.own) if sources else None
+        sources = tuple(sorted(needed.sources.items()))
+        return differ, calls.Divergence(sources, needed.voices - needed.own) if sources else None
 
     def consider(self, call: calls.ConsiderOuter) -> calls.Done:
         """Store fetched outer parameters. Raises RemoteProtocolError: they are not what was asked for."""
-        if call.digest not in self._wanted.sources:
+        if not self._choice.needs(call.digest):
             raise LocalProtocolError("these outer parameters are not wanted")
         try:
             tensors, _ = tensor_file.load(Path(call.file)) if call.file else tensor_file.unpack(call.state)
@@ -60,20 +54,10 @@ class OuterRepair:
             raise RemoteProtocolError(call.peer, "state_damaged") from error
         if anchor_digest(outer) != call.digest:
             raise RemoteProtocolError(call.peer, "state_of_another_model")
-        self._fetched[call.digest] = outer
+        self._choice.store(call.digest, outer)
         return calls.Done()
 
     def replace(self, _call: calls.ReplaceOuter) -> calls.Done:
         """Replace ours. Raises LocalProtocolError: too few were stored, or ours are not known any more."""
-        needed, fetched, own = self._wanted, self._fetched, self._own
-        self._wanted, self._fetched, self._own = NOTHING, {}, None
-        if not fetched or own is None:
-            raise LocalProtocolError("no outer parameters are stored")
-        voices = {digest: len(needed.sources[digest]) for digest in sorted(fetched)}
-        vectors = [fetched[digest] for digest in voices]
-        if (total := sum(voices.values()) + needed.own) < needed.voices:
-            raise LocalProtocolError(f"outer parameters of {total} members are stored, and {needed.voices} are needed")
-        ours = [own.to(vectors[0])] * bool(needed.own)
-        outer = lower_median([*vectors, *ours], [*voices.values(), *[needed.own] * len(ours)])
-        self._past.replace(outer.to(own))
+        self._past.replace(self._choice.choose())
         return calls.Done()
