@@ -3,7 +3,8 @@
 Nodes compute the links of a round from their rosters, and two with different ones do not exchange. Every change is a moment in which some
 differ, so nobody may change the roster often:
 
-    who appears for the first time    counts at once; after more than MANY others in a minute, when it has been here for SETTLED_S
+    who appears for the first time    counts at once; beyond one newcomer of the last minute in MEMBERS_EACH members, when this
+                                      node has heard it SETTLED_S after it appeared: a key costs nothing, to stay does
     who comes back                    counts at once; a second time within MEMORY_S, when it has been here for COOL_DOWN_S
     who leaves or dies                counts no more
 
@@ -15,6 +16,7 @@ once, as other nodes may never have believed it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -23,8 +25,10 @@ from starling.gossip.overlay.ranks import digest
 
 COOL_DOWN_S = 60.0
 MEMORY_S = 600.0
-MANY, MINUTE_S = 16, 60.0
+MEMBERS_EACH, MINUTE_S = 4, 60.0
+"""Members to one newcomer of the last minute: so those that go again take a quarter of the links at most."""
 SETTLED_S = 5.0
+MAX_RECENT = 1024  # newcomers of the last minute that are counted
 MAX_REMEMBERED = 4096  # peers known to have been here before
 
 
@@ -42,17 +46,20 @@ class Roster:
     """The members that count, by peer id; `now` is local time in seconds."""
 
     own: str  # our id, which always counts
+    heard: Callable[[str], float] = field(default=lambda _peer: inf, kw_only=True)
+    """Returns when this node last had a frame of a peer."""
     training: bool = False
     """Else all count at once: the swarm gathers, or this node has just learned of all members."""
     _counts_from: dict[str, float] = field(default_factory=dict)  # live member -> time from which it counts
-    _past: dict[str, _Past] = field(default_factory=dict)  # peers that left or restarted
-    _newcomers: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))  # times at which the last newcomers came
+    _past: dict[str, _Past] = field(default_factory=dict)  # peers that left, restarted, or counted and were believed dead
+    _newcomers: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))  # times at which the last newcomers came
+    _to_stay: dict[str, float] = field(default_factory=dict)  # newcomer -> time from which it counts once it is heard
     _listed: tuple[tuple[str, ...], bytes] = ((), b"")
     _until: float = -inf  # time at which the list next changes without an event
 
     @property
     def remembered(self) -> int:
-        """Number of peers known to have left or begun a new life, at most MAX_REMEMBERED."""
+        """Number of peers known to have been here before, at most MAX_REMEMBERED."""
         return len(self._past)
 
     def observe(self, event: MemberEvent, now: float) -> None:
@@ -60,15 +67,18 @@ class Roster:
         peer = event.peer
         match event:
             case Joined():
-                wait_s = self._come_back(peer, now) if self._past.get(peer, _NEVER).away else self._come(now)
-                self._counts_from[peer] = now + wait_s
+                self._joined(peer, now)
             case Reborn() if peer in self._counts_from:
                 self._counts_from[peer] = max(self._counts_from[peer], now + self._come_back(peer, now))
+            case Reborn() if peer in self._to_stay:
+                self._to_stay[peer] = now + SETTLED_S
             case Reborn() | Left():
-                self._counts_from.pop(peer, None)
+                self._absent(peer)
                 self._remember(peer, away=True)
             case Died():
-                self._counts_from.pop(peer, None)
+                if peer in self._counts_from:
+                    self._remember(peer, away=False)
+                self._absent(peer)
             case _:
                 return
         self._until = -inf
@@ -81,19 +91,36 @@ class Roster:
         """Return the digest of the members that count."""
         return self._list(now)[1]
 
+    def unheard(self, now: float) -> tuple[str, ...]:
+        """Return the newcomers that count as soon as this node hears them."""
+        return tuple(peer for peer, start in self._to_stay.items() if start <= now and self.heard(peer) < start)
+
     def _come_back(self, peer: str, now: float) -> float:
         """Return the seconds until a peer with a new incarnation counts."""
         again = now - self._past.get(peer, _NEVER).back < MEMORY_S
         self._remember(peer, away=False, back=now)
         return COOL_DOWN_S if again and self.training else 0.0
 
-    def _come(self, now: float) -> float:
-        """Return the seconds until a newcomer counts."""
+    def _joined(self, peer: str, now: float) -> None:
+        if self._past.get(peer, _NEVER).away:
+            self._counts_from[peer] = now + self._come_back(peer, now)
+        elif peer not in self._past and self._is_one_of_many(now):
+            self._to_stay[peer] = now + SETTLED_S
+        else:
+            self._counts_from[peer] = now
+
+    def _is_one_of_many(self, now: float) -> bool:
+        """Count a newcomer -> whether it has to stay before it counts."""
         if not self.training:
-            return 0.0
-        hurried = len(self._newcomers) == MANY and now - self._newcomers[0] < MINUTE_S
+            return False
+        while self._newcomers and now - self._newcomers[0] >= MINUTE_S:
+            self._newcomers.popleft()
         self._newcomers.append(now)
-        return SETTLED_S if hurried else 0.0
+        return len(self._newcomers) > max(1, (1 + len(self._counts_from)) // MEMBERS_EACH)
+
+    def _absent(self, peer: str) -> None:
+        self._counts_from.pop(peer, None)
+        self._to_stay.pop(peer, None)
 
     def _remember(self, peer: str, *, away: bool, back: float | None = None) -> None:
         before = self._past.pop(peer, _NEVER)
@@ -102,6 +129,9 @@ class Roster:
             del self._past[next(iter(self._past))]
 
     def _list(self, now: float) -> tuple[tuple[str, ...], bytes]:
+        for peer in [peer for peer, start in self._to_stay.items() if start <= now and self.heard(peer) >= start]:
+            self._counts_from[peer] = self._to_stay.pop(peer)
+            self._until = -inf
         if now >= self._until:
             peers = tuple(sorted({self.own, *(peer for peer, start in self._counts_from.items() if start <= now)}))
             self._until = min((start for start in self._counts_from.values() if start > now), default=inf)

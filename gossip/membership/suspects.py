@@ -1,15 +1,16 @@
 """Suspects of one node: members that left a probe unanswered or that others accuse, until they answer or are declared dead.
 
 Theory of operation. A suspect stays in the alive set for `suspicion_s`, stretched like all waits and longer while few members accuse it
-(`suspicion`), and is probed twice per timeout, with the accusation in the probe. Any frame of its own on any lane (connections are
-authenticated) or a newer record of it clears the suspicion; otherwise it is declared dead. A rumor of death counts as a suspicion, and one
-about a member from which a frame came less than a timeout ago is ignored: rumors start our own probing and never conclude it, and we pass
-on only what our own probes found. If this node was held up, no member is declared dead within a timeout.
+(`suspicion`), and is probed twice per timeout, or in turn where there are many, with the accusation in the probe. Any frame of its own on
+any lane (connections are authenticated) or a newer record of it clears the suspicion; otherwise it is declared dead. A rumor of death
+counts as a suspicion, and one about a member from which a frame came less than a timeout ago is ignored: rumors start our own probing and
+never conclude it, and we pass on only what our own probes found. If this node was held up, no member is declared dead within a timeout.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ from starling.gossip.membership.member_list import version_of
 from starling.gossip.membership.suspicion import Suspicions
 from starling.gossip.membership.swarm_view import SwarmView
 from starling.gossip.wire import schema as wire
+
+PROBED_AGAIN = 4
 
 
 @dataclass(slots=True)
@@ -34,6 +37,7 @@ class Suspects:
     suspended_until: float = -math.inf  # time before which no member is declared dead, since this node was suspended
     _suspicions: Suspicions = field(default_factory=Suspicions)
     _accused_at: dict[str, float] = field(default_factory=dict)
+    _probed: str = ""  # the last suspect that was probed again
 
     def suspect(self, peer: str, now: float) -> list[Output]:
         """Suspect an alive member; no effect on others."""
@@ -83,20 +87,28 @@ class Suspects:
         members, timing = self.view.member_list.members, self.view.timing
         self._suspicions.keep(members)
         suspects = [(peer, m.since) for peer, m in sorted(members.items()) if m.status == "suspect"]
+        waiting: list[str] = []
         for peer, since in suspects:
             if now >= since + self.health.wait_s(peer):
                 self.found_silent(peer, now)
             met = peer in self.view.last_frame
             share = self._suspicions.share(peer, self.view.member_list.size) if met else 1.0
             if now < max(self.suspended_until, since + timing.suspicion_s * self.health.stretch(peer) * share):
-                out.append(probe(peer, now))
+                waiting.append(peer)
                 continue
             out += self.view.introductions.known(self.view.member_list.mark_dead(peer, now))
             self.view.last_frame.pop(peer, None)
             self.dissemination.add_rumor(peer, now)
             out += self.accuse(peer, now)
         self.judge_at = now + timing.timeout_s / 2 if suspects else math.inf
-        return out
+        return out + [probe(peer, now) for peer in self._next(waiting)]
+
+    def _next(self, suspects: list[str]) -> list[str]:
+        """Return the suspects to probe now, a few in turn: so many at once are strangers that came and went, and each probe is a dial."""
+        after = bisect_right(suspects, self._probed)
+        chosen = (suspects[after:] + suspects[:after])[:PROBED_AGAIN]
+        self._probed = chosen[-1] if chosen else ""
+        return chosen
 
     def accuse(self, peer: str, now: float) -> list[Output]:
         """Send a peer our accusation of it, so that it can refute; at most once per timeout."""

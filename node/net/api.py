@@ -4,7 +4,7 @@ Two networks satisfy it: `starling.node.net.libp2p` (TCP, Noise, Yamux) and `sta
 A frame arrives whole or not at all; order holds between two peers on one lane while a connection lasts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -141,6 +141,9 @@ class Network(Protocol):
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
+
+    def ration(self, members: Callable[[], Collection[str]]) -> None:
+        """Bound the processor time of strangers' connections from now on; an address of one of these members has a larger share."""
 
     def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
         """Limit sending and receiving to so many bytes a second from now on; 0 is no cap."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -50,6 +50,8 @@ class MemoryNetwork(Inboxes):
         return "direct" if self._hub.connected(self.peer_id, peer) else None
 
     def leased(self, outside: tuple[str, int] | None) -> None: ...
+
+    def ration(self, members: Callable[[], Collection[str]]) -> None: ...
 
     def also_at(self, address: str) -> None: ...
 

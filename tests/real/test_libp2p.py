@@ -594,3 +594,36 @@ def test_loopback_is_announced_only_when_nothing_else_is_bound():
     assert [each.host for each in addresses.reachable(everywhere, "P", hosts[1:])] == hosts[1:], "no 127.0.0.1 beside it"
     assert [each.host for each in addresses.reachable(everywhere, "P", [])] == ["127.0.0.1", "::1"]
     assert LOOPBACK.startswith("/ip4/127.0.0.1")
+
+
+@on_sockets
+async def test_frames_to_a_stranger_that_cannot_be_reached_do_not_dial_each_time():
+    """Each is lost, as before; a dial for each took a tenth of a core while identities came and went. Its owner may dial at once."""
+    async with node("a") as a:
+        async with node("b") as b:
+            await b.dial(a.addresses[0])
+            address = b.addresses[0]
+        await until(lambda: a.way(peer_of("b")) is None)
+        doors = await trio.open_tcp_listeners(addresses.parse(address).port, host="127.0.0.1")
+        knocks, members = [], []
+
+        async def hang_up_at_once(raw):
+            knocks.append(trio.current_time())
+            await trio.aclose_forcefully(raw)
+
+        async def fails(send, *what):
+            before = len(knocks)
+            with pytest.raises(PeerUnreachable):
+                await send(*what)
+            return len(knocks) - before
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, hang_up_at_once, doors)
+            a.learn(peer_of("b"), [address])
+            assert sum([await fails(a.send, peer_of("b"), "control", b"x") for _ in range(3)]) == 3, "nobody is a stranger yet"
+            a.ration(lambda: tuple(members))
+            assert sum([await fails(a.send, peer_of("b"), "control", b"x") for _ in range(20)]) == 0
+            assert await fails(a.dial, address) == 1
+            members.append(peer_of("b"))
+            assert await fails(a.send, peer_of("b"), "control", b"x") == 1
+            nursery.cancel_scope.cancel()

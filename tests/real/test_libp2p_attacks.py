@@ -353,3 +353,37 @@ def test_a_returning_peer_replaces_its_own_oldest_connection():
     old = [guest("p") for _ in range(MAX_PER_PEER)]
     assert make_room([guest("q"), *old], guest("p"), limits, 0.0) == [old[0]]
     assert guards.MAX_PER_PEER >= 2, "simultaneous dials leave two"
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_strangers_that_have_used_up_their_share_wait_and_an_absent_member_does_not():
+    """From one address, which is a stranger's until a member that was met there is absent."""
+    members: list[str] = []
+    async with nodes("a", "b") as (a, b):
+        await b.dial(a.addresses[0])
+        await hang_up(b, a.peer_id)
+        a.ration(lambda: tuple(members))
+        order: list[str] = []
+
+        async def visit(name: str) -> None:
+            async with node(name) as visitor:
+                await visitor.dial(a.addresses[0])
+                order.append(name)
+
+        waited = 0
+        for number in range(100):
+            began = trio.current_time()
+            await visit(f"early {number}")
+            waited += trio.current_time() - began > 0.4
+            if waited == 2:
+                break
+        assert waited == 2
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(visit, f"late {number}")
+            await trio.sleep(0.5)
+            members.append(b.peer_id)
+            await b.dial(a.addresses[0])
+            assert sum(name.startswith("late") for name in order) < 8, "they still wait"
+            nursery.cancel_scope.cancel()

@@ -15,7 +15,10 @@ from starling.node.net.api import Network
 
 
 class Outputs:
-    """Carries out outputs of one node's detector; `changed` is called with every change of a member."""
+    """Carries out outputs of one node's detector; `changed` is called with every change of a member.
+
+    `heard` returns when the last frame of a member came.
+    """
 
     def __init__(
         self,
@@ -24,8 +27,9 @@ class Outputs:
         member_list: MemberList,
         best_effort: BestEffort,
         changed: Callable[[MemberEvent], object],
+        heard: Callable[[str], float],
     ) -> None:
-        self.roster = Roster(network.peer_id)
+        self.roster = Roster(network.peer_id, heard=heard)
         self._network, self._clock, self._member_list = network, clock, member_list
         self._best_effort, self._changed = best_effort, changed
 

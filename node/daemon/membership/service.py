@@ -7,6 +7,7 @@ sent is dropped, since the detector repeats what matters; the detector is notifi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from typing import ClassVar
 
 import trio
@@ -67,7 +68,9 @@ class Membership:
             trio.current_time(),
         )
         self._best_effort = BestEffort(context.network, per_peer=MAX_SENDING, unreachable=self._lost)
-        self._outputs = Outputs(context.network, clock, self._view, self._best_effort, changed)
+        self._outputs = Outputs(
+            context.network, clock, self._view, self._best_effort, changed, lambda peer: self._core.last_frame.get(peer, -inf)
+        )
         self._own_key = OwnKey(context, self._core.local)
         self._lane = ControlLane(context.network, context.report, self._records, self.origins)
         self._wake = trio.Event()
@@ -102,8 +105,9 @@ class Membership:
         return self._outputs.roster.view(trio.current_time())
 
     def settle(self) -> None:
-        """Note that training begins: from now on members that come or go change the roster only after a while."""
+        """Note that training begins: from now on members that come or go change the roster only after a while, and strangers wait."""
         self._outputs.roster.training = True
+        self._network.ration(lambda: self.roster)
 
     @property
     def table(self) -> Mapping[str, Member]:
@@ -238,6 +242,7 @@ class Membership:
                 await self._wake.wait()
             now = trio.current_time()
             self._do(self._core.update(now, addresses=self._network.announced) + self._core.tick(now))
+            self.probe_now(self._outputs.roster.unheard(now), late=True)
             self._check_admission()
 
     def _check_admission(self) -> None:

@@ -12,7 +12,7 @@ connection to close. Stock libp2p peers can connect.
     relay           circuits for others; `relayed` those for this node, and `punching` makes connections of both ends at once out of them
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import trio
 
@@ -181,6 +181,10 @@ class Libp2pNetwork(Inboxes):
         """
         await self._frames.send(peer, lane, frame)
 
+    def ration(self, members: Callable[[], Collection[str]]) -> None:
+        """Bound the processor time of strangers' connections from now on; an address of one of these members has a larger share."""
+        self.links.ration.bound(members)
+
     def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
         """Set other caps on traffic from now on; 0 is no cap."""
         self._settings.up.change(up_bytes_per_s)
@@ -193,6 +197,7 @@ class Libp2pNetwork(Inboxes):
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Accept, dial and serve connections; for `open_network`."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.links.ration.serve)
             nursery.start_soon(self.dialler.serve)
             nursery.start_soon(self._own.watch)
             nursery.start_soon(self._relayed.serve)

@@ -6,9 +6,10 @@ An error in a connection's task ends that connection only.
 """
 
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -24,8 +25,9 @@ from starling.node.net.libp2p.negotiation import HandshakeFailed
 from starling.node.net.libp2p.noise import Identity, recognise, secure
 from starling.node.net.libp2p.peers import PeerState, PeerTable
 from starling.node.net.libp2p.relay_slots import Mode
-from starling.node.net.libp2p.sockets import tune
+from starling.node.net.libp2p.sockets import has_ended, tune
 from starling.node.net.libp2p.streams import Stream
+from starling.node.net.libp2p.turns import Ration
 from starling.node.net.libp2p.yamux import STRANGE_WINDOW, WINDOW
 from starling.node.net.limits import Pacer
 from starling.node.versions import Range
@@ -70,6 +72,7 @@ class Links:
         self.lost: tuple[Callable[[str], None], ...] = ()
         self._handshakes: Handshakes[trio.CancelScope] = Handshakes()
         self._accept_rate = AcceptRate()
+        self.ration = Ration(self._expects)
 
     @property
     def peer_id(self) -> str:
@@ -127,6 +130,10 @@ class Links:
         for connection in self._open.get(peer, ()):
             connection.close()
 
+    def _expects(self, members: Collection[str], where: Location) -> bool:
+        """Return whether one of these members is not connected, and was met or announces itself at this location."""
+        return any(peer not in self._open and self.peers.is_at(peer, where.block, where.host) for peer in members)
+
     def close_gone(self) -> None:
         """Close connections from addresses that this machine no longer has."""
         for connection in self.connections():
@@ -155,22 +162,31 @@ class Links:
         if not self._accept_rate.allowed(where.block, now) or is_full(established, where.block, limits, now):
             await trio.aclose_forcefully(raw)
             return
-        scope = trio.CancelScope(deadline=now + HANDSHAKE_S)
+        connection = None
+        try:
+            with self._contained(where.host or where.block):
+                connection = await self.ration.admitted(where, partial(has_ended, raw), partial(self._secured_in_time, raw, where))
+        except HandshakeFailed:
+            return
+        finally:
+            if connection is None:
+                await trio.aclose_forcefully(raw)
+        if connection is not None:
+            await self.welcome(connection)
+
+    async def _secured_in_time(self, raw: trio.SocketStream | CircuitStream, where: Location) -> Connection | None:
+        """Run the handshake of an inbound connection; None: it took too long, or others need its place. Raises HandshakeFailed."""
+        scope = trio.CancelScope(deadline=trio.current_time() + HANDSHAKE_S)
         victim = self._handshakes.begin(where.block, scope)
         if victim is not None:
             victim.cancel()
         connection = None
         try:
-            with self._contained(where.host or where.block), scope:
+            with scope:
                 connection = await self.secured(raw, where, None)
-        except HandshakeFailed:
-            return
         finally:
             self._handshakes.end(scope)
-            if connection is None:
-                await trio.aclose_forcefully(raw)
-        if connection is not None:
-            await self.welcome(connection)
+        return connection
 
     async def welcome(self, connection: Connection) -> None:
         """Serve an inbound connection that is secured, if its limits allow it."""
@@ -212,9 +228,8 @@ class Links:
     def register(self, connection: Connection) -> None:
         """Add a connection that is about to run."""
         info = connection.info
-        if info.relay:
-            self.peer(info.peer)  # creates the peer's state; its address is unknown
-        else:
+        self.peer(info.peer).dialled(reached=True, now=info.since)
+        if not info.relay:
             self.peer(info.peer).met_at = info.block
             self._announcing.met_public |= bool(info.origin)
         if info.peer not in self._open:

@@ -92,7 +92,7 @@ class PeerDialler:
         peer = endpoints[0].peer
         while self._dialler.under_way(peer):
             await self._dialler.dial(peer)
-        connection = await self.connection(peer, endpoints)
+        connection = await self.connection(peer, endpoints, at_once=True)
         if given and not connection.info.relay:
             self.belong([kind_of(connection.info.block)])
         if not self._links.peer(peer).endpoints:
@@ -113,18 +113,25 @@ class PeerDialler:
                 return host, await self._links.recognises(raw, peer)
         return host, False
 
-    async def connection(self, peer: str, endpoints: Sequence[Endpoint]) -> Connection:
-        """Return a connection to a peer, dialling it at these endpoints if needed. Raises PeerUnreachable with the reason."""
+    async def connection(self, peer: str, endpoints: Sequence[Endpoint], *, at_once: bool = False) -> Connection:
+        """Return a connection to a peer, dialling it at these endpoints if needed. Raises PeerUnreachable with the reason.
+
+        `at_once`: also shortly after a dial of a stranger that failed.
+        """
         if self._links.peers.refused(peer, trio.current_time()):
             raise PeerUnreachable(peer, "refused")
         connection = self._links.newest(peer)
         if connection is not None:
             return connection
-        rumored = False
+        rumored, record = False, self._links.peer(peer)
         if not self._dialler.under_way(peer):
+            paused = not at_once and trio.current_time() < record.paused_until
+            if paused and self._links.ration.is_stranger(peer):
+                raise PeerUnreachable(peer, "it could not be reached a moment ago")
             endpoints, rumored = self._chosen(peer, endpoints)
         reason = await self._dialler.dial(peer, endpoints, rumored=rumored)
         connection = self._links.newest(peer)
+        record.dialled(reached=connection is not None, now=trio.current_time())
         if connection is None:
             self._links.peer(peer).answered = None
             raise PeerUnreachable(peer, reason or "connection closed at once")

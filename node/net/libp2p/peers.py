@@ -18,6 +18,10 @@ MAX_PEERS_REMEMBERED = 4096
 REJECTED_WITHIN_S = 2.0  # seconds; a dialled connection that closes sooner, without a frame, counts as rejected
 REJECTED_DIALS_TOLERATED = 3  # rejections in a row; after further ones the peer is dialled again 1, 2, 4 … seconds later
 MAX_REDIAL_DELAY_S = 60.0
+PAUSE_S, MAX_PAUSE_S = (
+    1.0,
+    4.0,
+)  # after a dial that failed, before a frame to send may begin another; twice as long each time up to the second
 DROPPED_PER_S = 250.0  # excess frames per second that are dropped and counted; a peer that sends more is disconnected
 
 
@@ -40,6 +44,8 @@ class PeerState:
     refused_until: float = -inf
     rejected_dials: int = 0  # in a row
     redial_at: float = -inf
+    failed_dials: int = 0  # in a row
+    paused_until: float = -inf
     relay_failures: int = 0  # failed dials through relays in a row
     through_relay_at: float = -inf  # not before
 
@@ -51,6 +57,11 @@ class PeerState:
     def may_dial(self, now: float) -> bool:
         """Tell if the peer did not reject the last dials, or long enough ago."""
         return self.rejected_dials <= REJECTED_DIALS_TOLERATED or now >= self.redial_at
+
+    def dialled(self, *, reached: bool, now: float) -> None:
+        """Note that a dial ended: of one that is gone each frame to send would begin another, a millisecond of the processor."""
+        self.failed_dials = 0 if reached else self.failed_dials + 1
+        self.paused_until = -inf if reached else now + min(PAUSE_S * 2.0 ** min(self.failed_dials - 1, 10), MAX_PAUSE_S)
 
     def may_go_through_relay(self, now: float) -> bool:
         """Tell if the last dial through a relay succeeded, or enough time has passed."""
@@ -92,6 +103,11 @@ class PeerTable:
         """Tell if a peer's connections are refused."""
         peer = self._peers.get(name)
         return peer is not None and now < peer.refused_until
+
+    def is_at(self, name: str, block: str, host: str) -> bool:
+        """Tell if a peer was met in an address block, or can be dialled at this host."""
+        peer = self._peers.get(name)
+        return peer is not None and (peer.met_at == block or any(each.host == host for each in peer.everywhere))
 
     def get(self, name: str, now: float) -> PeerState:
         """Return a peer's state; a new one replaces that of a peer which is neither connected nor refused."""

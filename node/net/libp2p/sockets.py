@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -89,6 +90,15 @@ def tune(sock: trio.socket.SocketType) -> None:
         for name, value in wanted:
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def has_ended(raw: trio.abc.AsyncResource) -> bool:
+    """Tell if the other end of a connection has hung up, where the system says so, whatever it sent before."""
+    if not isinstance(raw, trio.SocketStream) or not hasattr(select, "POLLRDHUP"):
+        return False
+    poll = select.poll()
+    poll.register(raw.socket.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def hold_back(sock: trio.socket.SocketType, most_bytes: int) -> None:

@@ -11,6 +11,7 @@ from starling.gossip.membership.anti_entropy import PER_S
 from starling.gossip.membership.events import Announced, Changed, ClockSample, Died, Joined, Reborn, Send, Suspected
 from starling.gossip.membership.local_health import MOST
 from starling.gossip.membership.pacing import AT_ONCE
+from starling.gossip.membership.suspects import PROBED_AGAIN
 from starling.gossip.membership.suspicion import LONE
 from starling.gossip.membership.table import Table, entry_of, key_of
 from starling.gossip.overlay.ranks import digest
@@ -212,6 +213,30 @@ def test_a_rumor_of_death_is_only_a_suspicion(state):
     assert rumor("a", "me") in probe.rumors  # the accused receives it
     assert facts(core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 1.0), 1.1))[0] == Changed("a")
     assert core.member_list.members["a"].status == "alive"
+
+
+def test_many_suspects_are_probed_again_in_turn_a_few_at_a_time():
+    """Each probe of who came and went is a dial, so a flood of them would have had each dialled ten times."""
+    others = [f"m{number:02}" for number in range(4 * PROBED_AGAIN)]
+    core = knowing(*others)
+    for peer in others:
+        core.prober.suspects.suspect(peer, 1.0)
+    now, probed = 1.0, []
+    for _ in range(8):
+        again = [peer for peer, _ in sent(core.prober.suspects.judge(now, core.prober.probe), wire.Probe)]
+        assert len(again) == PROBED_AGAIN
+        probed += again
+        now = core.prober.suspects.judge_at
+    assert all(probed.count(peer) == 2 for peer in others)
+
+
+def test_news_go_to_suspects_only_where_there_is_nobody_else():
+    core = knowing("a", "b", "c")
+    core.prober.suspects.suspect("a", 1.0)
+    assert core.view.unsuspected() == ["b", "c"]
+    for peer in ("b", "c"):
+        core.prober.suspects.suspect(peer, 1.0)
+    assert core.view.unsuspected() == ["a", "b", "c"]
 
 
 def test_a_rumor_about_a_member_with_a_recent_frame_is_ignored():

@@ -1,10 +1,12 @@
 """The members that count in a round, as some join and leave."""
 
+from math import inf
+
 import pytest
 
 from starling.gossip.membership.events import Changed, Died, Joined, Left, Reborn, Suspected
 from starling.gossip.membership.member_list import MemberList
-from starling.gossip.membership.roster import COOL_DOWN_S, MANY, MAX_REMEMBERED, MEMORY_S, MINUTE_S, SETTLED_S, Roster
+from starling.gossip.membership.roster import COOL_DOWN_S, MAX_REMEMBERED, MEMORY_S, MINUTE_S, SETTLED_S, Roster
 from starling.gossip.overlay.ranks import digest
 from tests.harness.detectors import OpenGate, record, verify
 
@@ -19,9 +21,11 @@ def training(*events, every_s=0.0):
 
 
 def test_present_members_count_and_absent_ones_do_not():
-    roster, _ = training(Joined("b"), Joined("z"), Joined("a"), Suspected("a"), Changed("b"), Left("z"), Joined("y"), Died("y"))
-    assert roster.members(0.0) == ("a", "b", "me")
-    assert roster.view(0.0) == digest(("a", "b", "me"))
+    events = (Joined("b"), Joined("z"), Joined("a"), Suspected("a"), Changed("b"), Left("z"), Joined("y"), Died("y"))
+    roster, _ = training(*events, every_s=MINUTE_S)
+    now = len(events) * MINUTE_S
+    assert roster.members(now) == ("a", "b", "me")
+    assert roster.view(now) == digest(("a", "b", "me"))
 
 
 @pytest.mark.parametrize(
@@ -72,24 +76,69 @@ def test_two_nodes_agree_although_one_missed_joins_and_leaves():
         assert len({roster.view(now) for roster in rosters}) == 1
 
 
-def test_newcomers_wait_until_their_edges_are_stable():
-    roster, now = training(*(Joined(f"n{i}") for i in range(MANY)))
-    roster.observe(Joined("late"), now)
-    assert len(roster.members(now)) == 1 + MANY
-    assert "late" not in roster.members(now + SETTLED_S - 1e-3)
-    assert "late" in roster.members(now + SETTLED_S)
-    roster.observe(Joined("hasty"), now)
-    roster.observe(Left("hasty"), now + 1.0)
-    assert "hasty" not in roster.members(now + 2 * SETTLED_S)
-    roster.observe(Joined("calm"), now + 2 * MINUTE_S)
-    assert "calm" in roster.members(now + 2 * MINUTE_S)
+def among(members: int, heard=lambda _peer: inf) -> Roster:
+    """Return the roster of a training node with this many members, itself included."""
+    roster = Roster("me", heard=heard)
+    for number in range(members - 1):
+        roster.observe(Joined(f"m{number}"), 0.0)
+    roster.training = True
+    return roster
+
+
+@pytest.mark.parametrize(("members", "at_once"), [(1, 1), (4, 1), (8, 2), (100, 33)])
+def test_of_all_that_count_at_once_a_quarter_are_newcomers_at_most(members, at_once):
+    roster = among(members)
+    for number in range(members):
+        roster.observe(Joined(f"n{number}"), 0.0)
+    roster.observe(Joined("n0"), MINUTE_S - 1.0)
+    assert len(roster.members(0.0)) == members + at_once
+    assert len(roster.members(SETTLED_S - 1e-3)) == members + at_once
+    assert len(roster.members(SETTLED_S)) == 2 * members
+    roster.observe(Joined("calm"), 2 * MINUTE_S)
+    assert "calm" in roster.members(2 * MINUTE_S)
+
+
+def test_one_of_many_newcomers_counts_once_it_is_heard_after_a_while():
+    heard = {"late": 0.0, "silent": 0.0, "hasty": 0.0}
+    roster = among(4, lambda peer: heard.get(peer, -inf))
+    for newcomer in ("first", "late", "silent", "hasty"):
+        roster.observe(Joined(newcomer), 0.0)
+    roster.observe(Left("hasty"), 1.0)
+    assert roster.unheard(SETTLED_S - 1e-3) == ()
+    assert set(roster.unheard(SETTLED_S)) == {"late", "silent"}
+    assert "late" not in roster.members(SETTLED_S)
+    heard["late"] = SETTLED_S
+    assert "late" in roster.members(SETTLED_S), "although it was asked for before"
+    assert roster.unheard(SETTLED_S) == ("silent",)
+    assert not {"silent", "hasty"} & set(roster.members(10 * SETTLED_S))
+    roster.observe(Died("silent"), 11 * SETTLED_S)
+    assert roster.unheard(12 * SETTLED_S) == ()
+
+
+def test_a_newcomer_that_begins_anew_has_to_stay_again():
+    heard = {"n": SETTLED_S}
+    roster = among(4, lambda peer: heard.get(peer, -inf))
+    for event in (Joined("first"), Joined("n")):
+        roster.observe(event, 0.0)
+    roster.observe(Reborn("n"), 1.0)
+    assert "n" not in roster.members(SETTLED_S)
+    heard["n"] = 1.0 + SETTLED_S
+    assert "n" in roster.members(1.0 + SETTLED_S)
+
+
+def test_members_believed_dead_are_no_newcomers():
+    roster = among(8, lambda _peer: -inf)
+    for peer in [f"m{number}" for number in range(7)]:
+        roster.observe(Died(peer), 1.0)
+        roster.observe(Joined(peer), 2.0)
+    assert len(roster.members(2.0)) == 8
 
 
 def test_before_training_all_count_at_once():
     roster = Roster("me")
-    for event in [Joined(f"n{i}") for i in range(3 * MANY)] + [Left("n0"), Reborn("n0"), Joined("n0")] * 5:
+    for event in [Joined(f"n{i}") for i in range(48)] + [Left("n0"), Reborn("n0"), Joined("n0")] * 5:
         roster.observe(event, 0.0)
-    assert len(roster.members(0.0)) == 1 + 3 * MANY
+    assert len(roster.members(0.0)) == 1 + 48
 
 
 def test_memory_is_bounded():

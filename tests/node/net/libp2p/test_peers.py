@@ -64,6 +64,30 @@ def test_a_rejecting_peer_is_dialled_with_growing_pauses_up_to_a_minute():
     assert waits == [0.0] * peers.REJECTED_DIALS_TOLERATED + [1.0, 2.0, 4.0, 8.0, 16.0, 32.0] + [peers.MAX_REDIAL_DELAY_S] * 3
 
 
+def test_a_peer_that_cannot_be_reached_is_dialled_with_growing_pauses_of_a_few_seconds():
+    peer, waits = PeerState(TokenBucket(1.0, 1.0)), []
+    for _ in range(2000):
+        peer.dialled(reached=False, now=10.0)
+        waits.append(peer.paused_until - 10.0)
+    assert waits[:4] == [peers.PAUSE_S, 2 * peers.PAUSE_S, peers.MAX_PAUSE_S, peers.MAX_PAUSE_S]
+    assert max(waits) == peers.MAX_PAUSE_S
+    peer.dialled(reached=True, now=10.0)
+    assert peer.paused_until < 10.0
+    peer.dialled(reached=False, now=10.0)
+    assert peer.paused_until == 10.0 + peers.PAUSE_S
+
+
+def test_a_peer_is_at_the_hosts_where_it_was_met_or_can_be_dialled():
+    table = PeerTable(10.0, frozenset())
+    table.get("met", 0.0).met_at = "2001:db8::/64"
+    table.get("told", 0.0).endpoints = tuple(dialable("told", ["/ip4/192.0.2.1/tcp/1"]))
+    assert table.is_at("met", "2001:db8::/64", "2001:db8::1")
+    assert table.is_at("told", "192.0.2.1", "192.0.2.1")
+    assert not table.is_at("told", "192.0.2.2", "192.0.2.2")
+    assert not table.is_at("unknown", "192.0.2.1", "192.0.2.1")
+    assert "unknown" not in table.traffic, "a question creates no state"
+
+
 def test_addresses_of_other_peers_and_invalid_ones_are_not_dialled():
     other = P[:-1] + "X"
     known = [
