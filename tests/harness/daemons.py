@@ -34,10 +34,10 @@ def agreed(nodes):
     return all(set(node.membership.members) == {n.peer for n in nodes} for node in nodes)
 
 
-async def until(condition, limit_s=200.0):
-    """Wait for a condition; return the virtual seconds it took."""
+async def until(condition, limit_s=200.0, every_s=0.01):
+    """Wait for a condition, which is looked at this often; return the virtual seconds it took."""
     began = trio.current_time()
     with trio.fail_after(limit_s):
         while not condition():  # noqa: ASYNC110 - asks, from outside, what nothing signals
-            await trio.sleep(0.01)
+            await trio.sleep(every_s)
     return trio.current_time() - began
