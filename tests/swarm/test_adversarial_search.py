@@ -325,8 +325,8 @@ def test_three_honest_members_that_count_a_crashed_one_for_different_times_have_
     victim, view = world.honest[1], bytes(range(16))
     me = world.known.identity.peer_id
     rumors = tuple(Rumor(it.peer_id, it.node.running.context.incarnation, 0, "dead", me) for it in world.honest)
-    for message in (Probe(0, view, 3599.0, rumors), ProbeFor(2, victim.peer_id), Acknowledge(3, view, -1.0)):
-        run.do(partial(world.tell, victim.peer_id, "control", encode(message), 1))
+    for it in (Probe(0, view, 3599.0, rumors), ProbeFor(2, victim.peer_id), Acknowledge(3, view, -1.0)):
+        run.do(partial(world.tell, victim.peer_id, "control", encode(it), 1))
     then(0.923)
     world.conduct.late_s["control"] = 0.6
     then(0.4)

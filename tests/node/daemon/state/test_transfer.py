@@ -445,6 +445,55 @@ def test_digests_are_served_for_the_current_snapshot_only():
     assert said == [Digests(4, 0, b""), Digests(4, 32, LISTED[32:]), Digests(3, 0, b""), Digests(4, 1 << 40, b"")]
 
 
+def test_outer_parameters_are_offered_by_digest_beside_the_model():
+    """Their chunks' digests stay, however many other snapshots there are; what is not stored is offered with 0 bytes."""
+    given = {bytes([number]) * 8: number for number in range(1, 4)}
+
+    class Engine:
+        async def call(self, call):
+            await trio.lowlevel.checkpoint()
+            if isinstance(call, calls.Snapshot):
+                return calls.SnapshotInfo(9, len(STATE), chunks.root(LISTED), 5, b"schema", LISTED)
+            assert isinstance(call, calls.SnapshotOuter)
+            if call.outer not in given:
+                return calls.Refused("state", "these outer parameters are not stored here")
+            listed = bytes([given[call.outer]]) * 32
+            return calls.SnapshotInfo(given[call.outer], 7, chunks.root(listed), 0, b"schema", listed)
+
+    async def story(transfer, lane):
+        transfer.give(Engine(), lambda _peer: True)
+        for query in (*(StateQuery(1, outer) for outer in given), StateQuery(2, bytes(8)), StateQuery(3)):
+            await lane.send_in.send(Inbound("a", "state", encode(query)))
+            await trio.sleep(0.1)
+        for number in (*given.values(), 9, 4):
+            await lane.send_in.send(Inbound("a", "state", encode(DigestsQuery(number, 0))))
+            await trio.sleep(0.1)
+
+    said = [message for _, message in told(lambda *_: None, story)[1].said]
+    offers = [(it.nonce, it.snapshot, it.size) for it in said if isinstance(it, StateOffer)]
+    assert offers == [(1, 1, 7), (1, 2, 7), (1, 3, 7), (2, 0, 0), (3, 9, len(STATE))]
+    digests = [it.data for it in said if isinstance(it, Digests)]
+    assert digests == [*(bytes([number]) * 32 for number in given.values()), LISTED, b""]
+
+
+def test_of_outer_parameters_the_first_offer_begins_the_wait_for_others():
+    """They are equal by digest, so one is enough; of models two are needed."""
+
+    async def story(transfer, _lane):
+        transfer.expect(OPENED)
+        began = trio.current_time()
+        found = await transfer.offers(["a", "silent"], b"12345678")
+        return [it.peer for it in found], trio.current_time() - began
+
+    def answers(peer, _n, query):
+        assert query.outer == b"12345678"
+        return (0.5, offer(query, size=9)) if peer == "a" else None
+
+    (peers, waited_s), _ = told(answers, story)
+    assert peers == ["a"]
+    assert waited_s == pytest.approx(2 * 0.5 + lanes.OFFER_GRACE_S, abs=0.2)
+
+
 @pytest.mark.parametrize("silent", ["from the start", "after its digests", "half way", "but for one now and then"])
 def test_a_silent_holder_of_the_same_model_costs_a_few_seconds(silent):
     """Of three, each with a chunk in half a second; the chunks that it owes are asked of the others, and what it gave is kept."""
