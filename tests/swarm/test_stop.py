@@ -66,3 +66,16 @@ async def test_identities_without_exchanges_stop_nobody(seed):
             for it in swarm.nodes.values():
                 stop.receive(it.peer_id, StopVote(12, True))
         assert all(stop.agreed() for stop in stops)
+
+
+@virtual(0)
+async def test_members_that_are_gone_prevent_no_stop(seed):
+    """Each had earned a vote, and two of five are more than a third."""
+    agreed = digits(5, mix="dsgd", rounds=ROUNDS, evaluate_every=2, stop_after=12)
+    swarm = story(msgspec.structs.replace(agreed, optimizer=OptimizerSection(lr=1e-12)), seed)
+    async with swarm.running(5):
+        await until(lambda: all(len(it.node.running.begun.policy.electors()) == 4 for it in swarm.nodes.values()))
+        for index in (3, 4):
+            await swarm.leave(index)
+        await swarm.finished()
+        assert all(it.node.progress.round < ROUNDS for it in swarm.nodes.values())

@@ -65,7 +65,8 @@ class StopService:
 
     def agreed(self) -> bool:
         """Return whether enough members vote to stop, this node included."""
-        return self.votes is not None and self.votes.agreed(self._electors())
+        # not those that are gone: their votes are, and as many identities as anybody likes may come, exchange thrice and go
+        return self.votes is not None and self.votes.agreed(set(self._electors()).intersection(self._members.members))
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Send votes until cancelled."""
