@@ -13,6 +13,7 @@ Enough            An averaging turn begins with the share `success` of the sampl
                   begins with one aggregate, with most where a rule can combine them, or without aggregators with that share as well.
 Whose turn it is  Of those who published a turn the first of its order are taken. Who is not to be woken for it counts only where too few
                   of the others publish in twice the usual time: a member gets no turn more often by claiming more of them.
+In vain           Whoever published nothing while the rest was waited for is not waited for again, until a claim of it comes.
 Not delivered     A member whose signed vector cannot be fetched is demoted: for DEMOTED turns, twice as many each time, it is last in this
                   node's order, until it delivers. If nothing of an averaging turn can be fetched, whoever was to go on from it does it.
 Believing         A turn counts as published when two members have signed for it, or for the turn before it: one member can make no other
@@ -167,6 +168,7 @@ class Sampled:
     _ready_s: float = math.inf  # time at which enough members had published it
     _useless: set[tuple[int, str]] = field(default_factory=set)  # (step, member) whose vector could not be fetched
     _demoted: dict[str, tuple[int, int]] = field(default_factory=dict)  # peer -> (number of turns, the last of them)
+    _in_vain: set[str] = field(default_factory=set)  # members that this node waited for in vain, and that have published nothing since
     _evidence: Wake | None = None  # a message that proves that `known` was published
     _over: _Handover | None = None
     _took: dict[bool, deque[float]] = field(default_factory=lambda: {kind: deque(maxlen=ANSWERS) for kind in (True, False)})
@@ -223,9 +225,13 @@ class Sampled:
             return Due(turn + 1, late)
         if len(sources) < sampling.needed(turn):
             return self._redone(turn)
-        if len(sources) >= sampling.taken(turn) or now >= self._ready_s + self._grace_s:
+        if len(sources) >= sampling.taken(turn) or now >= self._ready_s + self._grace_s or self._missing(turn) <= self._in_vain:
             return Due(turn + 1, sources)
         return None
+
+    def _missing(self, turn: int) -> set[str]:
+        """Return the members whose turn it was and that have not published it."""
+        return set(self._preferred(turn)[: self.sampling.size(turn)]) - self._claims(turn).keys()
 
     def _redone(self, turn: int) -> Due | None:
         """Return averaging turn `turn`, if nothing of it can be fetched, for this node to do from the vectors of the turn before."""
@@ -237,6 +243,8 @@ class Sampled:
 
     def take_on(self, due: Due, now: float) -> None:
         """Start step `due` at this node, at time `now`."""
+        if due.sources and not due.last and len(due.sources) < self.sampling.taken(due.turn - 1):
+            self._in_vain |= self._missing(due.turn - 1)
         self._grown_s = now
         self.ours = max(self.ours, due.turn)
 
@@ -306,6 +314,7 @@ class Sampled:
             return []
         yours = wake.yours or (earlier is not None and earlier.turn == wake.turn and earlier.yours)
         self._told[peer] = structs.replace(wake, yours=yours)
+        self._in_vain.difference_update(it.peer for it in wake.claims)
         if self._over is not None and self._accepts(self._over, peer, wake):
             self._answered(self._over, peer, now)
         self._believe(now)
@@ -317,6 +326,7 @@ class Sampled:
 
     def forget(self, peer: str) -> None:
         """Delete a peer that is gone from those woken; its signed claims remain."""
+        self._in_vain.discard(peer)
         if self._over is not None:
             self._over.answered.discard(peer)
             self._over.woken.pop(peer, None)
