@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import trio
 
-from starling.gossip.wire.schema import Pulled
+from starling.gossip.wire.schema import Pulled, Wake
 from starling.node.config.schema import CompressSection, OverlaySection, RobustSection
 from starling.node.simulate.api import simulate
 from tests.harness.stories import virtual
@@ -80,6 +80,24 @@ async def test_a_member_that_signs_turns_and_sends_no_vector_costs_few_rounds(se
                 lie(swarm.nodes[4].node.network, "exchange", lambda it: [] if isinstance(it, Pulled) else [it], lambda _peer: True)
             honest, began = [swarm.nodes[index] for index in range(4)], swarm.nodes[0].node.progress.round
             await trio.sleep(60.0)
+            done.append(min(each.node.progress.round for each in honest) - began)
+    assert done[1] >= 0.85 * done[0]
+
+
+@virtual(1, more=(2,))
+async def test_a_member_that_does_its_turns_and_tells_nobody_costs_few_rounds(seed):
+    """Of three aggregators two suffice; each turn waited for the third, which took a third of the rounds."""
+    agreed = agreement(6, rounds=0, sample=3, aggregators=3, slack=1, local_steps=4)
+    agreed = msgspec.structs.replace(agreed, robust=RobustSection(rule="median"))
+    done = []
+    for tells_nobody in (False, True):
+        swarm = story(agreed, seed)
+        async with swarm.running(6):
+            await until(lambda: rounds_done(swarm, 2))  # noqa: B023
+            if tells_nobody:
+                lie(swarm.nodes[5].node.network, "exchange", lambda it: [] if isinstance(it, Wake) else [it], lambda _peer: True)
+            honest, began = [swarm.nodes[index] for index in range(5)], swarm.nodes[0].node.progress.round
+            await trio.sleep(20.0)
             done.append(min(each.node.progress.round for each in honest) - began)
     assert done[1] >= 0.85 * done[0]
 

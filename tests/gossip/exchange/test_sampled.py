@@ -193,6 +193,28 @@ def test_after_two_failed_vectors_other_members_are_used():
     assert it.due(3.0 + MAX_S).sources == ("n03", "n04", "n06")
 
 
+def test_a_member_that_was_waited_for_in_vain_is_not_waited_for_until_it_publishes():
+    """It takes its turns and tells nobody: enough others have published each time, and the rest is itself alone."""
+    it = one(sampling=Sampling(4, 3, 0.6, 1, 100, aggregates=3))
+
+    def two_publish(turn, now):
+        """Two of three aggregators publish -> whether the third is waited for."""
+        it.receive("n02", told(turn, "n02", before=("n04",)), now)
+        it.receive("n01", told(turn, "n01"), now)
+        waits = it.due(now) is None
+        due = it.due(now + MIN_S + 0.01)
+        assert (due.turn, due.sources) == (turn + 1, ("n01", "n02"))
+        it.take_on(due, now + MIN_S)
+        return waits
+
+    assert two_publish(7, 1.0)
+    assert not two_publish(9, 10.0)
+    it.receive("n00", told(9, "n00", yours=False), 11.0)
+    assert two_publish(11, 20.0)
+    it.forget("n00")
+    assert two_publish(13, 30.0), "it may come back"
+
+
 def let_down():
     """Return a machine that was woken for turn 8 by an aggregator whose vector it could not fetch by 2.0."""
     it = one()
