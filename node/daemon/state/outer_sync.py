@@ -1,10 +1,11 @@
 """Fetch outer parameters of other members for the engine to choose from, where members' differ (`starling.gossip.mix.common_outer`).
 
-All that is wanted is asked for at once, of all who have it. Those that have not come when enough members' are here have as long again, and
-`OFFER_GRACE_S`: a silent member costs no more than that.
+All who report what is wanted are asked for it at once (`Transfer.offers`), and what they offer is downloaded at once. What has not come
+when enough members' are here has as long again, and `OFFER_GRACE_S`: a silent member costs no more than that, twice.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -37,12 +38,14 @@ class OuterSync:
 
     async def _fetch(self, wanted: calls.Divergence) -> int:
         """Return of how many members the engine has the outer parameters now. Raises EngineError: the engine was lost."""
-        came, began, lost = 0, trio.current_time(), list[EngineError]()
+        reported = {peer: digest for digest, peers in wanted.outer for peer in peers}
+        offered = await self.transfer.offers(sorted(reported), reported)
+        came, began, lost, times = 0, trio.current_time(), list[EngineError](), ChunkTimes()
 
         async def get(digest: bytes, peers: tuple[str, ...], scope: trio.CancelScope) -> None:
             nonlocal came
             try:
-                if not await self._get(digest, peers):
+                if not await self._get(digest, [it for it in offered if it.peer in peers and it.offer.size], times):
                     return
             except EngineError as error:
                 lost.append(error)
@@ -58,14 +61,13 @@ class OuterSync:
             raise lost[0]
         return came
 
-    async def _get(self, digest: bytes, peers: tuple[str, ...]) -> bool:
+    async def _get(self, digest: bytes, offered: Sequence[Offered], times: ChunkTimes) -> bool:
         """Give the engine the outer parameters with a digest -> whether it has them. Raises EngineError: the engine was lost."""
-        offered = defaultdict[bytes, list[Offered]](list)
-        for it in await self.transfer.offers(peers, digest):
-            if it.offer.size:
-                offered[it.offer.digest].append(it)
-        for same in sorted(offered.values(), key=len, reverse=True):
-            state = await self.transfer.downloads.download(same[0], same[1:], ChunkTimes())
+        by_root = defaultdict[bytes, list[Offered]](list)
+        for it in offered:
+            by_root[it.offer.digest].append(it)
+        for same in sorted(by_root.values(), key=len, reverse=True):
+            state = await self.transfer.downloads.download(same[0], same[1:], times)
             if state is not None and await self._is_wanted(digest, same, state):
                 return True
         return False

@@ -9,8 +9,9 @@ What a peer can cause here: MAX_REPLIES chunks of 1 MiB at a time.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import trio
 
@@ -156,12 +157,12 @@ class Transfer:
             pass
         return True
 
-    async def offers(self, peers: Sequence[str], outer: bytes = b"") -> list[Offered]:
+    async def offers(self, peers: Sequence[str], outer: Mapping[str, bytes] = MappingProxyType({})) -> list[Offered]:
         """Return the offers of these peers, in order of peer id; without those that do not answer or offer another model.
 
-        `outer`: of the outer parameters with this digest, else of models. Once two have offered a model, or one has outer parameters, the
-        others have as long again as these took, and `OFFER_GRACE_S`: otherwise a silent peer would cost `REPLY_S`, and of a large model as
-        long as a snapshot may take.
+        `outer`: digest of the outer parameters that a peer is asked for, else of models. Once two have offered a model, or one has outer
+        parameters, the others have as long again as these took, and `OFFER_GRACE_S`: otherwise a silent peer would cost `REPLY_S`, and of
+        a large model as long as a snapshot may take.
         """
         offers: list[Offered] = []
         began, most_bytes, enough = trio.current_time(), self._snapshots.most_bytes, 1 if outer else 2
@@ -170,7 +171,7 @@ class Transfer:
             self._nonce += 1
             nonce = derive(self._nonce, "state_query", self._network.peer_id) >> 1
             try:
-                reply = await self.asking.ask(peer, StateOffer, StateQuery(nonce, outer), timeout_s=engine_s(most_bytes))
+                reply = await self.asking.ask(peer, StateOffer, StateQuery(nonce, outer.get(peer, b"")), timeout_s=engine_s(most_bytes))
             except (TransportError, trio.TooSlowError):
                 return
             if reply.size > most_bytes or (reply.size and reply.schema != self._schema):

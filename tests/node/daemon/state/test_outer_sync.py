@@ -17,17 +17,20 @@ NEVER = 1000.0
 
 
 class Peers:
-    """A transfer whose peers offer these bytes after these seconds; None: they have nothing."""
+    """A transfer whose peers offer these bytes, None: nothing, and give them after these seconds."""
 
     def __init__(self, given, seconds):
-        self.given, self.seconds, self.downloads, self.sources = given, seconds, self, []
+        self.given, self.seconds, self.downloads, self.sources, self.asked = given, seconds, self, [], {}
 
     async def offers(self, peers, outer):
-        await trio.sleep(min(self.seconds.get(peer, 0.1) for peer in peers))
+        await trio.lowlevel.checkpoint()
+        assert list(peers) == sorted(outer)
+        self.asked = outer
         return [Offered(peer, StateOffer(1, 1, 0, len(self.given.get(peer) or b""), self.given.get(peer) or b"", b"")) for peer in peers]
 
     async def download(self, chosen, holders, times):
         self.sources.append([it.peer for it in (chosen, *holders)])
+        await trio.sleep(self.seconds.get(chosen.peer, 0.1))
         return chosen.offer.digest
 
 
@@ -73,7 +76,7 @@ def test_bytes_with_another_digest_are_the_fault_of_all_who_offered_them_and_the
     assert report.faults == [("a", "state_refused"), ("b", "state_refused")]
 
 
-def test_a_silent_member_costs_as_long_as_the_others_took_and_a_second():
+def test_a_member_that_gives_nothing_costs_as_long_as_the_others_took_and_a_second():
     engine, _, _, took_s = repaired({A: ("a",), B: ("b",), C: ("c",)}, 2, {"a": A, "b": B, "c": C}, {"a": 0.2, "b": 0.5, "c": NEVER})
     assert (engine.taken, engine.replaced) == ([A, B], 1)
     assert took_s == pytest.approx(2 * 0.5 + OFFER_GRACE_S)

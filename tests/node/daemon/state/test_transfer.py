@@ -482,11 +482,11 @@ def test_of_outer_parameters_the_first_offer_begins_the_wait_for_others():
     async def story(transfer, _lane):
         transfer.expect(OPENED)
         began = trio.current_time()
-        found = await transfer.offers(["a", "silent"], b"12345678")
+        found = await transfer.offers(["a", "silent"], {"a": b"12345678", "silent": b"abcdefgh"})
         return [it.peer for it in found], trio.current_time() - began
 
     def answers(peer, _n, query):
-        assert query.outer == b"12345678"
+        assert query.outer == (b"12345678" if peer == "a" else b"abcdefgh")
         return (0.5, offer(query, size=9)) if peer == "a" else None
 
     (peers, waited_s), _ = told(answers, story)
