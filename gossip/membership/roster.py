@@ -3,8 +3,8 @@
 Nodes compute the links of a round from their rosters, and two with different ones do not exchange. Every change is a moment in which some
 differ, so nobody may change the roster often:
 
-    who appears for the first time    counts at once; beyond one newcomer of the last minute in MEMBERS_EACH members, when this
-                                      node has heard it SETTLED_S after it appeared: a key costs nothing, to stay does
+    who appears for the first time    counts at once; beyond FEW newcomers of the last minute, or one in MEMBERS_EACH members, when
+                                      this node has heard it SETTLED_S after it appeared: a key costs nothing, to stay does
     who comes back                    counts at once; a second time within MEMORY_S, when it has been here for COOL_DOWN_S
     who leaves or dies                counts no more
 
@@ -25,8 +25,9 @@ from starling.gossip.overlay.ranks import digest
 
 COOL_DOWN_S = 60.0
 MEMORY_S = 600.0
-MEMBERS_EACH, MINUTE_S = 4, 60.0
-"""Members to one newcomer of the last minute: so those that go again take a quarter of the links at most."""
+FEW, MEMBERS_EACH, MINUTE_S = 4, 4, 60.0
+"""Newcomers of the last minute that count at once, and members to one more: those that go again take a quarter of the links of many. Not
+fewer than FEW, as a node that has just come itself saw fewer newcomers than others did."""
 SETTLED_S = 5.0
 MAX_RECENT = 1024  # newcomers of the last minute that are counted
 MAX_REMEMBERED = 4096  # peers known to have been here before
@@ -116,7 +117,7 @@ class Roster:
         while self._newcomers and now - self._newcomers[0] >= MINUTE_S:
             self._newcomers.popleft()
         self._newcomers.append(now)
-        return len(self._newcomers) > max(1, (1 + len(self._counts_from)) // MEMBERS_EACH)
+        return len(self._newcomers) > max(FEW, (1 + len(self._counts_from)) // MEMBERS_EACH)
 
     def _absent(self, peer: str) -> None:
         self._counts_from.pop(peer, None)

@@ -175,7 +175,7 @@ class Spreading:
         return [self.prober.probe(peer, now) for peer in told if n <= MEETERS or view.sampler.draw() * n < MEETERS]
 
     def _spread(self, now: float) -> list[Output]:
-        others = self.view.unsuspected()
+        others = self.view.others()
         targets = self.view.sampler.sample(others, record_fan_out(len(others) + 1))
         records, rumors = self.dissemination.take(len(targets))
         more = self.dissemination and targets
@@ -197,7 +197,7 @@ class Spreading:
         self.prober.forget(now)
         self._syncs.keep(member_list.members)
         self.revocations.forget()
-        others = view.unsuspected()
+        others = view.others()
         self.sync_at = now + view.timing.sync_s * max(1.0, math.log2((len(others) + 1) / LARGE_SWARM) + 1)
         for peer in sampler.sample(others, 1):
             out += [] if member_list.full else [self.anti_entropy.open(peer, differs=False)]

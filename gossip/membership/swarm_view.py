@@ -50,11 +50,6 @@ class SwarmView:
         """Return the alive set without this node."""
         return [peer for peer in self.member_list.alive if peer != self.own.peer]
 
-    def unsuspected(self) -> list[str]:
-        """Return the others of the alive set that are no suspects, or all if there are none."""
-        members, others = self.member_list.members, self.others()
-        return [peer for peer in others if members[peer].status == "alive"] or others
-
     def may_read(self, peer: str) -> bool:
         """Return whether a peer may be sent records and rumors: any peer, if the gate requires nothing."""
         return not self.member_list.gate.closed or peer in self.member_list.members

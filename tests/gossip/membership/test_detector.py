@@ -230,15 +230,6 @@ def test_many_suspects_are_probed_again_in_turn_a_few_at_a_time():
     assert all(probed.count(peer) == 2 for peer in others)
 
 
-def test_news_go_to_suspects_only_where_there_is_nobody_else():
-    core = knowing("a", "b", "c")
-    core.prober.suspects.suspect("a", 1.0)
-    assert core.view.unsuspected() == ["b", "c"]
-    for peer in ("b", "c"):
-        core.prober.suspects.suspect(peer, 1.0)
-    assert core.view.unsuspected() == ["a", "b", "c"]
-
-
 def test_a_rumor_about_a_member_with_a_recent_frame_is_ignored():
     core = knowing("a", "byzantine")
     core.receive("a", wire.Probe(1, core.member_list.digest, 0.0), 1.0)

@@ -6,7 +6,7 @@ import pytest
 
 from starling.gossip.membership.events import Changed, Died, Joined, Left, Reborn, Suspected
 from starling.gossip.membership.member_list import MemberList
-from starling.gossip.membership.roster import COOL_DOWN_S, MAX_REMEMBERED, MEMORY_S, MINUTE_S, SETTLED_S, Roster
+from starling.gossip.membership.roster import COOL_DOWN_S, FEW, MAX_REMEMBERED, MEMORY_S, MINUTE_S, SETTLED_S, Roster
 from starling.gossip.overlay.ranks import digest
 from tests.harness.detectors import OpenGate, record, verify
 
@@ -76,6 +76,9 @@ def test_two_nodes_agree_although_one_missed_joins_and_leaves():
         assert len({roster.view(now) for roster in rosters}) == 1
 
 
+FIRST = tuple(f"first{number}" for number in range(FEW))
+
+
 def among(members: int, heard=lambda _peer: inf) -> Roster:
     """Return the roster of a training node with this many members, itself included."""
     roster = Roster("me", heard=heard)
@@ -85,8 +88,8 @@ def among(members: int, heard=lambda _peer: inf) -> Roster:
     return roster
 
 
-@pytest.mark.parametrize(("members", "at_once"), [(1, 1), (4, 1), (8, 2), (100, 33)])
-def test_of_all_that_count_at_once_a_quarter_are_newcomers_at_most(members, at_once):
+@pytest.mark.parametrize(("members", "at_once"), [(5, 4), (12, 4), (100, 33)])
+def test_of_all_that_count_at_once_a_quarter_or_a_few_are_newcomers_at_most(members, at_once):
     roster = among(members)
     for number in range(members):
         roster.observe(Joined(f"n{number}"), 0.0)
@@ -101,7 +104,7 @@ def test_of_all_that_count_at_once_a_quarter_are_newcomers_at_most(members, at_o
 def test_one_of_many_newcomers_counts_once_it_is_heard_after_a_while():
     heard = {"late": 0.0, "silent": 0.0, "hasty": 0.0}
     roster = among(4, lambda peer: heard.get(peer, -inf))
-    for newcomer in ("first", "late", "silent", "hasty"):
+    for newcomer in (*FIRST, "late", "silent", "hasty"):
         roster.observe(Joined(newcomer), 0.0)
     roster.observe(Left("hasty"), 1.0)
     assert roster.unheard(SETTLED_S - 1e-3) == ()
@@ -118,8 +121,8 @@ def test_one_of_many_newcomers_counts_once_it_is_heard_after_a_while():
 def test_a_newcomer_that_begins_anew_has_to_stay_again():
     heard = {"n": SETTLED_S}
     roster = among(4, lambda peer: heard.get(peer, -inf))
-    for event in (Joined("first"), Joined("n")):
-        roster.observe(event, 0.0)
+    for newcomer in (*FIRST, "n"):
+        roster.observe(Joined(newcomer), 0.0)
     roster.observe(Reborn("n"), 1.0)
     assert "n" not in roster.members(SETTLED_S)
     heard["n"] = 1.0 + SETTLED_S
