@@ -25,6 +25,8 @@ from starling.gossip.limits import tolerable
 
 UNKNOWN = bytes(8)
 """Digest in messages of a node that has not been part of enough rounds to know parameters that nothing changes any more."""
+GIVEN = 4
+"""Rounds for which a node gives its earlier outer parameters to others, from one in which members' differ on: who asks may be slower."""
 _CHUNK = 1 << 18
 
 

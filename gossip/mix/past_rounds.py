@@ -16,11 +16,8 @@ from starling.gossip.errors import LocalProtocolError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.limits import keep
 from starling.gossip.mix.broadcast_codec import anchor_digest
-from starling.gossip.mix.common_outer import UNKNOWN
+from starling.gossip.mix.common_outer import GIVEN, UNKNOWN
 from starling.gossip.replica import Replica
-
-GIVEN = 4
-"""Rounds for which a node gives its earlier outer parameters to others, from one in which members' differ on: who asks may be slower."""
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from typing import IO
 from torch import Tensor
 
 from starling.gossip import chunks
-from starling.gossip.mix.past_rounds import GIVEN
+from starling.gossip.mix.common_outer import GIVEN
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES
 from starling.node.engine import tensor_file
 

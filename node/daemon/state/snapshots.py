@@ -13,7 +13,7 @@ import trio
 
 from starling.gossip.errors import EngineError
 from starling.gossip.limits import keep
-from starling.gossip.mix.past_rounds import GIVEN
+from starling.gossip.mix.common_outer import GIVEN
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Digests, DigestsQuery, StateOffer, StateQuery
 from starling.node.daemon.state.asking import REPLY_S, SLOW_BYTES_PER_S
 from starling.node.interfaces import EngineHandle
