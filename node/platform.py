@@ -101,6 +101,15 @@ def receive_files(sock: socket.socket, size: int, most: int) -> tuple[bytes, lis
     return data, files
 
 
+def has_hung_up(descriptor: int) -> bool:
+    """Tell if the other end of a connection has closed it, where the system says so while there is still something to read."""
+    if sys.platform != "linux":
+        return False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
 # Processes
 
 

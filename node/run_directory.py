@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -178,22 +179,24 @@ def start(place: RunDir, forks: Servers | None = None) -> subprocess.Popen[bytes
 def undone_if_refused(path: Path) -> Iterator[None]:
     """Around `create` or `join` and the node's start: on a ConfigError node.toml, manifest.toml and invite are as before.
 
-    So that the corrected command can be typed in the same directory. Where a checkpoint was written since, nothing is undone:
-    the node has trained.
+    So that the corrected command can be typed in the same directory. A directory that was not there is removed. Where a checkpoint was
+    written since, nothing is undone: the node has trained.
     """
-    place = RunDir(path)
+    place, was_there = RunDir(path), os.path.lexists(path)
     files = (place.config_file, place.manifest_file, place.invite_file)
     before = {file: file.read_bytes() if file.exists() else None for file in files}
     saved = _modified_ns(place.checkpoint)
     try:
         yield
     except ConfigError:
-        if _modified_ns(place.checkpoint) == saved:
+        if _modified_ns(place.checkpoint) == saved and path.is_dir():
             for file, content in before.items():
                 if content is None:
                     file.unlink(missing_ok=True)
                 else:
                     private.replace(file, content)
+            if not was_there:
+                shutil.rmtree(path, ignore_errors=True)
         raise
 
 

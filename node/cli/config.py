@@ -95,7 +95,10 @@ def check_manifest(file: Path, trust: bool) -> None:
     from starling.node.config import manifest as manifests
     from starling.node.config import parts, presets
 
-    checked = presets.load(Manifest, file)
+    try:
+        checked = presets.load(Manifest, file)
+    except ConfigError as error:
+        raise _to_correct(error) from error
     try:
         check(checked)
         if checked.signature:
@@ -108,9 +111,14 @@ def check_manifest(file: Path, trust: bool) -> None:
             elif ":" in name or (part in section.PARTS and parts.catalogue_of(section, part).keys_of(name) is None):
                 _import(key, section)
     except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
+        raise _to_correct(ConfigError(f"{file}: {error}")) from error
     signed = f"created as {manifests.swarm_id(checked)}" if checked.signature else "not created yet"
     say(f"{file}: no error found, {signed}")
+
+
+def _to_correct(error: ConfigError) -> ConfigError:
+    """Return an error whose advice is about the file itself, as checking one takes no `--set`."""
+    return ConfigError(str(error).replace("`--set ", "`"))
 
 
 def _import(key: str, section: PartSection) -> None:

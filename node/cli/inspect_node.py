@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 WIDE = 190  # columns from which a peer id is shown in full
 WIDE_ENOUGH = 136  # columns from which the behaviour of peers is shown
 ATTACH_S = 1.0  # seconds between attempts to reach a node that is gone
+_OF_A_NODE = re.compile(r"`starling (resume|invite|peers|logs|status|doctor)`")  # commands that a node suggests without its directory
 INVITED_TOO = 148  # columns from which inviters are shown too
 
 
@@ -173,13 +175,14 @@ def how_ended(last: FinalStatus, run_dir: Path) -> str:
     """Return one line such as `finished: 100 rounds, accuracy 0.956; model in …`."""
     seen = last.snapshot
     value = "" if seen.value is None else f", {show.metric(seen.metric) or 'value'} {show.figure(seen.value)}"
-    rounds = f"{show.count(seen.round)} rounds{value}"
+    rounds = f"{show.count(seen.round)} {'round' if seen.round == 1 else 'rounds'}{value}"
     model = f"; model in {run_dir / last.model}" if last.model else ""
     match last.ended:
         case "finished":
             return f"finished: {rounds}{model}"
         case "left":
-            return f"left after {rounds}{model}; continue with `starling run --dir {typed(run_dir)}`"
+            way = "by running the script again" if last.snapshot.task == "script" else f"with `starling run --dir {typed(run_dir)}`"
+            return f"left after {rounds}{model}; continue {way}"
         case _:
             return f"! failed after {rounds}: {show.clean(last.reason)}; see `starling logs --dir {typed(run_dir)}`"
 
@@ -190,7 +193,8 @@ def problem_of(snapshot: StatusSnapshot, run_dir: Path) -> str:
         return ""
     problem = show.clean(snapshot.problem)
     if "`" in problem:
-        return f"! {problem}"
+        whole = _OF_A_NODE.sub(lambda it: f"`starling {it[1]} --dir {typed(run_dir)}`", problem)
+        return f"! {whole}"
     todo = "hand on `starling invite" if snapshot.members == 1 else "see `starling logs"
     return f"! {problem}; {todo} --dir {typed(run_dir)}`"
 

@@ -102,7 +102,7 @@ def ban(peer: str, duration: str | None, why: str, run_dir: Path, as_json: bool)
 @dir_and_json
 def unban(peer: str, run_dir: Path, as_json: bool) -> None:
     """Undo a ban of PEER, a quarantine, or trust: its faults and score decide again."""
-    _decide(run_dir, "unban", "neither banned nor trusted:", as_json, peer=peer)
+    _decide(run_dir, "unban", "no longer banned, quarantined or trusted:", as_json, peer=peer)
 
 
 @command(("starling trust …Kx6nXTN", "a known member with a bad connection"))

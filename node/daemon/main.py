@@ -110,7 +110,7 @@ async def node_network(identity: Identity, config: NodeConfig, run_dir: RunDir, 
 async def _run(setup: NodeSetup, events: Events, run_dir: RunDir, until_stdin_closes: bool, on_listening: Listening | None) -> int:
     node = Node(setup, events)
     snapshot = partial(take_snapshot, node)
-    final = FinalWriter(run_dir, node.progress, snapshot, events.changes)
+    final = FinalWriter(run_dir, node.progress, snapshot, events.changes, run_dir.last_final())
     signals: list[int] = []
     async with trio.open_nursery() as nursery:
         try:

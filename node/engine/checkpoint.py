@@ -42,6 +42,8 @@ def swarm_of(manifest: Manifest) -> str:
 class NoCheckpoints:
     """Stands for the checkpoint file of a node that has none."""
 
+    damaged = ""
+
     def load(self) -> None:
         """Return None."""
 
@@ -60,6 +62,8 @@ class Checkpoints:
         self._previous = path.with_name(path.name + ".previous")
         self._identity: dict[str, str | int] = {"kind": KIND, "swarm": swarm, "schema": schema}
         self._good = False  # whether the newest file is one that this process has read or written
+        self.damaged = ""
+        """Why the newest file was not read, and the one before it was; "": it was, or neither."""
 
     def load(self) -> Checkpoint | None:
         """Return the newest readable checkpoint; None if there is no file. Raises ConfigError if no file is a checkpoint of this node."""
@@ -72,7 +76,7 @@ class Checkpoints:
             except (OSError, ValueError) as error:
                 problems.append(f"{path}: {error.strerror or error if isinstance(error, OSError) else error}")
                 continue
-            self._good = path == self._path
+            self._good, self.damaged = path == self._path, "; ".join(problems)
             return checkpoint
         if any(UPGRADE in problem for problem in problems):
             raise ConfigError(f"checkpoint {'; '.join(problems)}")

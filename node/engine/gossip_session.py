@@ -65,6 +65,7 @@ class GossipSession:
             best.round,
             facts.crew.batches,
             facts.crew.most_state_bytes,
+            self.store.damaged,
         )
 
     def handle(self, request: calls.Request) -> calls.Reply | None:

@@ -48,6 +48,11 @@ class Store:
             raise ConfigError(f"checkpoint {self._path}: {error}; move the file away to start afresh") from error
         return checkpoint.round
 
+    @property
+    def damaged(self) -> str:
+        """Return why the newest checkpoint was not read and the one before it was; "": it was, or neither."""
+        return self._checkpoints.damaged
+
     def model(self) -> Tensor | None:
         """Return (d,) the model of the last checkpoint; None if there is none that can be read."""
         with suppress(ConfigError):

@@ -134,6 +134,7 @@ class Opened(Call, frozen=True, tag="opened"):
     best_round: int | None = None
     batches: int = 0  # held-out batches that the first stage of a crew evaluates
     most_state_bytes: int = 0  # bytes of the largest stage's state, in a crew
+    damaged: str = ""  # why the newest checkpoint was not read, where the one before it was
 
 
 class Train(Call, frozen=True, tag="train"):

@@ -197,6 +197,12 @@ class RunDir:
         with suppress(ConfigError):
             self._write(self._final_file, final.encode(status))
 
+    def last_final(self) -> FinalStatus | None:
+        """Return how the last run ended; None if it is not known, or the file is damaged."""
+        with suppress(ValueError):
+            return final.load(self.path)
+        return None
+
     def drop_final(self) -> None:
         """Remove final.json, so that it is not taken for the result of the run that begins, should that be killed."""
         with suppress(OSError):

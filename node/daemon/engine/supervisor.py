@@ -132,6 +132,9 @@ class EngineSupervisor:
             raise ConfigError(reply.reason)
         if not isinstance(reply, calls.Opened):
             raise EngineError("the engine did not open")
+        if reply.damaged:
+            text = f"goes on from the checkpoint before it, as the newest cannot be read and is set aside as .bad: {reply.damaged}"
+            self._report.event("checkpoint_damaged", text, level="warning")
         again, self.opened, self._engine = self.opened is not None, reply, engine
         if again and self.reset is not None:
             await self.reset()

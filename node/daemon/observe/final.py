@@ -22,6 +22,8 @@ class FinalWriter:
     progress: Progress
     snapshot: Callable[[], StatusSnapshot]
     changes: Changes
+    before: FinalStatus | None = None
+    """How the run before ended, which holds on if this one ends before anything was done."""
     _finished: bool = False
 
     async def serve(self) -> None:
@@ -36,12 +38,19 @@ class FinalWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         cause = first_error(error) if isinstance(error, BaseExceptionGroup) else error
-        if isinstance(cause, ConfigError):
-            return  # refused input: no run has begun
-        if isinstance(cause, Exception):
+        nothing_done = not self.progress.round and not self.progress.figures.local_steps
+        if isinstance(cause, ConfigError):  # refused input: no run has begun
+            self._keep_before()
+        elif isinstance(cause, Exception):
             self._write("failed", str(cause) if isinstance(cause, GossipError) else f"{type(cause).__name__}: {cause}")
+        elif nothing_done and self.before is not None:
+            self._keep_before()
         else:  # the run ended in order, or a second signal cancelled it
             self._write("finished" if self._finished or self.progress.state == "finished" else "left")
+
+    def _keep_before(self) -> None:
+        if self.before is not None:
+            self.run_dir.keep_final(self.before)
 
     def _write(self, ended: Ended, reason: str = "") -> None:
         state = "leaving" if ended == "left" else ended

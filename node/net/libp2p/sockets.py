@@ -2,7 +2,6 @@
 
 import errno
 import os
-import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ import trio
 from starling.gossip.errors import ConfigError
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
+from starling.node.platform import has_hung_up
 
 
 def endpoint_of(key: str, address: str) -> Endpoint:
@@ -94,11 +94,7 @@ def tune(sock: trio.socket.SocketType) -> None:
 
 def has_ended(raw: trio.abc.AsyncResource) -> bool:
     """Tell if the other end of a connection has hung up, where the system says so, whatever it sent before."""
-    if not isinstance(raw, trio.SocketStream) or not hasattr(select, "POLLRDHUP"):
-        return False
-    poll = select.poll()
-    poll.register(raw.socket.fileno(), select.POLLRDHUP)
-    return bool(poll.poll(0))
+    return isinstance(raw, trio.SocketStream) and has_hung_up(raw.socket.fileno())
 
 
 def hold_back(sock: trio.socket.SocketType, most_bytes: int) -> None:

@@ -153,6 +153,10 @@ FINISHED = {
             "left after 42 rounds; continue with `starling run --dir {}`",
         ),
         (
+            {"ended": "left", "snapshot": snapshot(state="leaving", round=1, value=None, task="script")},
+            "left after 1 round; continue by running the script again",
+        ),
+        (
             {"ended": "failed", "reason": "the engine died", "snapshot": snapshot(state="failed", round=7, value=0.5)},
             "! failed after 7 rounds, accuracy 0.500: the engine died; see `starling logs --dir {}`",
         ),
@@ -211,9 +215,9 @@ def test_status_of_a_node_that_does_not_run_says_how_to_start_it(tmp_path, capsy
 
 
 @pytest.mark.real
-def test_status_prints_the_problem_first_and_then_the_figures(shown):
+def test_status_prints_the_problem_first_and_then_the_figures(shown, tmp_path):
     text = shown("status", problem="no member answers; try `starling peers`")
-    assert text.splitlines()[0] == "! no member answers; try `starling peers`"
+    assert text.splitlines()[0] == f"! no member answers; try `starling peers --dir {tmp_path}`"
     for words in (
         "training",
         "digits-of-ten (abab",
@@ -242,7 +246,8 @@ LONG = "word " * 60 + "`starling peers`"
     [
         ("it is quiet", 1, "! it is quiet; hand on `starling invite --dir {}`"),
         ("it is quiet", 4, "! it is quiet; see `starling logs --dir {}`"),
-        (LONG, 4, f"! {LONG}"),
+        (LONG, 4, f"! {LONG}".replace("peers", "peers --dir {}")),
+        ("look at it with `starling task check`", 4, "! look at it with `starling task check`"),
     ],
 )
 def test_a_problem_is_one_line_and_one_without_a_command_gets_one(problem, members, line, tmp_path, shown):

@@ -185,6 +185,24 @@ def test_an_engine_s_refusal_leaves_no_node_so_that_the_corrected_command_works(
     assert main(["create", "--set", "task.model=cnn"]) == 0
 
 
+def test_a_refused_command_leaves_no_directory_that_was_not_there(daemon, here):
+    daemon.refusal = ConfigError("listen: port 99999 is none")
+    assert main(["create", "--dir", "new"]) == 2
+    assert not (here / "new").exists()
+    (here / "there").mkdir()
+    (here / "there" / "mine.txt").write_text("kept")
+    assert main(["create", "--dir", "there"]) == 2
+    assert (here / "there" / "mine.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize("path", ["file", "file/sub"])
+@pytest.mark.parametrize("order", [["create"], ["join", INVITE]], ids=["create", "join"])
+def test_a_file_is_no_directory_of_a_node(daemon, here, capsys, order, path):
+    (here / "file").write_text("mine")
+    refused(capsys, [*order, "--dir", path], path, "name another with --dir")
+    assert (here / "file").read_text() == "mine"
+
+
 def test_the_directory_of_a_node_that_has_run_is_never_removed(daemon, here):
     """A late refusal, such as of a damaged checkpoint, must not delete the node's state."""
     daemon.refusal, daemon.lived = ConfigError("checkpoint: damaged"), True

@@ -72,6 +72,7 @@ def test_a_damaged_checkpoint_costs_one_checkpoint(tmp_path, damage):
     again = files(path)
     found = again.load()
     assert (found.round, float(found.tensors["x"][0])) == (1, 1.0)
+    assert (str(path) in again.damaged) == (damage != "gone"), "a missing one is not damaged: a machine may go down between two renames"
     again.save(checkpoint(3))
     assert files(path).load().round == 3
     assert tensor_file.unpack((tmp_path / "c.previous").read_bytes())[1]["round"] == 1, "the good one before it is still there"

@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
+from msgspec import structs
 
 from starling.gossip.errors import ConfigError, EngineError
 from starling.node.config.schema import Manifest
@@ -69,6 +70,18 @@ async def test_an_engine_that_never_opens_ends_the_node_with_the_last_reason(rep
     assert len(started) == MAX_RESTARTS + 1
     assert set(notes.names) == {"engine_restarting"}
     assert all(why in text and why in fields["reason"] for _, text, _, fields in notes.events)
+
+
+@virtual
+async def test_a_damaged_checkpoint_is_reported():
+    supervisor, notes, _ = supervised(structs.replace(OPENED, resumed=True, round=9, damaged="checkpoint.safetensors: cut short"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.serve)
+        await supervisor.ready()
+        nursery.cancel_scope.cancel()
+    ((name, text, _, fields),) = notes.events
+    assert (name, fields) == ("checkpoint_damaged", {})
+    assert "cut short" in text
 
 
 @virtual

@@ -1,5 +1,7 @@
 """A run directory records how its last run ended, and never does so for a run that was killed."""
 
+from contextlib import suppress
+
 import pytest
 import trio
 
@@ -78,6 +80,21 @@ def test_refused_input_writes_no_final_status(tmp_path):
     with pytest.raises(ConfigError), writer:
         raise ConfigError("task.kind: no such task")
     assert load(place.path) is None
+
+
+@pytest.mark.parametrize("error", [None, ConfigError("task.kind: no such task")], ids=["left", "refused"])
+def test_a_run_that_ends_before_anything_was_done_leaves_the_word_of_the_one_before(tmp_path, error):
+    """Else its owner reads "left after 0 rounds" of a node with thousands of rounds."""
+    place, progress, writer = written(tmp_path)
+    progress.round = 2474
+    with writer:
+        progress.enter("leaving")
+    again = FinalWriter(place, Progress(), writer.snapshot, writer.changes, place.last_final())
+    place.drop_final()
+    with suppress(ConfigError), again:
+        if error is not None:
+            raise error
+    assert load(place.path) == again.before != None  # noqa: E711 - one run was recorded
 
 
 def test_a_new_run_drops_the_file_and_a_full_disk_at_the_end_is_no_second_error(tmp_path):
