@@ -3,8 +3,8 @@
 Where a node hears one peer a round there is no majority to ask at once; the majority is in the past. Honest models that exchange are
 about equally far from ours whatever their data, as most of the difference is our own last local steps.
 
-    drift       length of this node's local steps since its last exchange, half of that before, a quarter of that before …: about how far
-                apart steps keep models that halve their difference in each exchange
+    drift       length of this node's local steps since it was last to exchange, half of that before, a quarter of that before …: about
+                how far apart steps keep models that halve their difference in each exchange; where messages are lost it is too short
     reference   median of the last distances of the other peers, lately met and not refused, and of OWN times our own drift; the lower one
                 of an even number. A distance grows in proportion to our drift since it was measured, as steps grow with momentum and
                 models part from their common start; it never shrinks. Of fewer than VOTES there is none, and nobody is judged; but until
@@ -106,7 +106,7 @@ class Distances:
     _count: int = 0
 
     def stepped(self, length: float) -> None:
-        """Take the length of this node's own way since its last exchange; of one that is 0 or not finite nothing is learned."""
+        """Take the length of this node's own way since it was last to exchange; of one that is 0 or not finite nothing is learned."""
         if length > 0.0 and isfinite(length):
             self._drift = _KEPT * self._drift + length
 
