@@ -12,6 +12,7 @@ from starling.node.config import large
 from starling.node.config.schema import NumericsSection
 from starling.node.engine.local import local_model
 from starling.node.rpc import calls
+from starling.robust import progress
 from tests.harness.engines import Inside, open_request
 
 D = 150_000
@@ -31,7 +32,8 @@ def alive():
 def test_an_engine_s_memory_is_that_of_the_table(name, tmp_path, monkeypatch):
     """Model, moments or flows of three edges and their sum, and nothing that only one phase of a round needs."""
     monkeypatch.setattr(local_model, "LARGE", 1000)
-    monkeypatch.setattr(vector, "SAMPLED", 1000)  # a defence of pairs holds as many coordinates, next to nothing of a large model
+    for module in (vector, progress):  # the defence of pairs holds as many coordinates, next to nothing of a large model
+        monkeypatch.setattr(module, "SAMPLED", 1000)
     if name == "flows":  # in the other cases flows are in float32 unless stated
         monkeypatch.setattr(large, "LARGE", 1000)
     before = alive()  # retained, since memory freed by other tests would otherwise change the count
