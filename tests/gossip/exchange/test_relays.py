@@ -90,13 +90,19 @@ def test_a_peer_with_another_set_is_asked_for_missing_messages():
     assert asked(answer(m, "c", b"")) == [], "it does not say what it has"
 
 
-def test_an_author_that_was_late_is_asked_for_its_message_in_the_next_round():
+def asking_the_author():
+    """Return a machine in round 7 that lacks the liar's message of round 6, and the question to it."""
     m = machine()
     began(m, 6)
     for peer in "abc":
         answer(m, peer)
     m.close()
-    (it,) = began(m, 7)
+    (question,) = began(m, 7)
+    return m, question
+
+
+def test_an_author_that_was_late_is_asked_for_its_message_in_the_next_round():
+    m, it = asking_the_author()
     assert asked([it]) == [(LIAR, 6, LIAR)]
     (call,) = m.receive(LIAR, relayed(it.message.nonce, LIAR, 6), 0.0)
     assert (call.peer, call.round) == (LIAR, 6)
@@ -106,12 +112,7 @@ def test_an_author_that_was_late_is_asked_for_its_message_in_the_next_round():
 
 def test_an_author_that_answers_a_round_later_is_not_believed():
     """It could give a message to one member in the last moment, and the others could not get it any more."""
-    m = machine()
-    began(m, 6)
-    for peer in "abc":
-        answer(m, peer)
-    m.close()
-    (it,) = began(m, 7)
+    m, it = asking_the_author()
     for peer in "abcz":
         answer(m, peer)
     m.close()
