@@ -169,7 +169,7 @@ class Distances:
     def _judged(self, peer: str, distance: float, reference: float, base: float, lag: _Lag) -> Far | None:
         record = self._record(peer)
         keep(self._records, peer, record, REMEMBERED)
-        if lag is _NONE and distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base:
+        if lag == _NONE and distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base:
             record.score = max(0.0, record.score - 0.5)
             record.trusted = record.trusted or not record.score
             return None

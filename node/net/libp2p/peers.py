@@ -18,10 +18,8 @@ MAX_PEERS_REMEMBERED = 4096
 REJECTED_WITHIN_S = 2.0  # seconds; a dialled connection that closes sooner, without a frame, counts as rejected
 REJECTED_DIALS_TOLERATED = 3  # rejections in a row; after further ones the peer is dialled again 1, 2, 4 … seconds later
 MAX_REDIAL_DELAY_S = 60.0
-PAUSE_S, MAX_PAUSE_S = (
-    1.0,
-    4.0,
-)  # after a dial that failed, before a frame to send may begin another; twice as long each time up to the second
+PAUSE_S = 1.0  # after a dial that failed, before a frame to send may begin another; twice as long each time
+MAX_PAUSE_S = 4.0  # upper bound of it
 DROPPED_PER_S = 250.0  # excess frames per second that are dropped and counted; a peer that sends more is disconnected
 
 
