@@ -89,7 +89,8 @@ def test_a_run_that_ends_before_anything_was_done_leaves_the_word_of_the_one_bef
     progress.round = 2474
     with writer:
         progress.enter("leaving")
-    again = FinalWriter(place, Progress(), writer.snapshot, writer.changes, place.last_final())
+    fresh = StatusSnapshot(VERSION, "me", "s", "name", 3.0, 0.1, "leaving")
+    again = FinalWriter(place, Progress(), lambda: fresh, writer.changes, place.last_final())
     place.drop_final()
     with suppress(ConfigError), again:
         if error is not None:

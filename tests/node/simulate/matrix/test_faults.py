@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from starling.gossip.api import Phase
@@ -111,6 +111,7 @@ def stories(seed, swarm, other, rounds=12):
 
 
 @pytest.mark.slow
+@example(seed=89525, codec=EXACT, leak=0.0, kappa=0.3)  # a correction is only rounding error, in the matrix alone
 @given(seed=seeds, codec=st.sampled_from([CODED, EXACT]), leak=st.sampled_from([0.0, 0.2]), kappa=st.sampled_from([0.3, None]))
 @quick
 def test_the_matrix_follows_the_loop_s_trajectory_with_faults(seed, codec, leak, kappa):
