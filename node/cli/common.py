@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 import click
 import msgspec
 
-from starling.gossip.errors import GossipError
+from starling.gossip.errors import ConfigError, GossipError
 from starling.node import platform
 from starling.node.cli import completion
 from starling.node.versions import INSTALL_LIBP2P, LIBP2P
@@ -79,6 +79,17 @@ def set_option(*parts: str, help: str) -> Callable[[Command], Command]:
 def file_option(*names: str, help: str) -> Callable[[Command], Command]:
     """Return a decorator that adds an option that names a file."""
     return click.option(*names, metavar="FILE", type=PATH, help=help)
+
+
+force_option = click.option("--force", is_flag=True, help="Replace files that exist.")
+"""`--force`, given to the command as `force: bool`."""
+
+
+def refuse_existing(option: str, path: Path | None, *, force: bool) -> None:
+    """Raise ConfigError for a file that `option` would replace, unless the person asked for that with `force`."""
+    if path is not None and path.exists() and (path.is_dir() or not force):
+        replaced = "" if path.is_dir() else ", or replace it with `--force`"
+        raise ConfigError(f"{option}: {path} exists; name another file{replaced}")
 
 
 def say(text: str) -> None:

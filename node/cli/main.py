@@ -24,7 +24,7 @@ from starling import __version__
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli.exit_codes import INTERRUPTED
 from starling.node.cli.help import Group, write_examples
-from starling.node.status.control import ControlError
+from starling.node.status.control import ControlError, WrongInput
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -193,7 +193,7 @@ def _misused(error: click.ClickException) -> int:
 
 def _failed(error: BaseException) -> int:
     click.echo(f"starling: {error}", err=True)
-    return 2 if isinstance(error, ConfigError) else 1
+    return 2 if isinstance(error, ConfigError | WrongInput) else 1
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

@@ -6,7 +6,7 @@ from typing import get_args
 import click
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.cli.common import PATH, dir_and_json, emit, result, say
+from starling.node.cli.common import PATH, dir_and_json, emit, force_option, result, say
 from starling.node.cli.documents import Exported
 from starling.node.cli.help import command
 from starling.node.cli.progress import slow
@@ -85,7 +85,7 @@ def _print(written: Written) -> None:
 )
 @click.option("--card", is_flag=True, help="Write a model card beside it, FILE.md; hf and peft folders always have one.")
 @click.option("--best", is_flag=True, help="The model with the best evaluation so far, not that of now.")
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@force_option
 @dir_and_json
 def export(file: Path, form: Form, card: bool, best: bool, force: bool, run_dir: Path, as_json: bool) -> None:
     """Write the model of a running, finished or stopped node, for Starling or for another library."""

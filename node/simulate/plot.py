@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from starling.gossip.errors import ConfigError
+from starling.gossip.errors import ConfigError, GossipError
 from starling.node.simulate.results import AXES, Finished, Row, variants, varying
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def _line(axes: Axes, runs: Sequence[Sequence[Row]], field: str, label: str, col
 
 
 def save(picture: Figure, path: Path) -> None:
-    """Write it. Raises ConfigError: it cannot be written there."""
+    """Write it. Raises GossipError: it cannot be written there."""
     try:
         picture.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     except OSError as error:
-        raise ConfigError(f"--plot: {path} cannot be written: {error.strerror}; name another file") from error
+        raise GossipError(f"--plot: {path} cannot be written: {error.strerror}; name another file") from error

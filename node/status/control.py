@@ -7,7 +7,7 @@ The socket is `control.sock` in the run directory, for its owner alone. One JSON
     {"op": "leave" | "stop" | "pause" | "resume" | "evaluate"}, {"op": "export", "path": …},
     {"op": "revoke" | "unban" | "trust", "peer": …}, {"op": "ban", "peer": …, "for_s": …, "why": …},
     {"op": "limits", "up_bytes_per_s": …, "down_bytes_per_s": …, "threads": …}
-                                  {"ok": true, …} or {"ok": false, "error": …}
+                                  {"ok": true, …} or {"ok": false, "error": …}, with "wrong_input": true if a field is wrong
 """
 
 import json
@@ -35,6 +35,10 @@ CHUNK_BYTES = 1 << 18
 
 class ControlError(Exception):
     """A node could not be reached, or refused. The message is one line for a person."""
+
+
+class WrongInput(ControlError):
+    """The node refused because a field of the request is wrong, such as a peer that it does not know."""
 
 
 class NotRunning(ControlError):
@@ -125,8 +129,9 @@ class _Lines:
                 for line in lines:
                     if line.startswith(b'{"ok":false'):
                         self.close()
-                        reason = _answer(line, self._run_dir).get("error", "the node refused without a reason")
-                        raise ControlError(str(reason))
+                        answer = _answer(line, self._run_dir)
+                        reason = str(answer.get("error", "the node refused without a reason"))
+                        raise WrongInput(reason) if answer.get("wrong_input") is True else ControlError(reason)
                 return lines
             if ended:
                 raise self._failed("went away")
@@ -190,7 +195,7 @@ def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: obj
     leave, stop, pause, resume and evaluate take no fields, export `path`, revoke, ban, unban and trust `peer`, ban also `for_s` and `why`,
     limits any of `up_bytes_per_s`, `down_bytes_per_s` and `threads`.
 
-    Raises ControlError: it cannot be reached, refused, or did not answer in time.
+    Raises WrongInput: a field is wrong; ControlError: it cannot be reached, refused, or did not answer in time.
     """
     answer = _answer(_ask(run_dir, {"op": op, **fields}, timeout_s), run_dir)
     return {key: value for key, value in answer.items() if key != "ok"}

@@ -1,16 +1,18 @@
-"""The node's log: one JSON object per line in the run directory, and lines for a person where a terminal listens.
+"""The node's log: one JSON object per line in the run directory, and lines for a person on standard error.
 
-Lines that are too frequent for a terminal have the level debug and go to the file only.
+A terminal gets all lines but those of the level debug, which are too frequent for it. A pipe or a journal gets warnings and errors alone,
+at most LINES_AN_HOUR of them.
 
 Torch-free. Nothing global but one handler on Python's root logger, so that warnings of libraries land in the file and not on the
 terminal. The file is bounded: at 8 MiB `log.jsonl` becomes `log.jsonl.1`, which replaces the one before.
 """
 
 import logging
+import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +20,15 @@ from typing import TextIO
 
 import msgspec
 
-from starling.node.status.log_line import LOG_NAME, log_line
+from starling.node.status.control import typed
+from starling.node.status.log_line import LOG_NAME, MARKS, log_line
 from starling.node.status.record import earlier
 from starling.node.storage import private
 
 MAX_LOG_BYTES = 8 << 20
+MAX_LINE = 500  # characters on standard error: an event's text has at most 300
+LINES_AN_HOUR = 60  # peers choose how often they are at fault, and a container's log may have no other bound
+HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class NodeLog:
     """The log of one run. Made by `open_log`."""
 
     _lines: "_Lines"
-    _terminal: TextIO | None
+    _shown: "_Terminal | _Pipe | None"
     _bound: dict[str, object]
 
     def write(self, level: str, name: str, **fields: object) -> None:
@@ -38,11 +44,9 @@ class NodeLog:
         now = time.time()
         record = {"time": now, "level": level, "event": name, **self._bound, **fields}
         self._lines.write(msgspec.json.encode(record, enc_hook=repr).decode() + "\n")
-        if self._terminal is not None and level != "debug":
+        if self._shown is not None:
             with suppress(OSError):  # the terminal was closed; logging to the file continues
-                when = time.strftime("%H:%M:%S", time.localtime(now))
-                self._terminal.write(log_line(record, when) + "\n")
-                self._terminal.flush()
+                self._shown.write(record, now)
 
 
 @contextmanager
@@ -51,20 +55,59 @@ def open_log(
 ) -> Iterator[NodeLog]:
     """Open the log of this run, rotated at `max_bytes` and closed at the end of the block; every line has `peer_id` and `run_id`.
 
-    If the file cannot be written, that is reported once on stderr; the run goes on and every line tries again. `stderr`, None for this
-    process's, gets lines only while it is a terminal.
+    If the file cannot be written, that is reported once on stderr; the run goes on and every line tries again. `stderr` is this
+    process's by default.
     """
-    terminal = sys.stderr if stderr is None else stderr
-    lines = _Lines(run_dir / LOG_NAME, max_bytes, terminal)
+    stream = sys.stderr if stderr is None else stderr
+    lines = _Lines(run_dir / LOG_NAME, max_bytes, stream)
     bound: dict[str, object] = {"peer_id": peer_id, "run_id": run_id}
     libraries = _Libraries(NodeLog(lines, None, bound))
     root = logging.getLogger()
     root.addHandler(libraries)
     try:
-        yield NodeLog(lines, terminal if terminal.isatty() else None, bound)
+        yield NodeLog(lines, _Terminal(stream) if stream.isatty() else _Pipe(stream, run_dir), bound)
     finally:
         root.removeHandler(libraries)
         lines.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Terminal:
+    """Lines for a person who watches."""
+
+    _stream: TextIO
+
+    def write(self, record: Mapping[str, object], now: float) -> None:
+        if record["level"] != "debug":
+            _print(self._stream, record, now)
+
+
+@dataclass(slots=True)
+class _Pipe:
+    """Warnings and errors for a supervisor's journal; those above LINES_AN_HOUR are counted, which the next hour's first line says."""
+
+    _stream: TextIO
+    _run_dir: Path
+    _since: float = -math.inf
+    _count: int = 0
+
+    def write(self, record: Mapping[str, object], now: float) -> None:
+        if record["level"] not in MARKS:
+            return
+        if not 0.0 <= now - self._since < HOUR_S:  # clocks may be set back
+            if (omitted := self._count - LINES_AN_HOUR) > 0:
+                text = f"{omitted} warnings were left out here; see `starling logs --level warning --dir {typed(self._run_dir)}`"
+                _print(self._stream, {"level": "warning", "event": "left_out", "text": text}, now)
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count <= LINES_AN_HOUR:
+            _print(self._stream, record, now)
+
+
+def _print(stream: TextIO, record: Mapping[str, object], now: float) -> None:
+    line = log_line(record, time.strftime("%H:%M:%S", time.localtime(now)))
+    stream.write((line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…") + "\n")
+    stream.flush()
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import click
 
 from starling.gossip.errors import ConfigError
 from starling.node.cli import completion
-from starling.node.cli.common import console, file_option, json_option, listing, result, table
+from starling.node.cli.common import console, file_option, force_option, json_option, listing, refuse_existing, result, table
 from starling.node.cli.help import Group
 from starling.node.cli.progress import slow
 
@@ -55,14 +55,18 @@ def overlay() -> None:
 @click.option("--round", type=click.IntRange(0), default=0, help="Which round to draw.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A key of the section overlay.")
 @file_option("--png", help="Plot the graph and its consensus error.")
+@force_option
 @json_option
-def show(kind: str, n: int, k: int, seed: int, round: int, assignments: tuple[str, ...], png: Path | None, as_json: bool) -> None:
+def show(
+    kind: str, n: int, k: int, seed: int, round: int, assignments: tuple[str, ...], png: Path | None, force: bool, as_json: bool
+) -> None:
     """Measure one overlay and draw one of its rounds.
 
     Keys of --set are those of the manifest's section overlay: weights, average_every, overlap, and the kind's own.
     """
     from starling.node.cli.documents import OverlayFacts
 
+    refuse_existing("--png", png, force=force)
     parameters = _parameters(kind, assignments)
     k = parameters.pop("k", k)
     with slow(f"measuring {kind} of {n} members"):

@@ -16,10 +16,22 @@ from typing import TYPE_CHECKING
 import click
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.cli.common import PATH, console, file_option, json_option, preset_option, say, set_option, table
+from starling.node.cli.common import (
+    PATH,
+    console,
+    file_option,
+    force_option,
+    json_option,
+    preset_option,
+    refuse_existing,
+    say,
+    set_option,
+    table,
+)
 from starling.node.cli.exit_codes import INTERRUPTED
 from starling.node.cli.help import command
 from starling.node.cli.progress import Display, on_stderr, slow
+from starling.node.status.control import typed
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -46,6 +58,7 @@ SHOWS_A_NODE, SHOWS_A_SCENARIO = "`starling config show`", "`starling config sho
 @file_option("--csv", "csv_file", help="Write every evaluation as CSV.")
 @file_option("--aggregate", "aggregate_file", help="Write mean and standard deviation over seeds of every evaluation as CSV.")
 @file_option("--plot", "plot_file", help="Draw a .png, .svg or .pdf.")
+@force_option
 @click.option("--x", type=click.Choice(["rounds", "bytes", "seconds"]), help="Horizontal axis of --plot; default: all three.")
 @click.option(
     "--group",
@@ -66,6 +79,7 @@ def simulate(
     csv_file: Path | None,
     aggregate_file: Path | None,
     plot_file: Path | None,
+    force: bool,
     x: str | None,
     group: tuple[str, ...],
     jobs: int,
@@ -84,7 +98,7 @@ def simulate(
     if jobs < 1:
         raise ConfigError(f"--jobs: must be >= 1, got {jobs}; try `--jobs 2`")
     files = Files(csv_file, aggregate_file, plot_file, x, group)
-    files.check()
+    files.check(force=force)
     try:
         scenario, cells = sweep.read(file, presets.asked(preset, assignments))
     except ConfigError as error:
@@ -124,18 +138,19 @@ class Files:
     x: str | None
     group: tuple[str, ...]
 
-    def check(self) -> None:
-        """Raise ConfigError before any run if a file could not be written after it."""
+    def check(self, *, force: bool) -> None:
+        """Raise ConfigError before any run if a file could not be written after it, or exists and is not to be replaced (`force`)."""
         from starling.node.simulate import plot
 
         for option, path in (("--csv", self.csv), ("--aggregate", self.aggregate), ("--plot", self.plot)):
             if path is not None and not path.absolute().parent.is_dir():
-                raise ConfigError(f"{option}: {path.parent} is no folder; try `mkdir -p {path.parent}`")
+                raise ConfigError(f"{option}: {path.parent} is no folder; try `mkdir -p {typed(path.parent)}`")
+            refuse_existing(option, path, force=force)
         if self.plot is not None:
             plot.check(self.plot)
 
     def write(self, runs: Runs) -> None:
-        """Write the requested files. Raises ConfigError: one cannot be written."""
+        """Write the requested files. Raises GossipError: one cannot be written."""
         from starling.node.simulate import results
 
         if self.csv is not None:
@@ -164,7 +179,7 @@ def _save(option: str, path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise ConfigError(f"{option}: {path} cannot be written: {error.strerror}; name another file") from error
+        raise GossipError(f"{option}: {path} cannot be written: {error.strerror}; name another file") from error
 
 
 def _print(runs: Runs, *, as_json: bool) -> None:

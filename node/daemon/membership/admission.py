@@ -214,19 +214,22 @@ class Admission:
             raise GossipError(text) from error
 
     def chain_of(self, holder: str, member: Member | None) -> Chain:
-        """Return the chain of a member's invitation, or of ours with the number that `holder` names. Raises GossipError: there is none."""
+        """Return the chain of a member's invitation, or of ours with the number that `holder` names.
+
+        Raises ConfigError: there is no such member or number; GossipError: the swarm has no invitations.
+        """
         if self.gate.manifest.admission.kind != "invite":
             raise GossipError("revoke: this swarm has no invitations; keep a peer out with `starling ban PEER`")
         if member is not None:
             return self.gate.credential(member.record).chain
         if not holder.isdecimal():
-            raise GossipError(f"revoke: {holder} is no member known to this node; see `starling peers`")
+            raise ConfigError(f"revoke: {holder} is no member known to this node; see `starling peers`")
         return self._own_invitation(int(holder[:12]))
 
     def _own_invitation(self, number: int) -> Chain:
         """Return a chain that ends with our invitation of that number and a placeholder invitee, which is enough to revoke it.
 
-        Raises GossipError: we have no such invitation to give.
+        Raises ConfigError: we have no such invitation to give.
         """
         placeholder = peer_id_of(hashlib.blake2b(f"{self._swarm} {number}".encode(), digest_size=32).digest())
         until = int((self._unix_s() + LONGEST_S) * 1000)
@@ -235,4 +238,4 @@ class Admission:
                 self._identity, self._shown.chain, self.gate.revocations.terms, invitee=placeholder, number=number, not_after_ms=until
             )
         except ValueError as error:
-            raise GossipError(f"revoke: this node has no invitation {number} to give ({error}); see `starling peers`") from error
+            raise ConfigError(f"revoke: this node has no invitation {number} to give ({error}); see `starling peers`") from error

@@ -148,12 +148,12 @@ class ControlServer:
         try:
             result = await self.command(op, fields)
         except (GossipError, OSError) as error:
-            return _error(str(error))
+            return _error(str(error), wrong_input=isinstance(error, ConfigError))
         return msgspec.json.encode({"ok": True, **result}) + b"\n"
 
 
-def _error(why: str) -> bytes:
-    return msgspec.json.encode({"ok": False, "error": why}) + b"\n"
+def _error(why: str, *, wrong_input: bool = False) -> bytes:
+    return msgspec.json.encode({"ok": False, "error": why, **({"wrong_input": True} if wrong_input else {})}) + b"\n"
 
 
 async def _send(stream: trio.SocketStream, line: bytes, *, shield: bool = False) -> None:

@@ -145,7 +145,7 @@ class PeerPolicy:
     def ban(self, given: str, for_s: float = math.inf, why: str = "") -> str:
         """Ban a peer for `for_s` > 0 seconds, with a reason to show -> its id.
 
-        Raises GossipError: `given`, a peer id or its beginning or end, is no such peer, several, or this node itself.
+        Raises ConfigError: `given`, a peer id or its beginning or end, is no such peer, several, or this node itself.
         """
         peer, now = self._named(given), trio.current_time()
         verdict = self.reputation.shut_out(peer, now, now + for_s, why[:MAX_WHY])
@@ -156,7 +156,10 @@ class PeerPolicy:
         return peer
 
     def unban(self, given: str) -> str:
-        """Lift a peer's ban, quarantine or trust -> its id. Raises GossipError: no such peer, several, or there is nothing to undo."""
+        """Lift a peer's ban, quarantine or trust -> its id.
+
+        Raises ConfigError: no such peer, or several; GossipError: there is nothing to undo.
+        """
         peer = self._named(given)
         was_out = not self.allows(peer)
         if not self.reputation.forgive(peer):
@@ -165,7 +168,7 @@ class PeerPolicy:
         return peer
 
     def trust(self, given: str) -> str:
-        """Exempt a peer from automatic bans and quarantines -> its id. Raises GossipError: no such peer, several, or this node itself."""
+        """Exempt a peer from automatic bans and quarantines -> its id. Raises ConfigError: no such peer, several, or this node itself."""
         peer = self._named(given)
         was_out = not self.allows(peer)
         self.reputation.trust(peer, trio.current_time())
@@ -182,7 +185,7 @@ class PeerPolicy:
     def _named(self, given: str) -> str:
         peer = named(given, {*self._node.known(), *(it.peer for it in self.reputation.decisions(trio.current_time()))})
         if peer == self._me:
-            raise GossipError(f"{peer} is this node itself; `starling peers` lists the others")
+            raise ConfigError(f"peer: {peer} is this node itself; `starling peers` lists the others")
         return peer
 
     def _keep_all(self) -> None:

@@ -40,6 +40,15 @@ def test_unban_and_trust_name_the_peer_they_found(asked, capsys):
     assert capsys.readouterr().err.count("12D3KooWevil") == 2
 
 
+@pytest.mark.parametrize("op", ["ban", "unban", "trust", "revoke"])
+def test_a_peer_that_the_node_does_not_know_is_wrong_input(op, capsys, monkeypatch):
+    def request(*_arguments, **_fields):
+        raise control.WrongInput("peer: no known peer is 'evil'; `starling peers` lists them")
+
+    monkeypatch.setattr(control, "request", request)
+    refused(capsys, [op, "evil"], "no known peer")
+
+
 @pytest.mark.parametrize("op", ["ban", "unban", "trust"])
 def test_json_is_for_programs(op, asked, capsys):
     assert main([op, "evil", "--json"]) == 0

@@ -26,7 +26,7 @@ from starling.node.simulate.runs import Sweep
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
 from starling.node.simulate.worker import Failure
-from tests.harness.cli_doubles import invoked
+from tests.harness.cli_doubles import invoked, refused
 from tests.harness.processes import lives, until
 from tests.harness.texts import words
 
@@ -156,6 +156,27 @@ def test_csv_has_a_line_per_evaluation_with_its_labels(file, tmp_path):
     assert "wall_s" not in rows[1]
 
 
+@pytest.mark.parametrize("option", ["--csv", "--aggregate"])
+def test_results_of_an_earlier_run_are_replaced_only_with_force(file, tmp_path, capsys, option):
+    """Hours of computing are not lost to a command that is typed again."""
+    target = tmp_path / "out.csv"
+    target.write_text("of yesterday")
+    refused(capsys, ["simulate", file, option, target], option, "exists", "`--force`")
+    assert target.read_text() == "of yesterday"
+    assert invoke(Canned(), file, option, target, "--force")[0] == 0
+    assert "accuracy" in target.read_text()
+
+
+def test_a_disk_that_fills_up_during_the_runs_is_a_failure_after_the_table(file, tmp_path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(GossipError, match="cannot be written: No space left") as failed:
+        invoke(Canned(), file, "--csv", tmp_path / "out.csv")
+    assert failed.type is GossipError  # exit code 1: the input was right
+
+
 def test_an_aggregate_has_mean_and_deviation_over_seeds(file, tmp_path):
     """Two seeds at .4 and .8: mean .6, sample standard deviation √(2·.2²) = .2828."""
     file.write_text(SCENARIO + SWEEP)
@@ -219,6 +240,7 @@ def test_doubtful_settings_are_noted(file):
         (["--csv", "/no/where/x.csv"], "--csv: /no/where is no folder"),
         (["--aggregate", "/no/where/x.csv"], "--aggregate: /no/where is no folder"),
         (["--plot", "picture.gif"], "--plot: must end in .png, .svg, .pdf, got 'picture.gif'"),
+        (["--csv", "/"], "--csv: / exists; name another file"),
         (["--group", "mix.kind"], "--group: 'mix.kind' is not swept here; there is no [sweep]"),
     ],
 )

@@ -35,11 +35,36 @@ def test_a_terminal_gets_lines_for_a_person_without_control_characters(tmp_path)
     assert line.isprintable()
 
 
-def test_a_pipe_gets_no_log_lines(tmp_path):
+def test_a_pipe_gets_warnings_and_errors_alone_each_on_one_bounded_line(tmp_path):
+    """A service's journal and a container's log show what is wrong, without a line for each member that comes."""
     pipe = io.StringIO()
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=pipe) as log:
-        log.write("error", "engine_lost")
-    assert pipe.getvalue() == ""
+        log.write("info", "peer_joined", text="b joined")
+        log.write("warning", "peer_fault", text="a broke\nthe protocol", count=2)
+        log.write("error", "engine_lost", text="x" * 1000)
+    fault, lost = pipe.getvalue().splitlines()
+    assert fault.endswith("! peer_fault: a broke·the protocol  [count=2]")
+    assert "✗ engine_lost: xxx" in lost
+    assert len(lost) == 500
+
+
+def test_a_pipe_gets_sixty_warnings_an_hour_and_then_how_many_it_did_not_get(tmp_path, monkeypatch):
+    pipe, clock = io.StringIO(), [1e9]
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    with open_log(tmp_path, peer_id="a", run_id="r", stderr=pipe) as log:
+        for number in range(100):
+            log.write("warning", "peer_fault", text=f"fault {number}")
+        clock[0] += 3600
+        log.write("warning", "peer_fault", text="an hour later")
+        clock[0] -= 86400
+        log.write("warning", "peer_fault", text="the clock was set back")
+    shown = pipe.getvalue().splitlines()
+    assert len(shown) == 63
+    assert shown[59].endswith("fault 59")
+    assert "40 warnings were left out here; see `starling logs --level warning --dir" in shown[60]
+    assert shown[61].endswith("an hour later")
+    assert shown[62].endswith("the clock was set back")
+    assert len(lines(tmp_path / LOG_NAME)) == 102
 
 
 def test_the_file_is_bounded_by_rotation(tmp_path):

@@ -123,6 +123,13 @@ def test_show_plots_into_a_file(capsys, tmp_path):
     assert (tmp_path / "torus.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_file_that_exists_is_not_replaced(capsys, tmp_path):
+    plot = tmp_path / "ring.png"
+    plot.write_text("of yesterday")
+    refused(capsys, ["overlay", "show", "ring", "-n", "5", "--png", plot], "--png", "exists", "`--force`")
+    assert plot.read_text() == "of yesterday"
+
+
 def test_without_matplotlib_one_line_says_how_to_get_it(capsys, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["overlay", "show", "ring", "-n", "5", "--png", str(tmp_path / "ring.png")]) == 2
@@ -142,6 +149,7 @@ WRONG = [
     (["show", "ring", "--set", "eta=0.5"], ["overlay.eta: ring has no such key"]),
     (["show", "ring", "-n", "5", "--png", "no/such/folder/ring.png"], ["no/such/folder/ring.png", "cannot be written"]),
     (["show", "ring", "-n", "5", "--png", "ring.sketch"], ["ring.sketch", "cannot be written", "`plot.png`"]),
+    (["show", "ring", "-n", "5", "--png", "."], ["--png: . exists"]),
     (["compare", "-n", "12", "--kinds", "ring,hypercube"], ["power of two of members, got 12: the next one is 16"]),
     (["compare", "--kinds", "ring,mobius"], ["'mobius' is unknown"]),
     (["compare", "--kinds", " , "], ["--kinds", "must name at least one", "`--kinds ring,one_peer_exponential,base_k`"]),

@@ -118,23 +118,24 @@ async def test_a_leaked_invite_is_voided_by_its_number_before_or_after_it_is_use
 
 
 @pytest.mark.parametrize(
-    ("who", "whom", "says"),
+    ("who", "whom", "kind", "says"),
     [
-        (1, PEOPLE[0].peer_id, "only the creator"),
-        (1, PEOPLE[2].peer_id, "only the creator"),
-        (1, PEOPLE[9].peer_id, "no member"),
-        (2, "5", "no invitation 5"),
-        (2, "9" * 5000, "no invitation"),
-        (1, "", "no member"),
+        (1, PEOPLE[0].peer_id, GossipError, "only the creator"),
+        (1, PEOPLE[2].peer_id, GossipError, "only the creator"),
+        (1, PEOPLE[9].peer_id, ConfigError, "no member"),
+        (2, "5", ConfigError, "no invitation 5"),
+        (2, "9" * 5000, ConfigError, "no invitation"),
+        (1, "", ConfigError, "no member"),
     ],
     ids=["creator", "cousin", "unknown", "number", "large", "empty"],
 )
-async def test_revoking_a_foreign_invitation_gives_one_line(autojump_clock, who, whom, says):
+async def test_revoking_a_foreign_invitation_gives_one_line(autojump_clock, who, whom, kind, says):
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1), swarm.invited(2)):
         await until(lambda: agreed(swarm.nodes), 10.0)
         with pytest.raises(GossipError, match=says) as error:
             swarm.nodes[who].membership.revoke(whom)
+        assert error.type is kind  # the command line's exit code: 2 for input that is wrong, 1 for what is not allowed
         assert "`starling peers`" in str(error.value)
         assert agreed(swarm.nodes)
 

@@ -41,6 +41,8 @@ class Node:
         self.commands.append((op, dict(fields)))
         if op == "evaluate":
             raise EngineError("the engine is busy")
+        if op == "ban":
+            raise ConfigError("peer: no known peer is 'x'")
         if op == "stop":
             self.ended.set()
         return {"path": fields.get("path")}
@@ -168,6 +170,16 @@ async def test_a_failed_command_is_an_answer_and_not_the_end_of_the_node(tmp_pat
         with pytest.raises(control.ControlError, match="the engine is busy"):
             await ask(control.request, tmp_path, "evaluate")
         assert (await ask(control.status, tmp_path)).state == "training"
+
+
+async def test_an_answer_tells_wrong_input_from_a_failure(tmp_path):
+    """The command line's exit code is 2 for the one and 1 for the other."""
+    async with published(tmp_path, Node()):
+        with pytest.raises(control.ControlError) as failed:
+            await ask(control.request, tmp_path, "evaluate")
+        with pytest.raises(control.WrongInput, match="no known peer is 'x'"):
+            await ask(control.request, tmp_path, "ban", peer="x")
+    assert failed.type is control.ControlError
 
 
 @pytest.mark.parametrize(
