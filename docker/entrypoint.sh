@@ -27,7 +27,7 @@ except control.ControlError as error:
     *) exec starling "$@" ;;
 esac
 
-# The node writes lines for people only to a terminal, but always to its log: shown from where it ends now.
+# Without a terminal the node writes only its warnings for people, on standard error. Its log has all events: shown from where it ends now.
 log=/data/log.jsonl
 touch "$log"
 tail -c "+$(($(wc -c <"$log") + 1))" -F "$log" 2>/dev/null &

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -73,8 +73,10 @@ def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
     """
     if holds_node(path):
         place = RunDir(path)
-        held, manifest = place.swarm(), place.read_manifest()
-        if held != invite.swarm:
+        manifest, held = place.read_manifest(), ""
+        with suppress(ConfigError):  # a damaged invite, which this one replaces
+            held = place.swarm()
+        if held not in {"", invite.swarm}:
             raise ConfigError(
                 f"--dir: {path} holds a node of another swarm ({held}); name another directory, e.g. "
                 f"`starling join INVITE --dir {typed(f'{path}-2')}`"
@@ -184,7 +186,7 @@ def undone_if_refused(path: Path) -> Iterator[None]:
     """
     place, was_there = RunDir(path), os.path.lexists(path)
     files = (place.config_file, place.manifest_file, place.invite_file)
-    before = {file: file.read_bytes() if file.exists() else None for file in files}
+    before = {file: _content(file) for file in files}
     saved = _modified_ns(place.checkpoint)
     try:
         yield
@@ -198,6 +200,15 @@ def undone_if_refused(path: Path) -> Iterator[None]:
             if not was_there:
                 shutil.rmtree(path, ignore_errors=True)
         raise
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigError(f"--dir: {path} cannot be read: {error.strerror}; look with `ls -ld {typed(path)}`") from error
 
 
 def _modified_ns(path: Path) -> int | None:

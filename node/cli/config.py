@@ -12,7 +12,8 @@ import click
 import msgspec
 
 from starling.gossip.errors import ConfigError
-from starling.node.cli.common import DEFAULT_DIR, PATH, dir_and_json, emit, preset_option, say
+from starling.node.cli.common import DEFAULT_DIR, PATH, dir_and_json, emit, json_option, preset_option, say
+from starling.node.cli.completion import RunDirectory
 from starling.node.cli.help import Group
 from starling.node.config.parts import PartSection, Section
 from starling.node.config.schema import Manifest, NodeConfig
@@ -47,25 +48,27 @@ def manifest() -> None:
 @manifest.command(
     "show",
     examples=(
-        ("starling manifest show --dir starling-node", "what the node in that directory agreed to"),
+        ("starling manifest show starling-node", "what the node in that directory agreed to"),
         ("starling manifest show examples/digits.toml", "a file with every default filled in"),
     ),
 )
-@click.argument("file", metavar="[MANIFEST.toml]", required=False, type=PATH)
-@dir_and_json
+@click.argument("file", metavar="[MANIFEST.toml|DIR]", required=False, type=PATH)
+@click.option("--dir", "run_dir", metavar="DIR", type=RunDirectory(), default=DEFAULT_DIR, help="The node's run directory.")
+@json_option
 def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
     """Print a manifest, every key with its meaning.
 
-    The file's, or that of the node in --dir.
+    A file's, or that of the node in DIR.
     """
     from starling.node.cli.documents import ShownManifest
     from starling.node.config import manifest as manifests
     from starling.node.config import presets, toml
     from starling.node.storage.run_dir import RunDir
 
-    if file is not None:
+    if file is not None and not file.is_dir():
         shown: Manifest | None = presets.load(Manifest, file)
     else:
+        run_dir = file or run_dir
         shown = RunDir.existing(run_dir).read_manifest()
     if shown is None:
         raise ConfigError(
@@ -84,17 +87,20 @@ def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
 
 
 @manifest.command("check", examples=(("starling manifest check examples/digits.toml", "before you create a swarm"),))
-@click.argument("file", metavar="MANIFEST.toml", type=PATH)
+@click.argument("file", metavar="MANIFEST.toml|DIR", type=PATH)
 @click.option("--trust", is_flag=True, help="Import each module:name that the manifest names, which runs its code here.")
 def check_manifest(file: Path, trust: bool) -> None:
-    """Check a manifest file.
+    """Check a manifest file, or that of the node in DIR.
 
     Checks keys, values, rules between them and the signature if there is one. With --trust also that each `module:name` can be imported
     here and takes its keys. A whole task is checked by `starling task check`.
     """
     from starling.node.config import manifest as manifests
     from starling.node.config import parts, presets
+    from starling.node.storage.run_dir import RunDir
 
+    if file.is_dir():
+        file = RunDir.existing(file).manifest_file
     try:
         checked = presets.load(Manifest, file)
     except ConfigError as error:

@@ -245,10 +245,16 @@ class RunDir:
             return None
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise ConfigError(
-                f"invite: {self.invite_file} cannot be read: {why}; ask a member for a fresh one: `starling join INVITE`"
-            ) from error
-        return invites.decode(text.strip())
+            raise ConfigError(f"invite: {self.invite_file} cannot be read: {why}; {self._fresh_invite()}") from error
+        if not text.strip():
+            raise ConfigError(f"invite: {self.invite_file} is empty; {self._fresh_invite()}")
+        try:
+            return invites.decode(text)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("invite: ", f"invite: {self.invite_file} ", 1)) from error
+
+    def _fresh_invite(self) -> str:
+        return f"ask a member for a fresh one: `starling join INVITE --dir {typed(self.path)}`"
 
     def swarm(self) -> str:
         """Return the id of the swarm this node belongs to, "" if none is written down.

@@ -94,6 +94,17 @@ def test_the_first_run_opens_the_tour_and_later_ones_do_not(tmp_path, monkeypatc
         assert (STOPS[0].title in look([swarm(2)], SMALL, welcome=first_run)[1][0]) == words
 
 
+def test_q_during_the_tour_ends_the_program():
+    running = []
+
+    async def watched(_pilot, app, _seen):
+        running.append(app.is_running)
+
+    for keys in ((), ("q",)):
+        look([swarm(2)], SMALL, keys=keys, then=watched, welcome=lambda: True)
+    assert running == [True, False]
+
+
 @pytest.mark.parametrize("state", ["/dev/null", "", "not/absolute"])
 def test_without_a_writable_state_file_no_tour_is_opened(tmp_path, monkeypatch, state):
     (tmp_path / ".local").touch()

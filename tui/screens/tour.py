@@ -19,7 +19,8 @@ class TourScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space,right", "go(1)", "next", key_display="enter"),
         Binding("left,backspace", "go(-1)", "back", key_display="←"),
-        Binding("escape,q", "dismiss", "end the tour", key_display="esc"),
+        Binding("escape", "dismiss", "end the tour", key_display="esc"),
+        Binding("q", "app.quit", show=False),  # nobody asked for the first tour, and its last step says that q leaves
     ]
 
     def __init__(self, number: int, go: Callable[[int], None]) -> None:

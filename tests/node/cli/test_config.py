@@ -57,6 +57,20 @@ def test_check_needs_no_torch(here):
     assert done.stdout == "0 False\n"
 
 
+def test_a_manifest_is_shown_and_checked_by_its_directory_too(here, created, capsys):
+    place = RunDir.create(here / "n")
+    place.write_config(NodeConfig())
+    place.write_manifest(created)
+    shown = []
+    for arguments in (["n"], ["--dir", "n"], ["n/manifest.toml"]):
+        assert main(["manifest", "show", *arguments]) == 0
+        shown.append(capsys.readouterr().out)
+    assert 'name = "birds"' in shown[0]
+    assert shown == shown[:1] * 3
+    assert main(["manifest", "check", "n"]) == 0
+    assert capsys.readouterr().err.endswith(f"{place.manifest_file}: no error found, created as {manifests.swarm_id(created)}\n")
+
+
 def test_check_notes_settings_that_may_be_unintended(here, capsys):
     (here / "m.toml").write_text("[mix]\nclip_norm = 0.0\n")
     assert main(["manifest", "check", "m.toml"]) == 0

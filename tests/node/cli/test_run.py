@@ -221,6 +221,21 @@ def test_join_keeps_the_invite_and_its_addresses_and_starts_the_node(daemon, her
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("left", ["", "starling1:cut", None])
+def test_an_invite_that_was_lost_is_replaced_by_the_one_of_a_join(left, daemon, here):
+    """As after a full disk: `starling run` says that a fresh one helps, so `join` takes it in the same directory."""
+    assert main(["join", INVITE, "--dir", "n"]) == 0
+    place = RunDir.existing(here / "n")
+    place.invite_file.unlink() if left is None else place.invite_file.write_text(left)
+    assert main(["join", INVITE, "--dir", "n"]) == 0
+    assert place.read_invite() == Invite(SWARM, (ADDRESS,))
+
+
+def test_a_join_into_files_that_cannot_be_read_is_refused_in_one_line(daemon, here, capsys):
+    (here / "n" / "invite").mkdir(parents=True)
+    refused(capsys, ["join", INVITE, "--dir", "n"], "--dir: n/invite cannot be read", "`ls -ld n/invite`")
+
+
 @pytest.mark.parametrize("where", ["-", "--invite-file"])
 def test_an_invite_may_come_from_standard_input_or_a_file(where, daemon, here, monkeypatch, capsys):
     """So it does not appear in a list of processes."""
