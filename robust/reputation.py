@@ -101,6 +101,7 @@ class Decision:
     until: float = math.inf  # end of a ban, on the clock of `Reputation.decisions`; inf for ever, and for trust
     bans: int = 0  # number of bans so far, this one included
     why: str = ""  # reason
+    invitation: str = ""  # key of the invitation by which a banned peer came, as a peer id; "" where none is known
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from starling.node.admission.credential import NOTHING, Credential, Ticket, deco
 from starling.node.admission.revocations import Revocations
 from starling.node.admission.work import Puzzle
 from starling.node.config.schema import Manifest
+from starling.node.identity import peer_id_of
 
 MAX_KEPT = 8192  # bound of everything stored per peer; twice the largest number of members
 MAX_FALSE = 512
@@ -173,6 +174,11 @@ class Gatekeeper:
         """Peers that answer for a peer: the creator first, its direct inviter last; empty in swarms without invitations."""
         chain = self.credential(record).chain
         return chains.inviters(chain, self.manifest.founder) if self.manifest.admission.kind == "invite" else ()
+
+    def invitations(self, record: Record) -> tuple[str, ...]:
+        """Return the keys that a record's invitations were given to, as peer ids, its own last; empty in swarms without invitations."""
+        chain = self.credential(record).chain if self.manifest.admission.kind == "invite" else ()
+        return tuple(peer_id_of(link.invitee) for link in chain)
 
     def _parse(self, record: Record) -> Credential | str:
         key = _key(record)

@@ -212,6 +212,7 @@ def status_table(seen: StatusSnapshot) -> RenderableType:
         "state": ", ".join(filter(None, notes)),
         **({"seat": show.clean(seen.seat)} if seen.seat else {}),
         "swarm": f"{seen.name} ({seen.swarm})",
+        "unprotected": dict(seen.agreed).get("unprotected", ""),
         "peer": seen.peer,
         "round": show.rounds(seen.round, seen.rounds),
         show.metric(seen.metric) or "value": show.figure(seen.value) + value_round,

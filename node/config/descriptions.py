@@ -183,7 +183,7 @@ def method(manifest: Manifest) -> str:
 def sections(manifest: Manifest) -> tuple[tuple[str, str], ...]:
     """Return (name, description) of what all members agreed on, in the order in which a newcomer asks."""
     untried = ", ".join(maturity.experimental(manifest))
-    open_to = ", ".join(f"{key} = {value}" for key, value in robustness.unprotected(manifest).items())
+    open_to = unprotected(manifest)
     return (
         ("learns", _learns(manifest)),
         ("method", method(manifest)),
@@ -192,9 +192,15 @@ def sections(manifest: Manifest) -> tuple[tuple[str, str], ...]:
         ("sends", _sends(manifest)),
         ("members", _members(manifest)),
         ("tolerates", _tolerates(manifest)),
-        *((("unprotected", f"{open_to}: one false peer can ruin the model"),) if open_to else ()),
+        *((("unprotected", open_to),) if open_to else ()),
         *((("experimental", untried),) if untried else ()),
     )
+
+
+def unprotected(manifest: Manifest) -> str:
+    """Return which bounds on what one peer moves a manifest does without, and what that means; "" if none."""
+    off = ", ".join(f"{key} = {value}" for key, value in robustness.unprotected(manifest).items())
+    return off and f"{off}: one false peer can ruin the model"
 
 
 def _called(words: Words, name: str) -> str:

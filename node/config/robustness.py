@@ -13,6 +13,7 @@ from starling.robust.catalogue import RULES
 _EXPENSIVE_KIB = 1024
 _ANY = 1000  # number of peers, more than any rule needs
 _MOST_K = 32
+_BOUNDS_ITSELF = "defended_tracking"  # swaps messages, and clips them by its own norms
 
 
 def check(manifest: Manifest, *, trusted: bool = False) -> None:
@@ -51,9 +52,16 @@ def defended(manifest: Manifest) -> bool:
 
 
 def unprotected(manifest: Manifest) -> dict[str, str]:
-    """Return the bounds on what one peer moves that a manifest turns off: key -> its value, as TOML has it."""
-    mix, off = manifest.mix, {}
-    if not mix.clip_norm and mix.kind not in {"gather", "sparse_outer", "seeds"}:  # kinds with a robust rule, or mix.norm_bound
+    """Return the keys by which a manifest does without a bound on what one peer moves: key -> its value, as TOML has it."""
+    mix, robust, off = manifest.mix, manifest.robust, {}
+    facts = MIXERS.facts(mix.kind)
+    if facts.gathers and not RULES.facts(robust.rule).share:
+        off["robust.rule"] = robust.rule
+    elif facts.gathers and getattr(robust, "f", None) == 0:
+        off["robust.f"] = "0"
+    if facts.swaps and mix.kind != _BOUNDS_ITSELF:  # messages are kept finite, and not clipped
+        off["mix.kind"] = mix.kind
+    elif not mix.clip_norm and mix.kind not in {"gather", "sparse_outer", "seeds"}:  # kinds with a robust rule, or mix.norm_bound
         off["mix.clip_norm"] = "0"
     if getattr(mix, "norm_bound", None) == 0.0:
         off["mix.norm_bound"] = "0"
@@ -65,12 +73,12 @@ def unprotected(manifest: Manifest) -> dict[str, str]:
 def warnings(manifest: Manifest) -> list[str]:
     """Return warnings of settings that are safe only among members that trust each other."""
     mix, admission = manifest.mix, manifest.admission
-    if mix.kind == "gather":
+    if mix.kind == "gather":  # a rule that tolerates nobody has its own note
         if manifest.preset == "open" and admission.kind == "open" and admission.memory_kib < _EXPENSIVE_KIB:
             return [f"admission.memory_kib: {admission.memory_kib} makes new identities cheap on a GPU; `--set admission.memory_kib=8192`"]
         return []
     off = unprotected(manifest)
-    found = [f"{key}: {value} is off, so one Byzantine peer can ruin the model; for members you trust only" for key, value in off.items()]
+    found = [f"{key}: with {value} one Byzantine peer can ruin the model; for members you trust only" for key, value in off.items()]
     if manifest.robust != RobustSection():
         found.append(f"robust: has no effect with mix={mix.kind}; `--set preset=open` shows the keys that take effect together")
     return found

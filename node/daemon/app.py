@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from starling.gossip.errors import GossipError
-from starling.node.config import attack_consent, initial_model, memory_estimate, schedule_hours, script
+from starling.node.config import attack_consent, descriptions, initial_model, memory_estimate, schedule_hours, script
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
 from starling.node.daemon.agreed import check_agreed, code_of
@@ -163,8 +163,8 @@ class Node:
         begun = Begun(admission, bootstrap, transfer, self.policy, self.progress, self.transactions)
         running = self.phase = RunningNode(context, engine, opened, begun, stage, machine.seconds)
         members = running.membership
-        inviters_of = members.origins.inviters_of
-        self.policy.enforce(Enforcement(network.refuse, running.contributions.cut, inviters_of, lambda: members.table))
+        origins, cut = members.origins, running.contributions.cut
+        self.policy.enforce(Enforcement(network.refuse, cut, origins.inviters_of, origins.invitations_of, lambda: members.table))
         self._ready.set()
         await running.serve(nursery)
         if setup.config.active or setup.config.pause_on_battery:
@@ -206,6 +206,8 @@ class Node:
             self.setup.store.write_manifest(manifest)
             self.manifest = manifest
         check_agreed(manifest, self.setup.config, ours=manifest.founder == network.peer_id)
+        if risk := descriptions.unprotected(manifest):
+            self.events.event("unprotected", risk, level="warning")
         return manifest
 
     def _manifest_bytes(self, swarm: str) -> bytes | None:

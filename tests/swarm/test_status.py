@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from starling.gossip.errors import GossipError, PeerUnreachable
-from starling.node.config.schema import CompressSection, Manifest, NodeConfig, OverlaySection, PaceSection, TaskSection
+from starling.node.config.schema import CompressSection, Manifest, MixSection, NodeConfig, OverlaySection, PaceSection, TaskSection
 from starling.node.daemon.app import Joining, Node, OpeningTask, Starting
 from starling.node.daemon.events import Events
 from starling.node.daemon.observe.control_commands import carry_out
@@ -262,3 +262,14 @@ async def test_a_node_whose_local_steps_are_all_undone_says_so_once():
         step.source = learns
         await until(lambda: rounds_done(swarm, 15))
         assert take_snapshot(bad.node).problem is None
+
+
+@virtual(0)
+async def test_a_member_is_told_which_protections_its_swarm_does_without():
+    """Who joins has not seen the creator's notes."""
+    for mix, warned in ((MixSection(kind="dsgd", defended=False), True), (MixSection(kind="dsgd"), False)):
+        swarm = story(msgspec.structs.replace(digits(2), mix=mix), 0)
+        async with swarm.running(2):
+            joiner = swarm.nodes[1]
+            await until(lambda node=joiner.node: node.progress.state == "training")
+            assert ("unprotected" in events(joiner)) == warned

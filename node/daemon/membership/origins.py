@@ -56,6 +56,11 @@ class Origins:
         chain = () if member is None else self.gate.inviters(member.record)
         return chain[1:]
 
+    def invitations_of(self, peer: str) -> tuple[str, ...]:
+        """Return the keys that the invitations down to a peer were given to, as peer ids, its own last."""
+        member = self.table().get(peer)
+        return () if member is None else self.gate.invitations(member.record)
+
     def met(self, peer: str) -> tuple[str, ...]:
         """Return addresses of a member, but not of this node, at which this node met it; first the one where our dial was answered."""
         if peer == self.network.peer_id:

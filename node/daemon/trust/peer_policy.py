@@ -3,7 +3,8 @@
     quarantine, ban    connections are closed and refused until then; the peer's flow is deleted, settled flow as well
     unban, trust       the peer may connect again; its earlier contribution stays deleted
 
-Bans and trust are stored for the next run and are in force from its first moment, so a restart on either side undoes nothing. A banned
+Bans and trust are stored for the next run and are in force from its first moment, so a restart on either side undoes nothing. A ban is of
+the peer's invitation as well as of its key: keys cost nothing, and after a restart nobody remembers who used an invitation before. A banned
 peer stays in the member list, from which all members compute the same overlay; its links are void at once.
 """
 
@@ -16,6 +17,7 @@ import trio
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.exchange.commands import Outcome
+from starling.gossip.limits import keep
 from starling.gossip.quorum import Electorate
 from starling.node.daemon.events import Events
 from starling.node.identity import public_key_of
@@ -34,6 +36,7 @@ class Enforcement:
     """Closes connections of a peer and refuses it until a time on trio's clock; -inf admits it again."""
     cut: Callable[[str], object] = lambda _peer: None  # deletes what a peer contributed; returns at once
     inviters_of: Callable[[str], tuple[str, ...]] = lambda _peer: ()  # returns the peers that answer for a peer, its own inviter last
+    invitations_of: Callable[[str], tuple[str, ...]] = lambda _peer: ()  # returns keys that its invitations were given to, as peer ids
     known: Callable[[], Collection[str]] = tuple  # returns peer ids that may be abbreviated in the owner's commands
 
 
@@ -52,10 +55,12 @@ class PeerPolicy:
         self._keep = keep
         self._node = Enforcement()
         self._cannot_keep = False
+        self._users: dict[str, str] = {}  # the banned peer that used an invitation
 
     def resume(self, decisions: Collection[Decision]) -> None:
         """Restore the decisions of an earlier run, before the owner makes new ones."""
         now, since = trio.current_time(), trio.current_time() - self._unix_time()
+        self._users.update((it.invitation, it.peer) for it in decisions if it.invitation)
         self.reputation.resume((replace(it, until=it.until + since) for it in decisions), now)
 
     def enforce(self, node: Enforcement) -> None:
@@ -72,13 +77,10 @@ class PeerPolicy:
         return self.reputation.standing(peer, trio.current_time())
 
     def allows(self, peer: str) -> bool:
-        """Return whether a peer is neither quarantined nor banned, and none that it was invited by is banned.
-
-        A banned peer could else go on under a key of its own making that it invites.
-        """
+        """Return whether a peer is neither quarantined nor banned, and none whose ban holds for it is banned."""
         now = trio.current_time()
-        hosts = (self.reputation.verdict(host, now).state != "ban" for host in self._node.inviters_of(peer))
-        return self.reputation.verdict(peer, now).state == "ok" and all(hosts)
+        others = (self.reputation.verdict(each, now).state != "ban" for each in self._answering_for(peer))
+        return self.reputation.verdict(peer, now).state == "ok" and all(others)
 
     def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
         """Add an event."""
@@ -94,10 +96,12 @@ class PeerPolicy:
             self._carry_out(inviter, reputation.verdict(inviter, now), reputation.invited(inviter, peer, reason, now))
 
     def joined(self, peer: str) -> None:
-        """Refuse a new member whose inviter is banned."""
+        """Refuse a new member whose inviter is banned, or a user of its invitation; learn the invitation of one that is banned itself."""
         now = trio.current_time()
-        for host in self._node.inviters_of(peer):
-            verdict = self.reputation.verdict(host, now)
+        if self.reputation.verdict(peer, now).state == "ban" and self._learn_invitation(peer):
+            self._keep_all()
+        for each in self._answering_for(peer):
+            verdict = self.reputation.verdict(each, now)
             if verdict.state == "ban":
                 self._node.refuse(peer, verdict.until)
 
@@ -131,6 +135,8 @@ class PeerPolicy:
         self._shut_out(peer, verdict)
 
     def _shut_out(self, peer: str, verdict: Verdict) -> None:
+        if verdict.state == "ban":
+            self._learn_invitation(peer)
         guests = self._guests_of(peer) if verdict.state == "ban" else []
         for each in (peer, *guests):
             self._node.refuse(each, verdict.until)
@@ -140,7 +146,23 @@ class PeerPolicy:
 
     def _guests_of(self, host: str) -> list[str]:
         """Return the members that a peer answers for, this node aside."""
-        return [peer for peer in self._node.known() if host in self._node.inviters_of(peer) and peer != self._me]
+        return [peer for peer in self._node.known() if host in self._answering_for(peer) and peer not in {host, self._me}]
+
+    def _learn_invitation(self, banned: str) -> bool:
+        """Remember whose ban the invitation of a banned peer falls under -> whether that was new."""
+        own = self._node.invitations_of(banned)[-1:]
+        new = any(self._users.get(each) != banned for each in own)
+        for invitation in own:
+            keep(self._users, invitation, banned, self.reputation.remembered)
+        return new
+
+    def _answering_for(self, peer: str) -> tuple[str, ...]:
+        """Return the peers whose ban is one of this peer: those that invited it, and banned ones that used an invitation it came by.
+
+        A banned peer could else go on under a key of its own making, that it invites or that takes up its invitation.
+        """
+        users = (self._users.get(each) for each in self._node.invitations_of(peer))
+        return (*self._node.inviters_of(peer), *(user for user in users if user is not None))
 
     def ban(self, given: str, for_s: float = math.inf, why: str = "") -> str:
         """Ban a peer for `for_s` > 0 seconds, with a reason to show -> its id.
@@ -190,7 +212,9 @@ class PeerPolicy:
 
     def _keep_all(self) -> None:
         now, until = trio.current_time(), self._unix_time() - trio.current_time()
-        kept = tuple(replace(it, until=it.until + until) for it in self.reputation.decisions(now))
+        invitations = {peer: invitation for invitation, peer in self._users.items()}
+        decisions = self.reputation.decisions(now)
+        kept = tuple(replace(it, until=it.until + until, invitation=invitations.get(it.peer, "")) for it in decisions)
         try:
             self._keep(kept)
         except ConfigError as error:

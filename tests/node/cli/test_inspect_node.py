@@ -281,6 +281,7 @@ COSTS = {
         ),
         ({"epsilon": 1.2345, "delta": 1e-5}, ["privacy ε 1.234 (δ 1e-05)"]),
         ({"delta": 1e-5}, ["privacy ε ∞ (δ 1e-05)"]),
+        ({"agreed": (("unprotected", "mix.defended = false: …"),)}, ["unprotected mix.defended = false: …"]),
     ],
 )
 def test_status_says_what_the_node_costs_and_how_far_it_is_from_its_peers(status, rows, shown):
@@ -294,7 +295,7 @@ def test_status_leaves_out_lines_whose_figures_are_missing(tmp_path, capsys):
     with answering(tmp_path, encode(bare())):
         assert main(["status", "--dir", str(tmp_path)]) == 0
     rows = {row.split()[0] for row in capsys.readouterr().out.splitlines()}
-    assert not rows & {"distance", "machine", "privacy", "transfers"}
+    assert not rows & {"distance", "machine", "privacy", "transfers", "unprotected"}
 
 
 @pytest.mark.real

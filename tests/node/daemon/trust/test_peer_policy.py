@@ -24,19 +24,20 @@ UNIX_S = 1_700_000_000.0
 class Told:
     """Records what a judge requested."""
 
-    def __init__(self, inviters=None, keep_error=None, enforced=True):
+    def __init__(self, inviters=None, keep_error=None, enforced=True, invitations=None):
         self.refused: dict[str, float] = {}
         self.deleted: list[str] = []
         self.kept: tuple[Decision, ...] | None = None
         self.recorded = Events(None, clock=lambda: 0.0)
         self.keep_error = keep_error
-        self._inviters = inviters or {}
+        self._inviters, self._invitations = inviters or {}, invitations or {}
         self.policy = PeerPolicy(ME, self.recorded, lambda: UNIX_S + trio.current_time(), self.keep)
         if enforced:
             self.enforce()
 
     def enforce(self):
-        self.policy.enforce(Enforcement(self.refuse, self.deleted.append, lambda it: self._inviters.get(it, ()), lambda: {A, B}))
+        inviters, invitations = (lambda it, known=known: known.get(it, ()) for known in (self._inviters, self._invitations))
+        self.policy.enforce(Enforcement(self.refuse, self.deleted.append, inviters, invitations, lambda: {A, B}))
 
     @property
     def events(self):
@@ -148,6 +149,43 @@ async def test_a_new_guest_of_a_banned_peer_is_refused_when_it_joins():
     assert told.refused[A] == trio.current_time() + 60.0
     await trio.sleep(61.0)
     assert told.policy.allows(A)
+
+
+@judged
+async def test_a_ban_holds_for_a_peer_s_invitation_under_another_key_after_a_restart():
+    """After a restart no node knows who used an invitation before, and to make a key costs nothing."""
+    invitations = {A: ("above", "its own")}
+    first = Told(invitations=invitations)
+    first.fault(A, "equivocation")
+    again = Told(invitations={B: ("above", "its own"), C: ("above",), ME: ("another's",)})
+    again.policy.resume(decode(encode(first.kept)))
+    again.enforce()
+    for peer in (B, C):
+        again.policy.joined(peer)
+    assert again.refused == dict.fromkeys((A, B), pytest.approx(trio.current_time() + 3600.0))
+    assert not again.policy.allows(B)
+    assert again.policy.allows(C), "who invited A may invite others"
+    again.policy.trust(C)
+    assert [it.invitation for it in again.kept if it.peer == A] == ["its own"], "kept by a later run as well"
+    again.policy.unban(A)
+    assert again.policy.allows(B)
+    assert again.refused[B] == -math.inf
+
+
+@judged
+async def test_the_invitation_of_a_peer_that_was_banned_while_absent_is_learned_when_it_joins():
+    invitations = {A: ()}
+    told = Told(invitations=invitations)
+    told.policy.ban(A)
+    assert [it.invitation for it in told.kept] == [""]
+    invitations |= {A: ("its own",), B: ("its own",)}
+    told.policy.joined(A)
+    assert [it.invitation for it in told.kept] == ["its own"]
+    told.kept = None
+    told.policy.joined(A)
+    assert told.kept is None, "nothing new to write"
+    told.policy.joined(B)
+    assert told.refused[B] == math.inf
 
 
 @judged
