@@ -14,7 +14,8 @@ that was given up is no fault: it is late, and ignored.
     stepping    a local step, or an evaluation
 
     a peer dies or restarts        the crew has another name: what is under way is given up, and those who are there meet
-    a frame is lost, or silence    one stage calls a meeting, at which all others come along
+    a frame is lost                it is asked for once a second, and sent again
+    silence                        one stage calls a meeting, at which all others come along
     a stage owes and is mute, or   its peer's seat is freed (`owed.py`); so is it when another stage has already left over it
     sends nothing of use
 
@@ -132,12 +133,6 @@ class Crew:
             raise RemoteProtocolError(peer, f"crew_{error}") from error
         return self._go_on()
 
-    def unsent(self, frame: Frame, now: float) -> list[Command]:
-        """A frame could not be sent."""
-        self._moment.now = now
-        self._moment.trouble = self._moment.trouble or not isinstance(frame, Ready)
-        return self._go_on()
-
     def pushed(self) -> None:
         """PushState is over, whether or not all arrived."""
         self.states.pushing = False
@@ -179,6 +174,7 @@ class Crew:
         """Come to a later meeting than ours, unless its caller has applied a step that we have not yet."""
         steps, moment = self.steps, self._moment
         self.meeting.named(stage, ready)
+        steps.asked(stage, ready)
         if self.meeting.called(stage, ready, busy=self._busy) and steps.running is not None:
             moment.trouble = moment.trouble or steps.evaluating or ready.step <= self.states.step
 

@@ -89,7 +89,7 @@ class CrewMeeting:
             return False
         again = roll.came(stage, ready)
         if again and not self._calling and roll.own is not None and roll.own.turn == ready.turn:
-            self.moment.commands.append(Send(peer, roll.own))  # it has not received our Ready
+            self.moment.commands.append(Send(peer, structs.replace(roll.own, answers=True)))  # it has not received our Ready
         if ready.turn == roll.number:
             return False
         if busy or not self.open:

@@ -5,6 +5,7 @@ Shapes: N stages.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,11 +19,12 @@ from starling.gossip.pipeline.crew_states import StageStates
 from starling.gossip.pipeline.owed import Owed
 from starling.gossip.pipeline.roll import Early, Roll, StepFrame
 from starling.gossip.pipeline.schedule import ahead
-from starling.gossip.pipeline.stage import Apply, Compute, Gap, Part, Pass, Step, Tell, fine, shortened
+from starling.gossip.pipeline.stage import Apply, Compute, Part, Pass, Step, Tell, fine, shortened
 from starling.gossip.pipeline.stage import Command as Task
-from starling.gossip.wire.schema import Backward, Forward, StepReport
+from starling.gossip.wire.schema import Backward, Forward, Ready, StepReport, Waits
 
-ASK_AGAIN_S = 1.0  # seconds until missing parts are requested again
+ASK_AGAIN_S = 1.0  # seconds until missing results and parts are requested again
+ANSWERED_S = 0.5  # a stage that asks again sooner is not answered; less than the above, as requests take unequally long
 FIRST_PATIENCE_S, LEAST_PATIENCE_S, TIMES = 30.0, 5.0, 8.0
 """For silence in a step: at first, and then so many times what a step takes."""
 MOST_LONGER = 1.5  # how many times longer a step may be than the previous one without counting as an exception
@@ -56,6 +58,7 @@ class CrewStep:
     running: Step | None = None
     evaluating: bool = False
     _early: Early = field(default_factory=Early)
+    _answered: dict[int, float] = field(default_factory=dict)  # stage -> time of the last result that was sent to it again
     _tasks: deque[Task] = field(default_factory=deque)
     _last_part: StepReport | None = None  # our part of the last finished step
     _usual_s: float = 0.0  # usual seconds of a step; 0: unknown
@@ -66,6 +69,7 @@ class CrewStep:
     def renamed(self) -> None:
         """The crew is another one."""
         self._early, self._over, self._long, self.moment.trouble = Early(), 0, {}, True
+        self._answered.clear()
 
     def train(self, round: int) -> Flow[None]:
         """Do a local step. Raises Again: it was abandoned."""
@@ -118,8 +122,7 @@ class CrewStep:
                     raise Again
                 if moment.now >= ask_at:
                     ask_at += ASK_AGAIN_S
-                    if core.waits and self._last_part is not None:
-                        moment.tell(company, structs.replace(self._last_part, again=True))
+                    self._ask(core)
                 if moment.now >= silent_at:
                     self._silent(timeout_s)
                     raise Again
@@ -129,6 +132,27 @@ class CrewStep:
             self.running = None
             if not core.applied:
                 self._over = self.roll.number
+
+    def asked(self, stage: int, ready: Ready) -> None:
+        """Send a stage the result that it lacks again, if it is one of ours."""
+        core, now = self.running, self.moment.now
+        for waits in ready.waits:
+            here = core is not None and (waits.turn, waits.step) == (self.roll.number, self.states.step)
+            sent = core.wanted(stage, waits.done) if core is not None and here and waits.stage == stage else None
+            if sent is not None and now >= self._answered.get(stage, -math.inf) + ANSWERED_S:
+                self._answered[stage] = now
+                self._send(sent)
+
+    def _ask(self, core: Step) -> None:
+        """Request what is missing again: parts of all others, or the neighbor's result."""
+        company, states, number = self.company, self.states, self.roll.number
+        if core.waits and self._last_part is not None:
+            self.moment.tell(company, structs.replace(self._last_part, again=True))
+        elif core.lacks is not None:
+            core.ask()
+            neighbor = company.stage + (-1 if core.lacks[0] == "F" else 1)
+            waits = Waits(company.stage, number, states.step, core.done)
+            self.moment.commands.append(Send(company.peers[neighbor], Ready(company.name, 0, 0, states.step, 0, False, waits=(waits,))))
 
     @property
     def _timeout_s(self) -> float:
@@ -184,9 +208,7 @@ class CrewStep:
                 self._too_long(sender, result.over)
             self._tasks.extend(core.computed(result.payload, result.labels))
         elif isinstance(task, Pass):
-            where = (company.name, roll.number, states.step, task.micro, task.payload)
-            frame = Forward(*where, task.labels) if task.way == "F" else Backward(*where)
-            self.moment.commands.append(Send(company.peers[task.to], frame))
+            self._send(task)
         else:
             assert isinstance(task, Tell), task
             part = yield Summarize()
@@ -195,6 +217,12 @@ class CrewStep:
             self._last_part = StepReport(company.name, roll.number, states.step, *figures)
             self.moment.tell(company, self._last_part)
             self._tasks.extend(core.part(company.stage, part))
+
+    def _send(self, result: Pass) -> None:
+        company = self.company
+        where = (company.name, self.roll.number, self.states.step, result.micro, result.payload)
+        frame = Forward(*where, result.labels) if result.way == "F" else Backward(*where)
+        self.moment.commands.append(Send(company.peers[result.to], frame))
 
     def _feed_early(self, core: Step) -> None:
         for stage, frame in self._early.take(self.roll.number, self.states.step):
@@ -205,21 +233,18 @@ class CrewStep:
 
     def _feed(self, core: Step, stage: int, frame: StepFrame) -> None:
         """Raise ValueError: no honest stage sends that."""
-        try:
-            if isinstance(frame, StepReport):
-                part = Part(frame.squares, frame.loss, frame.value, frame.samples, frame.fine)
-                self._tasks.extend(core.part(stage, part))
-                self.owed.arrived(stage, "part")
-            elif isinstance(frame, Forward):
-                self._from(stage, self.company.stage - 1)
-                self._tasks.extend(core.arrived("F", frame.micro, frame.payload, frame.labels))
-                self.owed.arrived(stage, f"activation {frame.micro}")
-            else:
-                self._from(stage, self.company.stage + 1)
-                self._tasks.extend(core.arrived("B", frame.micro, frame.payload))
-                self.owed.arrived(stage, f"gradient {frame.micro}")
-        except Gap:
-            self.moment.trouble = True
+        if isinstance(frame, StepReport):
+            part = Part(frame.squares, frame.loss, frame.value, frame.samples, frame.fine)
+            self._tasks.extend(core.part(stage, part))
+            self.owed.arrived(stage, "part")
+        elif isinstance(frame, Forward):
+            self._from(stage, self.company.stage - 1)
+            self._tasks.extend(core.arrived("F", frame.micro, frame.payload, frame.labels))
+            self.owed.arrived(stage, f"activation {frame.micro}")
+        else:
+            self._from(stage, self.company.stage + 1)
+            self._tasks.extend(core.arrived("B", frame.micro, frame.payload))
+            self.owed.arrived(stage, f"gradient {frame.micro}")
 
     def _from(self, stage: int, neighbour: int) -> None:
         if stage != neighbour:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from starling.gossip.pipeline.meeting import Has
 from starling.gossip.wire.schema import Backward, Forward, Ready, StepReport
 
@@ -36,14 +38,15 @@ class Roll:
         return self.number
 
     def came(self, stage: int, ready: Ready) -> bool:
-        """Record a stage's report; return whether it repeated itself. Raises ValueError: turn_too_far."""
+        """Record a stage's report; return whether it repeated itself and may lack ours. Raises ValueError: turn_too_far."""
         if ready.turn > self.number + MOST_SKIPPED:
             raise ValueError("turn_too_far")
-        before = self._newest.get(stage)
+        before, answers = self._newest.get(stage), ready.answers
+        ready = structs.replace(ready, answers=False)
         if before is None or ready.turn >= before.turn:
             self._newest[stage] = ready
         self.called = max(self.called, ready.turn)
-        return before == ready
+        return before == ready and not answers
 
     def complete(self, stages: int) -> list[Ready] | None:
         """Return what all stages say at our meeting, in their order; None: somebody is missing."""

@@ -106,6 +106,14 @@ def simulated(pipe: Pipeline, kind: Kind, w: int = 0) -> float:
 
 def order(kept: int, m: int) -> list[tuple[Way, int]]:
     """The tasks of a stage that keeps 1 <= `kept` <= m micro-batches, in order: backwards in the order of micro-batches."""
-    first: list[tuple[Way, int]] = [("F", i) for i in range(kept)]
-    turns: list[tuple[Way, int]] = [task for i in range(m - kept) for task in (("B", i), ("F", kept + i))]
-    return first + turns + [("B", i) for i in range(m - kept, m)]
+    return [task(kept, m, index) for index in range(2 * m)]
+
+
+def task(kept: int, m: int, index: int) -> tuple[Way, int]:
+    """Return the task that such a stage does after 0 <= `index` < 2m others."""
+    turn, forward = divmod(index - kept, 2)
+    if index < kept:
+        return "F", index
+    if turn >= m - kept:
+        return "B", index - m
+    return ("F", kept + turn) if forward else ("B", turn)

@@ -1,9 +1,12 @@
 """One step of a crew on one of its stages: a state machine without I/O.
 
-    arrived F i   in the order of micro-batches, at most so many ahead as the stage before may have under way
-    arrived B i   in the same order, of what was sent forward
+    arrived F i   at most so many ahead as the stage before may have under way; used in the order of micro-batches
+    arrived B i   likewise, of what was sent forward
     computed      a forward goes to the next stage, or at the last stage turns round; a backward goes to the stage before
     all computed  this stage's part of the gradient is told to all others; who has those of all stages applies the step
+
+A frame may be lost: a result is kept until what follows from it has arrived, and is sent again to a neighbour that asks. The payloads of at
+most `ahead` forwards of this stage and as many backwards as the stage before may be ahead are kept so, encoded.
 
 Tasks are done in the order of `starling.gossip.pipeline.schedule`, one at a time, so that gradients add up as on one machine, bit for bit.
 Nothing is applied before all stages have told their parts; a step that is given up has changed nothing, and is done again from its begin.
@@ -14,15 +17,11 @@ Shapes: N stages, m micro-batches.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from starling.gossip.pipeline.schedule import Way, ahead, order
-
-
-class Gap(Exception):
-    """A frame was lost on the way: the step must be done again, and nobody is to blame."""
+from starling.gossip.pipeline.schedule import Way, ahead, order, task
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +93,11 @@ class Step:
     micro_batches: int
     warm_up: int = 0
     _tasks: deque[tuple[Way, int]] = field(init=False)
-    _inputs: dict[Way, deque[tuple[bytes, bytes]]] = field(init=False)
-    _arrived: dict[Way, int] = field(init=False)  # number of arrived frames in each direction
+    _inputs: dict[Way, dict[int, tuple[bytes, bytes]]] = field(init=False)  # arrived and not used yet, by micro-batch
+    _used: dict[Way, int] = field(init=False)  # number of results used in each direction
     _passed: dict[Way, int] = field(init=False)  # likewise, sent
+    sent: dict[tuple[Way, int], Pass] = field(default_factory=dict)  # our results that may have been lost
+    _asked: Counter[tuple[Way, int]] = field(default_factory=Counter)  # how often a result was asked for, less those that came twice
     _busy: tuple[Way, int] | None = None  # the task under way
     _parts: dict[int, Part] = field(default_factory=dict)
     _told: bool = False
@@ -105,8 +106,8 @@ class Step:
     def __post_init__(self) -> None:
         kept = ahead(self.stage, self.stages, self.micro_batches, self.warm_up)
         self._tasks = deque(order(kept, self.micro_batches))
-        self._inputs = {"F": deque(), "B": deque()}
-        self._arrived, self._passed = {"F": 0, "B": 0}, {"F": 0, "B": 0}
+        self._inputs = {"F": {}, "B": {}}
+        self._used, self._passed = {"F": 0, "B": 0}, {"F": 0, "B": 0}
 
     @property
     def held(self) -> int:
@@ -120,23 +121,24 @@ class Step:
         return self._next()
 
     def arrived(self, way: Way, micro: int, payload: bytes, labels: bytes = b"") -> list[Command]:
-        """A neighbour's result: F of the stage before, B of the one after. Raises ValueError, Gap."""
+        """A neighbour's result: F of the stage before, B of the one after. Raises ValueError."""
         if (self.stage == 0) if way == "F" else self.stage == self.stages - 1:
             raise ValueError("no_such_neighbour")
         if not 0 <= micro < self.micro_batches:
             raise ValueError("no_such_micro_batch")
-        if micro < self._arrived[way]:
-            raise ValueError("micro_batch_twice")
-        if way == "F":
-            before = ahead(self.stage - 1, self.stages, self.micro_batches, self.warm_up)
-            if micro >= self._passed["B"] + before:
-                raise ValueError("micro_batch_too_early")
+        if micro < self._used[way] or micro in self._inputs[way]:
+            if not self._asked[way, micro]:
+                raise ValueError("micro_batch_twice")
+            self._asked[way, micro] -= 1
+            return []
+        before = ahead(self.stage - 1, self.stages, self.micro_batches, self.warm_up)
+        if way == "F" and micro >= self._passed["B"] + before:
+            raise ValueError("micro_batch_too_early")
         if way == "B" and micro >= self._passed["F"]:
             raise ValueError("micro_batch_never_sent")
-        if micro > self._arrived[way]:
-            raise Gap
-        self._arrived[way] += 1
-        self._inputs[way].append((payload, labels))
+        self._inputs[way][micro] = (payload, labels)
+        known: tuple[Way, int] = ("F", micro) if way == "B" else ("B", micro - before)  # it follows from that result and those before it
+        self.sent = {key: sent for key, sent in self.sent.items() if key[0] != known[0] or key[1] > known[1]}
         return self._next()
 
     def computed(self, payload: bytes, labels: bytes = b"") -> list[Command]:
@@ -146,9 +148,10 @@ class Step:
         to = self.stage + (1 if way == "F" else -1)
         commands: list[Command] = []
         if 0 <= to < self.stages:
-            commands.append(Pass(to, way, micro, payload, labels))
+            self.sent[way, micro] = Pass(to, way, micro, payload, labels)
+            commands.append(self.sent[way, micro])
         elif way == "F":
-            self._inputs["B"].append((b"", b""))
+            self._inputs["B"][micro] = (b"", b"")
         self._passed[way] += 1
         return commands + self._next()
 
@@ -165,6 +168,32 @@ class Step:
             return []
         self.applied = True
         return [Apply(tuple(self._parts[each] for each in range(self.stages)))]
+
+    @property
+    def done(self) -> int:
+        """Return how many tasks are done."""
+        return 2 * self.micro_batches - len(self._tasks) - (self._busy is not None)
+
+    @property
+    def lacks(self) -> tuple[Way, int] | None:
+        """Return the result of a neighbour that the next task needs and that has not arrived; None: there is no such one."""
+        if self._busy is not None or not self._tasks:
+            return None
+        way, micro = self._tasks[0]
+        return None if micro in self._inputs[way] or (way == "F" and self.stage == 0) else (way, micro)
+
+    def ask(self) -> None:
+        """Record that the lacking result is asked for, so that it may come twice."""
+        assert self.lacks is not None
+        self._asked[self.lacks] += 1
+
+    def wanted(self, stage: int, done: int) -> Pass | None:
+        """Return what a stage that has done so many tasks lacks, if it is a result of this one that may have been lost."""
+        if not 0 <= done < 2 * self.micro_batches:
+            return None
+        way, micro = task(ahead(stage, self.stages, self.micro_batches, self.warm_up), self.micro_batches, done)
+        sent = self.sent.get((way, micro))
+        return sent if sent is not None and sent.to == stage else None
 
     @property
     def waits(self) -> bool:
@@ -184,10 +213,11 @@ class Step:
         way, micro = self._tasks[0]
         if way == "F" and self.stage == 0:
             payload, labels = b"", b""
-        elif self._inputs[way]:
-            payload, labels = self._inputs[way].popleft()
+        elif micro in self._inputs[way]:
+            payload, labels = self._inputs[way].pop(micro)
         else:
             return []
+        self._used[way] += 1
         self._busy = self._tasks.popleft()
         return [Compute(way, micro, payload, labels)]
 

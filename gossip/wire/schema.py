@@ -477,6 +477,15 @@ class StageReply(Message, frozen=True, tag="sea"):
     stage: Stage
 
 
+class Waits(msgspec.Struct, frozen=True, array_like=True):
+    """A stage can go on with its step only when a result arrives (`starling.gossip.pipeline.stage`). Since 1.5."""
+
+    stage: Stage
+    turn: Counter
+    step: Counter
+    done: Annotated[int, Meta(ge=0, le=2 << 20)]  # its tasks in that step that are done, which say what it lacks
+
+
 class Ready(Message, frozen=True, tag="rdy"):
     """To all stages of a crew: this one's stored states (starling.gossip.pipeline.meeting), so all continue from the same. Since 1.3."""
 
@@ -491,6 +500,8 @@ class Ready(Message, frozen=True, tag="rdy"):
     safe: Counter = 0
     batches: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     freed: Annotated[tuple[Stage, ...], Meta(max_length=MAX_STAGES)] = ()  # stages that the sender frees. Since 1.4
+    waits: Annotated[tuple[Waits, ...], Meta(max_length=MAX_STAGES)] = ()  # requests what the sender lacks. Since 1.5
+    answers: bool = False  # sent to one whose own came twice, and needs no answer itself. Since 1.5
 
 
 class Forward(Message, frozen=True, tag="fwd"):

@@ -97,6 +97,8 @@ CREW = {
     "ready": wire.Ready(CREW_ID, 3, 41, 820, 20, False, (800, 820), (800,), 801, 17),
     "ready_short": wire.Ready(CREW_ID, 0, 0, 0, 0, True),
     "ready_frees": wire.Ready(CREW_ID, 0, 0, 820, 0, False, freed=(1,)),
+    "ready_waits": wire.Ready(CREW_ID, 0, 0, 820, 0, False, waits=(wire.Waits(2, 3, 820, 7),)),
+    "ready_answers": wire.Ready(CREW_ID, 3, 41, 820, 20, False, answers=True),
     "forward": wire.Forward(CREW_ID, 3, 820, 7, b"\x01activation", b"\x00labels"),
     "backward": wire.Backward(CREW_ID, 3, 820, 7, b"\x01gradient"),
     "told": wire.StepReport(CREW_ID, 3, 820, 0.25, 2.5, 0.0, 0, True),
@@ -117,22 +119,16 @@ def test_every_message_has_its_golden_bytes(lane, name):
     assert decode(lane, "peer", bytes.fromhex(GOLDEN[lane][name])) == MESSAGES[lane, name]
 
 
-OLDER = [(lane, name) for lane in ("exchange", "state") for name in GOLDEN[lane] if "_before_" in name]
+OLDER = [(lane, name) for lane in ("exchange", "state", "crew") for name in GOLDEN[lane] if "_before_" in name]
 
 
 @pytest.mark.parametrize(("lane", "name"), OLDER)
 def test_messages_without_appended_fields_have_their_defaults(lane, name):
-    """Nodes before 1.3 confirmed all of a correction; those before 1.4 reported nothing about earlier rounds; before 1.5 all asked for
-    models.
+    """Nodes before 1.3 confirmed all of a correction; those before 1.4 reported nothing about earlier rounds and freed no stage; before
+    1.5 all asked for models, and none for results.
     """
     before, name = GOLDEN[lane][name], name.partition("_before_")[0]
     assert decode(lane, "peer", bytes.fromhex(before)) == MESSAGES[lane, name]
-
-
-def test_a_ready_message_before_version_1_4_frees_no_stage():
-    ready = decode("crew", "peer", bytes.fromhex(GOLDEN["crew"]["ready_before_1_4"]))
-    assert ready == CREW["ready"]
-    assert ready.freed == ()
 
 
 NO_SHARE = (-0.1, 1.1, math.nan, math.inf)

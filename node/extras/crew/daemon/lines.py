@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import trio
 
@@ -19,13 +20,21 @@ Read = Callable[[int, int], Awaitable[bytes]]
 """Returns bytes of a state, given offset and length."""
 
 
-class Lines:
-    """One queue per peer: frames arrive in order, or are lost together with all frames after them; `lost` is called for each."""
+@dataclass(slots=True)
+class _Queue:
+    """Frames that wait to be sent to one peer, the first of them perhaps on its way."""
 
-    def __init__(self, network: Network, lost: Callable[[Frame], object], crew: Callable[[], bytes]) -> None:
+    frames: list[Frame] = field(default_factory=list)
+    added: trio.Event = field(default_factory=trio.Event)
+
+
+class Lines:
+    """One queue per peer: frames arrive in order, or are lost. The machine asks again for what it misses."""
+
+    def __init__(self, network: Network, crew: Callable[[], bytes]) -> None:
         """`crew` returns the current name of the crew; frames of another one are dropped."""
-        self._network, self._lost, self._crew = network, lost, crew
-        self._queues: dict[str, trio.MemorySendChannel[Frame]] = {}
+        self._network, self._crew = network, crew
+        self._queues: dict[str, _Queue] = {}
         self._nursery: trio.Nursery | None = None  # None: nothing is sent yet, or sending has ended
 
     async def serve(self) -> None:
@@ -38,16 +47,16 @@ class Lines:
                 self._nursery = None
 
     def send(self, peer: str, frame: Frame) -> None:
-        """Queue a frame for a peer."""
+        """Queue a frame for a peer, unless it waits already: on a slow line a result is asked for before it has arrived."""
         if self._nursery is None:
             return
         if peer not in self._queues:
-            self._queues[peer], receive = trio.open_memory_channel[Frame](MAX_FRAMES)
-            self._nursery.start_soon(self._carry, peer, receive)
-        try:
-            self._queues[peer].send_nowait(frame)
-        except trio.WouldBlock:
-            self._lost(frame)
+            self._queues[peer] = _Queue()
+            self._nursery.start_soon(self._carry, peer, self._queues[peer])
+        queue = self._queues[peer]
+        if len(queue.frames) < MAX_FRAMES and frame not in queue.frames:
+            queue.frames.append(frame)
+            queue.added.set()
 
     async def state(self, peer: str, stage: int, step: int, size: int, read: Read) -> None:
         """Send the `size` bytes of a stage's state; stop if no more can be read or sent."""
@@ -57,15 +66,17 @@ class Lines:
                 await self._deliver(peer, Piece(crew, stage, step, size, offset, data))
                 offset += len(data)
 
-    async def _carry(self, peer: str, frames: trio.MemoryReceiveChannel[Frame]) -> None:
-        async for frame in frames:
-            if frame.crew != self._crew():
-                continue
-            try:
-                await self._deliver(peer, frame)
-            except (TransportError, trio.TooSlowError):
-                self._lost(frame)
-                await trio.sleep(PAUSE_S)
+    async def _carry(self, peer: str, queue: _Queue) -> None:
+        while True:
+            await queue.added.wait()
+            queue.added = trio.Event()
+            while queue.frames:
+                if queue.frames[0].crew == self._crew():
+                    try:
+                        await self._deliver(peer, queue.frames[0])
+                    except (TransportError, trio.TooSlowError):
+                        await trio.sleep(PAUSE_S)
+                del queue.frames[0]
 
     async def _deliver(self, peer: str, frame: Frame) -> None:
         with trio.fail_after(SEND_S):

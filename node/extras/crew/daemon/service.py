@@ -26,7 +26,6 @@ from starling.gossip.pipeline.crew_commands import (
 )
 from starling.gossip.pipeline.crew_step import Plan
 from starling.gossip.wire.frames import decode
-from starling.gossip.wire.schema import Crew as Frame
 from starling.node.daemon.context import NodeContext, SecondNodes
 from starling.node.extras.crew.daemon.adoption import Adoption
 from starling.node.extras.crew.daemon.engine_work import request_of, result_of
@@ -51,7 +50,7 @@ class CrewService:
             stage_peers.stage, stage_peers.stages, plan, Copies(opened.most_state_bytes), opened.figures.local_steps, opened.batches
         )
         self._adoption = Adoption(context, stage_peers, seconds)
-        self._lines = Lines(context.network, self._lost, lambda: self.machine.company.name)
+        self._lines = Lines(context.network, lambda: self.machine.company.name)
         self._states = StateSender(self._lines, context.engine, self.machine.pushed)
         self._next: Work | Outcome | None = None  # the machine's next request, or its outcome
         self._moved = trio.Event()
@@ -110,9 +109,6 @@ class CrewService:
             await self._states.give(work)
             return None
         return result_of(await self.context.engine.call(request_of(work)))
-
-    def _lost(self, frame: Frame) -> None:
-        self._do(self.machine.unsent(frame, trio.current_time()))
 
     async def _watch(self) -> None:
         """Advance the machine's time, and notice changes of the crew's members."""
