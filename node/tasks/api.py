@@ -66,9 +66,9 @@ def taken_notes(*given: object) -> tuple[str, ...]:
     """Return the notes of those that have some, which are emptied."""
     taken: list[str] = []
     for each in given:
-        if isinstance(each, Noted):
-            taken += each.notes
-            each.notes.clear()
+        notes: list[str] = getattr(each, "notes", [])  # after every local step: isinstance of a Protocol takes eight times as long
+        taken += notes
+        notes.clear()
     return tuple(taken)
 
 

@@ -48,6 +48,7 @@ ROUND_S = 3.0  # longest round of an honest node, whatever a member does: see do
 MENDED = 12
 """Rounds after which honest outer parameters are equal again once all have ceased to count the liar: four, and eight for which a node may
 rest between two repairs."""
+MIXED = 2  # rounds in which whoever ceased to count the liar has mixed without it
 DEAD_S = 60.0  # longest time for which a crashed member is counted, whatever it said before
 LOOK_S = 0.1  # virtual seconds between two looks: more of them are a tenth of all processor time
 PASSING = {
@@ -109,6 +110,7 @@ class SearchedSwarm:
         self._told: set[bytes] = set()
         self._services: Counter[str] = Counter()
         self._began_rounds: dict[str, int] = {}
+        self._last_round: dict[str, tuple[int, float]] = {}  # of each honest node, and since when it is known to be in it
 
     def _between(self) -> int:
         """Return an index whose peer id lies between those of two honest nodes: it initiates to one and responds to the other."""
@@ -139,7 +141,7 @@ class SearchedSwarm:
     async def _live(self, serve: Work) -> None:
         async with self.swarm.running(HONEST):
             await self.come()
-            await until(lambda: rounds_done(self.swarm, 2))
+            await until(lambda: rounds_done(self.swarm, 2), every_s=LOOK_S)
             for virtual in self.honest:
                 self._count_calls(virtual)
                 if self.trusted:
@@ -252,6 +254,7 @@ class SearchedSwarm:
                 assert not node.network.refuses(other)
                 reasons = node.events.faults.get(other, {})
                 assert all(WEIGHTS.get(reason) == SOFT for reason in reasons), f"{me} blames {other}: {reasons}"
+            self._check_goes_on(virtual)
             gone = [event.text for event in node.events.recent if event.name in {"peer_died", "peer_reborn"}]
             assert not any(other in text for other in ids for text in gone), f"{me} held an honest node dead: {gone}"
             tasks = self._tasks(virtual)
@@ -270,10 +273,18 @@ class SearchedSwarm:
                 spared = LOST_ROUNDS * self.swarm.manifest.pace.local_steps
                 assert done >= 0.95 * due - spared, f"{me} did {done} of {due} local steps"
 
-    async def settle(self) -> None:
-        """Let all continue; then silence the liar permanently, and assert that nothing of it remains."""
+    def _check_goes_on(self, virtual: VirtualNode) -> None:
+        """Assert that a node does not stay in a round."""
+        now, at = trio.current_time(), virtual.node.progress.round
+        last, since = self._last_round.get(virtual.peer_id, (-1, now))
+        if at != last:
+            self._last_round[virtual.peer_id] = at, now
+        assert at != last or now - since <= ROUND_S, f"{virtual.peer_id} is in round {at} for {now - since:.1f} s"
+
+    async def settle(self, more: int = 8) -> None:
+        """Let all continue for some more rounds; then silence the liar permanently, and assert that nothing of it remains."""
         least = min(virtual.node.progress.round for virtual in self.honest)
-        await until(lambda: rounds_done(self.swarm, least + 8), 8 * ROUND_S, LOOK_S)
+        await until(lambda: rounds_done(self.swarm, least + more), more * ROUND_S, LOOK_S)
         await self.go(in_order=False)
         await self.check()
         for virtual in self.honest:
@@ -288,8 +299,17 @@ class SearchedSwarm:
         if self.swarm.manifest.mix.kind == "sparse_outer":
             me = self.known.identity.peer_id
             await until(lambda: all(me not in virtual.node.running.membership.members for virtual in self.honest), DEAD_S, LOOK_S)
-            await self._finish(MENDED)
-            assert len({anchor_digest(virtual.vector) for virtual in self.honest}) == 1, "honest anchors stay parted"
+            last = max(virtual.node.progress.round for virtual in self.honest)
+            with trio.move_on_after(MENDED * ROUND_S):
+                await until(lambda: self._mended(last + MIXED) or rounds_done(self.swarm, last + MENDED), every_s=LOOK_S)
+            if not self._mended(last + MIXED):
+                await self._finish(1)
+                assert self._mended(last + MIXED), "honest anchors stay parted"
+
+    def _mended(self, least: int) -> bool:
+        """Return whether all honest nodes are in one round, at least this one, with the same anchor: they then keep it in common."""
+        rounds = {virtual.node.progress.round for virtual in self.honest}
+        return len(rounds) == 1 and min(rounds) >= least and len({anchor_digest(virtual.vector) for virtual in self.honest}) == 1
 
     async def _finish(self, more: int = 3) -> None:
         """Let all honest nodes finish the same round, this many after the furthest one."""

@@ -100,8 +100,9 @@ class Schedule(RuleBasedStateMachine):
         super().__init__()
         self.world: SearchedSwarm | None = None
 
-    @initialize(seed=st.integers(0, 3), trusted=st.booleans())
-    def gather(self, seed, trusted):
+    @initialize(seed=st.integers(0, 3), trusted=st.booleans(), more=st.sampled_from((3, 3, 3, 8)))
+    def gather(self, seed, trusted, more):
+        self.more = more  # rounds at the end in which the member goes on as it does then
         self.reseed(seed)
         self.world = SearchedSwarm(agreed(**self.sections), seed, trusted=trusted)
         self.run = Stepwise(self.world.live)
@@ -209,7 +210,7 @@ class Schedule(RuleBasedStateMachine):
         if self.world is None:
             return
         try:
-            self.run.do(self.world.settle)
+            self.run.do(partial(self.world.settle, self.more))
         finally:
             self.run.close()
 
