@@ -20,6 +20,8 @@ about equally far from ours whatever their data, as most of the difference is ou
     behind      a peer whose progress (`starling.robust.progress`) is less than BEHIND times the usual: the median of the last ones of the
                 other peers, lately met and not refused, and of our own, 1; the lower one of an even number. Where the usual is less than
                 COMMON, or fewer than VOTES others have one, nobody is behind: ways are then more one's own steps than the swarm's
+    worse       a peer whose model, when last met, was rather far and did worse on our own data than those of all others
+                (`starling.robust.own_loss`): a strike as well
     refused     at a score of NAMED: no exchange for REFUSED rounds, doubled each time up to DOUBLED times; afterwards the score is
                 NAMED - 1, so that one strike refuses the peer again and four ordinary exchanges clear it
     remembered  of a distance no more than FAR references, so that a liar does not widen the measure of others
@@ -30,8 +32,8 @@ A peer's own distance is never part of the measure it is judged by, so one liar 
 of the votes cannot raise it above the largest honest one. All thresholds are ratios: the rule is the same for models and rates of any
 scale. A stale or new node is far from everybody, so its own reference is large and it is back soon.
 
-It does not see what lies within FAR references and has come half as far as others. What it knows is of this node's vectors, so it
-proves nothing to others and is not sent.
+It does not see what lies within FAR references, has come half as far as others and does as well on our data. What it knows is of this
+node's vectors, so it proves nothing to others and is not sent.
 Distances are Euclidean norms over all coordinates, estimated where an exchange is of some; of those that differ most it is their norm.
 """
 
@@ -40,6 +42,7 @@ from math import isfinite
 
 from starling.gossip.exchange.calls import Far
 from starling.gossip.limits import keep
+from starling.robust.own_loss import OwnLoss, Worse
 
 OWN = 1.5
 UNTRUSTED = 0.8
@@ -96,8 +99,9 @@ class _Seen:
 
 @dataclass(slots=True)
 class Distances:
-    """One node's knowledge of its peers' distances. Pure arithmetic; the caller carries out refusals."""
+    """One node's knowledge of its peers' distances. Pure arithmetic; the caller computes losses and carries out refusals."""
 
+    losses: OwnLoss = field(default_factory=OwnLoss)
     _seen: dict[str, _Seen] = field(default_factory=dict)  # by peer, in order of the last exchange
     _records: dict[str, _Record] = field(default_factory=dict)
     _exchanges: int = 0
@@ -123,7 +127,8 @@ class Distances:
         return self._records.get(peer, _Record())
 
     def restart(self) -> None:
-        """Forget the progress of peers, which was along the way of another model of ours."""
+        """Forget the progress and the losses of peers, which were compared with another model of ours."""
+        self.losses.restart()
         self._seen = {peer: replace(seen, progress=None) for peer, seen in self._seen.items()}
 
     def _others(self, peer: str, round: int) -> list[_Seen]:
@@ -156,20 +161,21 @@ class Distances:
         if not reference and distance <= UNTRUSTED * LIMIT * self._at_first():
             keep(self._records, peer, _Record(trusted=True), REMEMBERED)
         self._exchanges += 1
+        worse = self.losses.met(peer, distance, reference, round)
         if reference and not again:
             self._references += reference
             self._count += 1
             base = max(reference, FLOOR * self._references / self._count)
-            strike = self._judged(peer, distance, reference, base, self._lag(peer, progress, round))
+            strike = self._judged(peer, distance, reference, base, self._lag(peer, progress, round), worse)
             believed = min(distance, FAR * reference)
         refused = strike is not None and strike.refused > 0
         keep(self._seen, peer, _Seen(round, believed, self._drift, again or strike is not None, refused, progress), COMPARED)
         return strike
 
-    def _judged(self, peer: str, distance: float, reference: float, base: float, lag: _Lag) -> Far | None:
+    def _judged(self, peer: str, distance: float, reference: float, base: float, lag: _Lag, worse: Worse | None) -> Far | None:
         record = self._record(peer)
         keep(self._records, peer, record, REMEMBERED)
-        if lag == _NONE and distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base:
+        if lag == _NONE and worse is None and distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base:
             record.score = max(0.0, record.score - 0.5)
             record.trusted = record.trusted or not record.score
             return None
@@ -178,7 +184,7 @@ class Distances:
         if score >= NAMED:
             refused = REFUSED << min(record.refusals, DOUBLED)
             record.score, record.refusals, record.trusted = NAMED - 1.0, record.refusals + 1, False
-        return Far(distance, reference, score, refused, *lag)
+        return Far(distance, reference, score, refused, *lag, *(worse or ()))
 
 
 def share(distance: float, reference: float) -> float:

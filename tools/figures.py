@@ -82,9 +82,9 @@ LIMITS: Mapping[str, int] = MappingProxyType(
         "accesses to others' attributes in tests": 21,
         "stops, local step by default": 22,
         "turnings back, local step by default": 2,
-        "stops, update answered": 43,
+        "stops, update answered": 44,
         "turnings back, update answered": 9,
-        "stops, update applied": 34,
+        "stops, update applied": 35,
         "turnings back, update applied": 4,
     }
 )

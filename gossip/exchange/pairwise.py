@@ -485,10 +485,7 @@ class Pairwise:
         self._out.append(Fault(peer, "model_far"))
         if not far.refused:
             return
-        why = f"was {far.distance:.3g} from ours, those of other peers about {far.reference:.3g}"
-        if far.usual:
-            why = f"had made {far.progress:.0%} of the way that ours has, those of other peers about {far.usual:.0%}"
-        text = f"no exchanges with {peer} for {far.refused} rounds: again its model {why}"
+        text = f"no exchanges with {peer} for {far.refused} rounds: again its model {far.why}"
         self._out.append(Event("peer_refused", text, fields={"peer": peer, "rounds": str(far.refused)}))
         keep(self._refused, peer, self.pace.round + 1 + far.refused, MAX_REFUSED)
         self._reset(peer, now)

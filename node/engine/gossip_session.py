@@ -116,18 +116,16 @@ def session_of(
     deviation = open_request.privacy.exchange_noise
     outgoing: Outgoing = Noised(csprng, deviation) if deviation else Plain()
     distances = ConsensusDistance()
-    vectors: FrozenVectors | LiveVectors
-    if pace.kind == "clock":
-        vectors = LiveVectors(replica, outgoing, trainer.rates.phase, lambda: trainer.steps, window, pace.local_steps)
-    else:
-        vectors = FrozenVectors(replica, outgoing, pace.local_steps)
-    site = Site(open_request, vectors, trainer.rates, trainer.losses(), distances, Machine(work, csprng.uniform))
-    exchange = exchange_of(replica, site)
+    machine = Machine(work, csprng.uniform)
     rounds: Rounds
-    if isinstance(vectors, LiveVectors):
-        rounds = ClockRounds(trainer, vectors, report, distances.figure, clock)
+    if pace.kind == "clock":
+        live = LiveVectors(replica, outgoing, trainer.rates.phase, lambda: trainer.steps, window, pace.local_steps)
+        exchange = exchange_of(replica, Site(open_request, live, trainer.rates, trainer.losses(), distances, machine))
+        rounds = ClockRounds(trainer, live, report, distances.figure, clock)
     else:
-        rounds = StepsRounds(trainer, exchange, vectors, report, distances.figure, clock)
+        frozen = FrozenVectors(replica, outgoing, pace.local_steps)
+        exchange = exchange_of(replica, Site(open_request, frozen, trainer.rates, trainer.losses(), distances, machine))
+        rounds = StepsRounds(trainer, exchange, frozen, report, distances.figure, clock)
 
     def forget_all() -> None:
         exchange.forget_all()

@@ -17,6 +17,8 @@ from starling.node.engine.drift import Drift
 from starling.node.engine.exchange.api import Frozen, T
 from starling.node.engine.privacy.csprng import Csprng
 
+Examine = Callable[[Tensor, Sequence[Committed]], None]
+"""Looks at our vector (D,) of exchanges, and at their effects, before these are added."""
 _AVERAGED = 0.1  # weight of the newest value in the mean number of local steps between exchanges
 
 
@@ -56,6 +58,10 @@ class Noised:
         return self._csprng.noised(vector, self._deviation)
 
 
+def nothing(_own: Tensor, _committed: Sequence[Committed]) -> None:
+    """Look at nothing."""
+
+
 class FrozenVectors:
     """Pace "steps": one vector for all exchanges of a round, whose effects wait for its Mix. Satisfies `Vectors`."""
 
@@ -66,6 +72,7 @@ class FrozenVectors:
         self.local_steps = float(local_steps)
         self.round = 0  # the round to do next
         self.drift = Drift()
+        self.examine: Examine = nothing
         self.frozen: Frozen | None = None
         self.committed: list[Committed] = []
 
@@ -103,6 +110,7 @@ class FrozenVectors:
         frozen, committed = self.frozen, self.committed
         if frozen is not None:
             self.frozen, self.committed = None, []
+            self.examine(frozen.vector, committed)
         return frozen, committed
 
     def book(self, peer: str) -> None:
@@ -162,6 +170,7 @@ class LiveVectors:
         self._phase, self._steps, self._window = phase, steps, window
         self.round = 0
         self.drift = Drift()
+        self.examine: Examine = nothing
         self.taken: list[Committed] = []
         self._mean_gap = local_steps / 2.0  # mean number of local steps between any two exchanges of this node
         self._last = steps()
@@ -202,6 +211,7 @@ class LiveVectors:
     def forget_all(self) -> None: ...
 
     def _add(self, done: Committed) -> None:
+        self.examine(self._replica.shared(), [done])
         steps = self._steps()
         phase = self._phase(self.round, float(steps - self._last))
         self._mean_gap += _AVERAGED * (phase.local_steps - self._mean_gap)

@@ -31,7 +31,7 @@ class Node:
 
     rate = None
 
-    def __init__(self, agreed, name, shard=0, dim=DIM, **given):
+    def __init__(self, agreed, name, shard=0, dim=DIM, losses=None, **given):
         whole = Layout(("weight", "bias"), ((4, (dim - 2) // 4), (2,)), torch.float32)
         mixer, shared = mixer_of(agreed, whole)
         self.name, self.agreed = name, agreed
@@ -46,7 +46,7 @@ class Node:
             self.vectors = LiveVectors(self.replica, Plain(), self.phase, lambda: self.steps, GradientWindow(), agreed.pace.local_steps)
         self.distances = ConsensusDistance()
         opened = structs.replace(open_request(agreed, shard, name), **given)
-        site = Site(opened, self.vectors, self, None, self.distances, Machine(self.work, Csprng(bytes).uniform))
+        site = Site(opened, self.vectors, self, losses, self.distances, Machine(self.work, Csprng(bytes).uniform))
         self.exchange = exchange_of(self.replica, site)
         self._handlers = self.exchange.handlers()
 

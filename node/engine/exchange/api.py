@@ -38,6 +38,9 @@ class Vectors(Protocol):
     def round(self) -> int:
         """Return the round that is done, or is next."""
 
+    examine: Callable[[Tensor, Sequence[Committed]], None]
+    """Called with our vector (D,) of exchanges and their effects, before these are added and outside of gradients."""
+
     @property
     def ready(self) -> bool:
         """Tell if there is a vector for exchanges now."""

@@ -33,6 +33,7 @@ class ForgedVectors:
 
     def __init__(self, vectors: Vectors, adversary: Adversary) -> None:
         self._vectors, self._adversary = vectors, adversary
+        self.examine = vectors.examine
         self.taken: Committed | None = None  # effect of the last exchange
 
     @property

@@ -62,14 +62,19 @@ def check_noise(open_request: calls.Open, replica: Replica) -> None:
     )
 
 
-def _defence(site: Site, begin: Callable[[], Beginning]) -> Defence:
-    """Return the defence against distant models; an attacker has none, and takes every difference."""
+def _defence(site: Site, begin: Callable[[], Beginning], *, whole: bool) -> Defence:
+    """Return the defence against distant models; an attacker has none, and takes every difference.
+
+    `whole`: vectors are whole models, of which losses can be computed.
+    """
     open_request = site.open_request
     if open_request.attack or not defended(open_request.manifest):
         return Undefended()
     distances = Distances()
     site.vectors.drift.measured_by(distances.stepped)
-    return ByDistance(distances, site.vectors, begin)
+    made = ByDistance(distances, site.vectors, begin, site.losses if whole else None)
+    site.vectors.examine = made.examine
+    return made
 
 
 def _terms(replica: Replica, open_request: calls.Open) -> tuple[Terms, Effort]:
@@ -114,7 +119,7 @@ def _differences(replica: Replica, site: Site, terms: Terms, effort: Effort) -> 
     watched = partial(_watched, replica, site.machine)
     known, begin = (LastKnown(replica), Unwatched) if compares else (NothingKnown(), watched)
     attachments = DifferencesOnly() if replica.remembered is None else Memories(replica.remembered, terms)
-    made = Differences(replica, site, terms, attachments, known, _defence(site, begin))
+    made = Differences(replica, site, terms, attachments, known, _defence(site, begin, whole=len(replica.x) == terms.form.dim))
     return Pairwise(replica, site, effort, made), Overheard(made.sent_values, outcome=made.outcome)
 
 

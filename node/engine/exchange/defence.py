@@ -1,18 +1,22 @@
-"""Defences against models that are distant or behind: by `starling.robust.distances`, or none; chosen once.
+"""Defences against models that are distant, behind or worse: by `starling.robust.distances`, or none; chosen once.
 
 Shapes: D numbers of the shared vector.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from torch import Tensor
 
+from starling.gossip.api import Effect, Losses
 from starling.gossip.compress.support import Support
+from starling.gossip.edge_memory import Committed
 from starling.gossip.exchange.calls import Far
+from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
 from starling.node.engine.exchange.api import Vectors
 from starling.robust.distances import Distances
+from starling.robust.own_loss import Brought
 from starling.robust.progress import Beginning, Made, unknown
 
 
@@ -37,6 +41,10 @@ class Defence(Protocol):
         """Begin with another model of ours."""
 
 
+def _model(own: Tensor, effect: Effect) -> Tensor:
+    return effect.support.add(own, effect.value)
+
+
 class Undefended:
     """Accepts any distance. Satisfies `Defence`."""
 
@@ -50,10 +58,13 @@ class Undefended:
 
 
 class ByDistance:
-    """Judges by the distances and the progress of other peers. Satisfies `Defence`. `begin` notes where our model is now."""
+    """Judges by the distances, the progress and the losses of other peers. Satisfies `Defence`.
 
-    def __init__(self, distances: Distances, vectors: Vectors, begin: Callable[[], Beginning]) -> None:
-        self._distances, self._vectors, self._begin = distances, vectors, begin
+    `begin` notes where our model is now, `losses` are on our data; None: they are not known.
+    """
+
+    def __init__(self, distances: Distances, vectors: Vectors, begin: Callable[[], Beginning], losses: Losses | None) -> None:
+        self._distances, self._vectors, self._begin, self._losses = distances, vectors, begin, losses
         self._began = begin()
 
     def expected(self, peer: str, support: Support, vector: Tensor) -> Expected:
@@ -63,6 +74,14 @@ class ByDistance:
     def met(self, peer: str, distance: float, progress: float | None) -> Far | None:
         """Judge a peer by its distance and its progress -> why it counts against it, or None."""
         return self._distances.met(peer, distance, self._vectors.round, progress)
+
+    def examine(self, own: Tensor, committed: Sequence[Committed]) -> None:
+        """Compare the models that exchanges brought with ours (D,), as far as their values were exchanged."""
+
+        def brought(done: Committed) -> Brought:
+            return done.peer, lambda: _model(own, decoded(cast("Effect | EncodedEffect", done)))  # nothing else is defended
+
+        self._distances.losses.compare(map(brought, committed), own, self._losses, self._vectors.round)
 
     def restart(self) -> None:
         """Note where the new model is; the progress of peers was along another way."""

@@ -251,6 +251,7 @@ class Differences:
         shares = self.defence.meet(pairs, applied, distances, progress, batch.phase.round)
         self._named += [pair for pair, share in zip(pairs, shares.min(axis=0), strict=True) if not share]
         v = group.spread(agreed)
+        self._compare(batch, group, (v, -v))
         thetas = batch.weights[:, which].mean(axis=0)
         flow, opposite = None, None
         known: tuple[Tensor | None, Tensor | None] = (None, None)
@@ -275,6 +276,19 @@ class Differences:
         for place in np.flatnonzero(unproven):
             self.pending[pairs[place]] = responders.of(np.asarray([place]))
         return self._remembered([initiators, responders.of(np.flatnonzero(~unproven)) if unproven.any() else responders])
+
+    def _compare(self, batch: Batch, group: Group, differences: tuple[Tensor, Tensor]) -> None:
+        """Let each end compare its model with the one that it was told, which differs from it by (g, w), where it needs to."""
+        for end, difference in enumerate(differences):
+            ends = [batch.pairs[place][:: 1 - 2 * end] for place in group.which]
+            places = np.flatnonzero(self.defence.due(ends))
+            if not len(places):
+                continue
+            due = group.of(places)
+            own = batch.read[end][index(batch.ends[end, due.which], batch.read[end])]
+            told = own.clone()
+            add(told, index(np.arange(len(places)), told), due.coordinates, difference[index(places, difference)])
+            self.defence.compare([ends[place] for place in places], torch.stack([own, told], 1), batch.phase.round)
 
     def _moved(
         self, batch: Batch, flows: Flows, group: Group, v: Tensor, shares: NDArray[np.float64]

@@ -5,7 +5,7 @@ Shapes: N rows, r of them, D numbers of the shared vector, m exchanges, g of a g
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Protocol
 
@@ -53,6 +53,12 @@ class Defence(Protocol):
         It is 0 for an end that refuses the other from now on.
         """
 
+    def due(self, ends: Sequence[Pair]) -> NDArray[np.bool_]:
+        """Return (g,) whether a row of (row, peer) needs the losses of both models of their exchange."""
+
+    def compare(self, ends: Sequence[Pair], models: Tensor, round: int) -> None:
+        """Let each row of (row, peer) compare its model with the peer's (g, 2, D), before effects are added."""
+
     def end(self, rows: Sequence[int], vectors: Tensor) -> None:
         """Take vectors (r, D) of rows after their exchanges."""
 
@@ -80,6 +86,11 @@ class Undefended:
         """Return all of it."""
         return np.ones((2, len(pairs)))
 
+    def due(self, ends: Sequence[Pair]) -> NDArray[np.bool_]:
+        return np.zeros(len(ends), np.bool_)
+
+    def compare(self, ends: Sequence[Pair], models: Tensor, round: int) -> None: ...
+
     def end(self, rows: Sequence[int], vectors: Tensor) -> None:
         """Do nothing."""
 
@@ -88,13 +99,15 @@ class Undefended:
 class RowDistances:
     """Rows that judge by distances, except `liars` (N,). The `first` rows begin with `start` (D,). Satisfies `Defence`.
 
-    `watched`: whether progress is measured.
+    `watched`: whether progress is measured. `losses`: of models (r, m, D) of rows (r,) on what these learned from last -> (r, m); None:
+    they are not computed.
     """
 
     liars: NDArray[np.bool_]
     start: Tensor
     first: InitVar[int]
     watched: bool
+    losses: Callable[[Tensor, Tensor], Tensor] | None = None
     refusals: list[Refusal] = field(default_factory=list)
     exposed: set[Pair] = field(default_factory=set)
     _rows: list[Distances] = field(init=False)
@@ -154,6 +167,18 @@ class RowDistances:
         self.refusals.append(Refusal(round=round, node=me, peer=peer))
         self._until[me, peer] = round + 1 + strike.refused
         return 0.0
+
+    def due(self, ends: Sequence[Pair]) -> NDArray[np.bool_]:
+        """Return those of whom honest rows need losses."""
+        computed = self.losses is not None
+        return np.asarray([computed and not self.liars[me] and self._rows[me].losses.due(str(peer)) for me, peer in ends], np.bool_)
+
+    def compare(self, ends: Sequence[Pair], models: Tensor, round: int) -> None:
+        """Compute the losses of both models of each row."""
+        assert self.losses is not None
+        losses = self.losses(torch.tensor([me for me, _ in ends]), models).tolist()
+        for (me, peer), (ours, theirs) in zip(ends, losses, strict=True):
+            self._rows[me].losses.computed(str(peer), ours, theirs, round)
 
     def end(self, rows: Sequence[int], vectors: Tensor) -> None:
         """Remember the vectors from which rows continue."""

@@ -44,7 +44,7 @@ from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix.average import Differences
 from starling.node.simulate.matrix.batch import RoundStats
 from starling.node.simulate.matrix.clocks import Clocks
-from starling.node.simulate.matrix.distances import RowDistances, Undefended
+from starling.node.simulate.matrix.distances import Defence, RowDistances, Undefended
 from starling.node.simulate.matrix.faults import Change, ExchangeFaults, churn, exchange_faults
 from starling.node.simulate.matrix.local import LocalSteps
 from starling.node.simulate.matrix.memories import RowMemories
@@ -164,6 +164,10 @@ class _Run:
                 lambda rows: byzantine.thresholds(mixing, self.swarm.state, rows),
             )
         facts = selector_facts(agreed.compress, kind_of(mixing.edge))
+        defence: Defence = Undefended()
+        if defended(agreed):
+            whole = shared.dim == x.shape[1]
+            defence = RowDistances(self.byzantine, start, scenario.simulate.nodes, not facts.compares, local.losses if whole else None)
         swarm = Swarm(
             self._peers,
             x,
@@ -177,7 +181,7 @@ class _Run:
             compares=facts.compares,
             wish_limit=kept(agreed.compress.ratio, start.numel()) if facts.wishes else 0,
             settled_edges=settled_edges(agreed),
-            defence=RowDistances(self.byzantine, start, scenario.simulate.nodes, not facts.compares) if defended(agreed) else Undefended(),
+            defence=defence,
         )
         if averages_memories(agreed):
             assert isinstance(swarm.exchanges, Differences)

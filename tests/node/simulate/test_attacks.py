@@ -15,6 +15,7 @@ from starling.node.simulate import build, results, rules
 from starling.node.simulate.engines import check, simulate
 from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix.byzantine import Byzantine, View
+from starling.node.simulate.matrix.distances import RowDistances
 from starling.node.simulate.schema import AttackSection, Scenario
 from starling.node.simulate.sweep import cells
 from starling.node.tasks.labelled import LabelledData
@@ -89,6 +90,29 @@ def test_both_engines_run_the_preset_for_strangers_with_a_liar_among_them(engine
     outcome = simulate(loaded, lambda _round, _line: None)
     assert (outcome.bad, outcome.rows[-1].alive, outcome.diverged) == ((6,), 6, None)
     assert 0 < outcome.counts["committed"] <= 2 * 7 * 6
+
+
+def test_each_row_of_a_pair_compares_its_own_model_with_the_other_s(monkeypatch):
+    """With an exact codec what one takes for the other's model is the other's own, and no liar compares."""
+    compared = {}
+    compare = RowDistances.compare
+
+    def noted(self, ends, models, number):
+        compared.update(zip(ends, models, strict=True))
+        compare(self, ends, models, number)
+
+    monkeypatch.setattr(RowDistances, "compare", noted)
+    exact = ("compress.select=full", "compress.request=identity", "compress.response=identity")
+    small = ("simulate.nodes=4", "task.hidden=4", "pace.rounds=1", "pace.evaluate_every=1", "attack.rows=[3]", "attack.kind=stale")
+    run("partition.kind=iid", *exact, *small)
+    pairs = [pair for pair in compared if pair[::-1] in compared]
+    assert pairs
+    assert all(3 in pair for pair in compared.keys() - set(pairs))
+    assert 3 not in {row for row, _ in compared}
+    for pair in pairs:
+        own, other = compared[pair]
+        assert not torch.equal(own, other)
+        torch.testing.assert_close(compared[pair[::-1]], torch.stack([other, own]), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

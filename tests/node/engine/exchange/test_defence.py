@@ -13,7 +13,7 @@ from starling.node.engine.exchange.api import Frozen
 from starling.node.rpc import calls
 from starling.robust.distances import OWN, REFUSED, UNTRUSTED
 from tests.harness.engines import manifest, opened
-from tests.harness.replicas import requested, trained, transact
+from tests.harness.replicas import DIM, requested, trained, transact
 
 EXACT = CompressSection(select="full", request="identity", response="identity")
 BOTH_WAYS = pytest.mark.parametrize(("one", "other"), [("a", "f"), ("f", "a")])
@@ -131,6 +131,65 @@ def test_a_node_whose_model_was_replaced_measures_progress_from_the_new_one():
     for peer in "bcd":
         transact(nodes, "a", peer, seq=1)
     assert transact(nodes, "a", "f", seq=1)[0].far.usual == 0.0, "it is far, but we have not moved since"
+
+
+def first_number(models):
+    """Return a loss that is about the first coordinate of a whole model."""
+    assert models.shape[-1] == DIM
+    return 1.0 + (models[..., 0] - 0.5).abs()
+
+
+def differing(pace="steps", compress=EXACT, losses=first_number, **keys):
+    """Return nodes of which "f" is a little farther than others, in what the loss is about."""
+    agreed = manifest(pace=pace, mix=MixSection(kind="dsgd", **{"clip_norm": 0.0, "defended": True} | keys), compress=compress)
+    nodes = trained(agreed, "abcdf", losses=losses)
+    for each in nodes.values():
+        each.shown = each.replica.shared().clone()
+    for peer in "bcd":
+        transact(nodes, "a", peer)
+    usual = nodes["a"].call(calls.Offer("e", 0, 0, 0, 0.5)).reference / UNTRUSTED
+    nodes["f"].shown = nodes["a"].shown.clone()
+    nodes["f"].shown[0] += 1.6 * usual
+    return nodes
+
+
+def another_round(nodes, number, one, other):
+    """Let all show what they did before; "a" exchanges with three and with "f" -> what both ends say of the last."""
+    for each in nodes.values():
+        each.vectors.round = number
+        if each.vectors.exclusive:
+            each.replica.x.copy_(each.shown)
+        else:
+            each.vectors.frozen = Frozen(each.shown, each.phase(number, 1.0))
+    for peer in "bcd":
+        transact(nodes, "a", peer, seq=number, round=number)
+        if nodes["a"].vectors.exclusive:
+            nodes["a"].replica.x.copy_(nodes["a"].shown)
+    told = transact(nodes, one, other, seq=number, round=number)
+    if not nodes["a"].vectors.exclusive:
+        nodes["a"].vectors.thawed()
+    return told
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("compress", STARTED.values(), ids=STARTED)
+@pytest.mark.parametrize("pace", ["steps", "clock"])
+def test_a_peer_whose_models_do_worse_on_our_data_is_refused_though_it_is_near(one, other, pace, compress):
+    nodes, me = differing(pace, compress), ("a", "f").index(one)
+    told = [another_round(nodes, number, one, other)[me].far for number in range(1, 16)]
+    struck = [far for far in told if far is not None]
+    assert told[0] is None, "losses are computed after the first exchange"
+    assert struck[2].refused == REFUSED
+    assert struck[2].ratio > 1.25 * struck[2].largest
+    assert struck[2].distance < 2.5 * struck[2].reference
+
+
+@pytest.mark.parametrize(
+    "keys", [{"losses": None}, {"losses": lambda models: torch.ones(models.shape[:-1])}, {"defended": False}, {"personal": ("bias",)}]
+)
+def test_without_losses_or_where_they_are_equal_or_undefended_a_near_peer_is_never_struck(keys):
+    nodes = differing(**keys)
+    assert [another_round(nodes, number, "a", "f")[0].far for number in range(1, 8)] == [None] * 7
 
 
 def test_where_the_coordinates_that_differ_most_are_exchanged_progress_is_not_judged():
