@@ -162,9 +162,8 @@ class Node:
         opened = await engine.ready()
         begun = Begun(admission, bootstrap, transfer, self.policy, self.progress, self.transactions)
         running = self.phase = RunningNode(context, engine, opened, begun, stage, machine.seconds)
-        members = running.membership
-        origins, cut = members.origins, running.contributions.cut
-        self.policy.enforce(Enforcement(network.refuse, cut, origins.inviters_of, origins.invitations_of, lambda: members.table))
+        members, of, cut = running.membership, running.membership.origins, running.contributions.cut
+        self.policy.enforce(Enforcement(network.refuse, cut, of.inviters_of, of.invitations_of, lambda: members.table))
         self._ready.set()
         await running.serve(nursery)
         if setup.config.active or setup.config.pause_on_battery:
