@@ -106,6 +106,11 @@ class Pairwise:
         return self.pace.done
 
     @property
+    def waiting(self) -> tuple[str, ...]:
+        """Return the peers that are awaited, sorted."""
+        return self.pace.waiting
+
+    @property
     def deadline(self) -> float:
         """Return the time of the next `tick` without an event; infinite if there is none."""
         until = self.pace.until()

@@ -227,6 +227,7 @@ def status_table(seen: StatusSnapshot) -> RenderableType:
         "payload": show.size(seen.payload_bytes),
         "transfers": "; ".join(transfers),
         "local steps": f"{show.count(seen.local_steps)} ({show.speed(seen.steps_per_s)}{paced})",
+        "pace": show.pace(seen),
         "noise scale": "" if seen.noise_scale is None else f"{show.figure(seen.noise_scale)} samples",
         "machine": _costs(seen.resources),
         "task": seen.task or show.MISSING,

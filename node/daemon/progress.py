@@ -1,7 +1,7 @@
 """Progress of a node's training: written by training, read for the status."""
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -45,6 +45,32 @@ class Rate:
         (began, first, busy_before), (ended, last, busy) = self._samples[0], self._samples[-1]
         busy_s = min(busy - busy_before, ended - began)
         return (last - first) / busy_s if busy_s > 0.0 else None
+
+
+class Waits:
+    """How long a node waited for late peers in its last `window` >= 1 rounds, and for whom."""
+
+    def __init__(self, window: int = RATE_OVER) -> None:
+        self._rounds: deque[tuple[float, float, tuple[str, ...]]] = deque(maxlen=window)
+
+    def add(self, elapsed_s: float, waited_s: float, peers: tuple[str, ...]) -> None:
+        """Add a round that took `elapsed_s`, of which it waited `waited_s` beyond what is usual for these peers."""
+        self._rounds.append((elapsed_s, waited_s, peers))
+
+    @property
+    def share(self) -> float | None:
+        """Return the share of the time, 0 to 1; None before the first round."""
+        elapsed_s = sum(elapsed_s for elapsed_s, _, _ in self._rounds)
+        return min(1.0, sum(waited_s for _, waited_s, _ in self._rounds) / elapsed_s) if elapsed_s > 0.0 else None
+
+    @property
+    def longest(self) -> str:
+        """Return the peer that it waited for longest, "" for nobody."""
+        waited = defaultdict[str, float](float)
+        for _, waited_s, peers in self._rounds:
+            for peer in peers:
+                waited[peer] += waited_s
+        return max(sorted(waited), key=lambda peer: waited[peer], default="")
 
 
 @dataclass(slots=True)
@@ -103,6 +129,7 @@ class Progress:
         self.losses, self.distances = Curve(), Curve()
         self.speed = Rate()
         """Rate of local steps."""
+        self.waits = Waits()
 
     def measured(self, figures: EngineFigures) -> None:
         """Store the engine's figures; a loss or a distance that they lack stays as it was."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
-from starling.node.status.snapshot import Exchanges, Transfer
+from starling.node.status.snapshot import Exchanges, StatusSnapshot, Transfer
 
 MISSING: Final = "–"
 ID_PREFIX: Final = "12D3KooW"  # common beginning of all ids of Ed25519 keys
@@ -116,6 +116,15 @@ def reached(state: str, relays: Collection[str]) -> str:
         case "hidden":
             return "members cannot dial this node, and none relays for it: it dials those that can be dialled"
     return ""
+
+
+def pace(snapshot: StatusSnapshot) -> str:
+    """Tell for whom a node waits, and how far others are ahead of it; "" where neither is worth a word."""
+    if snapshot.state != "training":
+        return ""
+    late = snapshot.waited is not None and snapshot.waited >= 0.01 and snapshot.waited_for
+    waits = f"{share(snapshot.waited)} of the time waiting for late peers, most for {short(snapshot.waited_for)}" if late else ""
+    return "; ".join(filter(None, (waits, f"{snapshot.behind} rounds behind others" if snapshot.behind else "")))
 
 
 def short(text: str, width: int = ID_WIDTH) -> str:

@@ -256,6 +256,12 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """Pairs of members, or of a member and a newcomer, between which this node relays."""
     others: tuple[tuple[str, float | None], ...] = ()
     """Further metrics of the last evaluation, by name; null: not a number."""
+    waited: Annotated[float | None, gauge("waited_ratio", "Share of the last 16 rounds spent waiting for late peers, 0 to 1.")] = None
+    """Share of the last 16 rounds' time in which this node waited for peers longer than it usually does; None where it never waits."""
+    waited_for: str = ""
+    """The peer that it waited for longest in these rounds; "" for nobody."""
+    behind: Annotated[int, gauge("rounds_behind", "Rounds that other members are ahead of this node; 0 for a single one.")] = 0
+    """Rounds by which more peers than may lie are ahead of this node; 0 for a single round."""
 
 
 class EngineFigures(msgspec.Struct, frozen=True):

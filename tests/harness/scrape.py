@@ -18,6 +18,8 @@ def full():
         distance=0.01,
         paced_per_s=200.0,
         noise_scale=900.0,
+        waited=0.25,
+        behind=3,
         up_limit_bytes_per_s=10**6,
         down_limit_bytes_per_s=10**6,
         resources=Resources(cpu=1.2, memory_bytes=5 * 10**8, disk_bytes=10**6, gpu=0.5, gpu_memory_bytes=10**9, threads=2, tasks=93),

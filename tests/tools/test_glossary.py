@@ -35,7 +35,7 @@ def drawn(renderable, width=250):
 
 def of_status():
     full = snapshot(
-        seat="stage 1 of 2", best=0.9, best_round=7, distance=0.1, noise_scale=8.0, delta=1e-5, epsilon=1.0, reachability="hidden"
+        seat="stage 1 of 2", best=0.9, best_round=7, distance=0.1, noise_scale=8.0, delta=1e-5, epsilon=1.0, reachability="hidden", behind=2
     )
     return [re.split(r"  +", line.strip())[0] for line in drawn(inspect_node.status_table(full))]
 
@@ -63,7 +63,7 @@ OUTPUT = {
         *nodes.COLUMNS,
         *swarm.COLUMNS,
         *(name for name, _ in health.trains(snapshot())),
-        *(name for name, _ in costs.costs(snapshot(delta=1e-5, epsilon=1.0))),
+        *(name for name, _ in costs.costs(snapshot(delta=1e-5, epsilon=1.0, behind=2))),
     ],
     "states": lambda: [
         *words(StatusSnapshot, "state"),

@@ -11,6 +11,8 @@ BAR = 10
 def costs(snapshot: StatusSnapshot) -> Iterator[tuple[str, str]]:
     """Yield (name, text) for each figure that is set."""
     yield "steps", f"{_speed(snapshot)}, {show.count(snapshot.local_steps)} in all"
+    if pace := show.pace(snapshot):
+        yield "pace", pace
     payload = f", payload {show.size(snapshot.payload_bytes)}" if snapshot.payload_bytes else ""
     sent = _capped(snapshot.up_bytes_per_s, snapshot.up_limit_bytes_per_s)
     yield "sent", f"{sent}, {show.size(snapshot.bytes_sent)} in all{payload}"

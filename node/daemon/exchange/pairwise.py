@@ -88,6 +88,11 @@ class PairwiseExchange(ExchangeService[Pairwise]):
         """Return the highest round (slot) reported by `peer`."""
         return self._core.pace.progress.rounds.get(peer)
 
+    @property
+    def lead(self) -> int:
+        """Return the largest round (slot) that more peers report than may lie."""
+        return self._core.pace.progress.lead
+
     def _tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
         return (self._chase,)
 

@@ -110,6 +110,11 @@ class PulledExchange(ExchangeService[Pulls]):
         """Return the highest round reported by `peer`."""
         return self._core.progress.rounds.get(peer)
 
+    @property
+    def lead(self) -> int:
+        """Return the largest round that more peers report than may lie."""
+        return self._core.progress.lead
+
     def _observe(self, fact: Fact) -> None:
         match fact:
             case Sent(message) if message.kind in (Pulled, Relayed):
@@ -187,7 +192,7 @@ class PulledExchange(ExchangeService[Pulls]):
         began = trio.current_time()
         self.carry_out(core.ask(round, peers, began, lag_s))
         try:
-            await self._until_done(self._telling(round))
+            awaited = await self._until_done(self._telling(round))
         finally:
             waited_s = trio.current_time() - began - core.link_deadlines.usual_s()
             core.close()
@@ -196,7 +201,8 @@ class PulledExchange(ExchangeService[Pulls]):
         self._committed.update(peer for peer, outcome in outcomes.items() if outcome == "committed")
         mixed = await self._mix(round, core.requested)
         self._noted(outcomes, mixed.clipped_or_excluded)
-        return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.diverged, max(0.0, waited_s))
+        late = awaited if waited_s > 0.0 else ()
+        return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.diverged, max(0.0, waited_s), late)
 
     def _telling(self, round: int) -> Callable[[], None]:
         """Return a callback that reports each request for vectors of `round` once it has ended."""

@@ -63,7 +63,7 @@ class RoundExchange(PairwiseExchange):
                 self._probe_now(core.pace.waiting, late=True)
 
         try:
-            await self._until_done(look)
+            awaited = await self._until_done(look)
         finally:
             # peers are waited for until the deadline at most: anything later is this node's own delay
             waited_s = min(trio.current_time(), core.pace.link_deadlines.expires) - began - core.pace.link_deadlines.usual_s()
@@ -75,7 +75,8 @@ class RoundExchange(PairwiseExchange):
         behind = core.left_behind(round)
         await before_mix()
         mixed = await self._mix(round)
-        return RoundOutcome(round, outcomes, behind, mixed.distance, waited_s=max(0.0, waited_s))
+        late = awaited if waited_s > 0.0 else ()
+        return RoundOutcome(round, outcomes, behind, mixed.distance, waited_s=max(0.0, waited_s), waited_for=late)
 
     def left_behind(self, round: int, missed_rounds: int) -> int:
         """Return the round that peers have reached, as `Pairwise` does."""

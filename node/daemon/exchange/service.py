@@ -47,6 +47,7 @@ class RoundOutcome:
     distance: float | None = None  # as in `starling.node.rpc.calls.Done`
     diverged: calls.Divergence | None = None  # likewise
     waited_s: float = 0.0  # seconds waited for the slowest peers, beyond what is usual
+    waited_for: tuple[str, ...] = ()  # those peers, sorted
 
 
 @dataclass(slots=True)
@@ -144,15 +145,17 @@ class ExchangeService(Generic[Core]):
                 case Event(name, text, level, fields):
                     self._report.event(name, text, level=level, **fields)
 
-    async def _until_done(self, woken: Callable[[], object] = lambda: None) -> None:
-        """Wait until the core is done; `woken` is called after each of its ticks."""
-        core = self._core
+    async def _until_done(self, woken: Callable[[], object] = lambda: None) -> tuple[str, ...]:
+        """Wait until the core is done -> the peers awaited last, sorted; `woken` is called after each of its ticks."""
+        core, last = self._core, ()
         self.carry_out(core.tick(trio.current_time()))
         while not core.done:
+            last = core.waiting or last
             with trio.move_on_at(core.deadline):
                 await self._happened.wait()
             self.carry_out(core.tick(trio.current_time()))
             woken()
+        return last
 
     async def _mix(self, round: int, requested: tuple[str, ...] = (), *, own: bool = True) -> calls.Done:
         """Have the engine mix; arguments as in `calls.Mix`. Raises EngineError: it cannot."""

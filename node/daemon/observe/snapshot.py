@@ -65,6 +65,8 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
             "loss_curve": progress.losses.points,
             "value_curve": progress.evaluated.curve.points,
             "distance_curve": progress.distances.points,
+            "waited": progress.waits.share,
+            "waited_for": progress.waits.longest,
             "events": node.events.recent,
             "transactions": node.transactions.ended,
             "up_limit_bytes_per_s": setup.limits.up_bytes_per_s or None,
@@ -104,6 +106,7 @@ def _running(node: Node, running: RunningNode) -> Fields:
         "reachability": running.around.reachability.state,
         "relays": running.context.network.relays,
         "relaying": len(running.context.network.circuits),
+        "behind": _behind(node, running.exchange.lead),
         "payload_bytes": running.exchange.payload_bytes,
         "exchanges": running.exchange.stats,
         "peers": _peers(node, running),
@@ -111,6 +114,12 @@ def _running(node: Node, running: RunningNode) -> Fields:
         "ranks": links.ranks,
         "links": links.links,
     }
+
+
+def _behind(node: Node, lead: int) -> int:
+    """Return how many rounds others are ahead; a single one is none, as at any time somebody begins a round first."""
+    ahead = lead - (node.progress.round if node.progress.current is None else node.progress.current)
+    return ahead if node.progress.state == "training" and ahead > 1 else 0
 
 
 def _transfers(node: Node, running: RunningNode) -> tuple[Transfer, ...]:
@@ -140,7 +149,7 @@ def _problem(node: Node) -> str | None:
                 port = node.network.port if node.network is not None else None
                 return f"no member can be dialled, this one neither: {FORWARD.format(port=port)}"
             if node.progress.state == "waiting":
-                needed, here = running.context.manifest.pace.quorum, len(running.role.members.members)
+                needed, here = running.context.manifest.pace.quorum, len(running.role.members.roster)
                 whom = running.role.members.whom
                 return f"waiting for {needed} {whom}, {here} here; invite others with the string `starling invite` prints"
             if running.training.house.cannot_save:

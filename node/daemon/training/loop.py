@@ -83,7 +83,10 @@ class Training:
 
 @dataclass(slots=True)
 class _Quorum:
-    """Whether `needed` members are present, and unchanged for `STABLE_S`."""
+    """Whether `needed` members are present, and unchanged for `STABLE_S`.
+
+    Who counts is who counts in a round: a peer that this node knows only from others may have left before it was met.
+    """
 
     members: Members
     needed: int
@@ -94,4 +97,4 @@ class _Quorum:
         """Return whether enough members are present at this moment."""
         if self.members.view != self._view:
             self._view, self._since = self.members.view, now
-        return len(self.members.members) >= self.needed and (self.needed == 1 or now - self._since >= STABLE_S)
+        return len(self.members.roster) >= self.needed and (self.needed == 1 or now - self._since >= STABLE_S)

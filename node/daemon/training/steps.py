@@ -218,6 +218,7 @@ class StepsLoop:
 
     async def _following(self, outcome: RoundOutcome, elapsed_s: float) -> int:
         """Return the round after one that took `elapsed_s`."""
+        self.house.progress.waits.add(elapsed_s, outcome.waited_s, outcome.waited_for)
         self.jumps.ended(outcome, elapsed_s)
         was_away = self.jumps.suspension.missed_rounds > 0  # a suspension does not count as being slow
         following = await self.jumps.following(outcome)

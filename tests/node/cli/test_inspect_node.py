@@ -261,6 +261,7 @@ COSTS = {
     "paced_per_s": 101.5,
     "up_limit_bytes_per_s": 1_250_000,
     "transfers": (Transfer("12D3KooWxalive01", "model", 52_000_000, 120_000_000),),
+    "behind": 3,
 }
 
 
@@ -275,6 +276,7 @@ COSTS = {
                 "sent 2.4 MB (12 kB/s of at most 1.2 MB/s)",
                 "received 2.5 MB (13 kB/s)",
                 "local steps 840 (312/s computing, 102/s with waiting)",
+                "pace 3 rounds behind others",
                 "transfers model with …alive01: 43 % of 120 MB",
                 "machine 0.51 cores, 2 threads, 412 MB memory, 3.4 MB disk, GPU 25% busy, GPU memory 2.0 GB",
             ],

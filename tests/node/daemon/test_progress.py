@@ -2,8 +2,17 @@
 
 import math
 
-from starling.node.daemon.progress import Progress
+from starling.node.daemon.progress import Progress, Waits
 from starling.node.status.snapshot import EngineFigures
+
+
+def test_waits_are_of_the_last_rounds_and_of_whom_was_waited_for_longest():
+    waits = Waits(window=3)
+    assert (waits.share, waits.longest) == (None, "")
+    for waited_s, peers in ((9.0, ("gone",)), (3.0, ("a",)), (0.0, ()), (5.0, ("a", "b"))):
+        waits.add(10.0, waited_s, peers)
+    assert waits.share == 8.0 / 30.0
+    assert waits.longest == "a"
 
 
 def test_loss_and_distance_stay_until_measured_again():

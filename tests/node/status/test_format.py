@@ -7,6 +7,7 @@ from rich.cells import cell_len
 
 from starling.node.status import format as show
 from starling.node.status.snapshot import Transfer
+from tests.harness.snapshots import snapshot
 
 
 @pytest.mark.parametrize("of", [show.count, show.figure, show.size, show.rate, show.speed, show.duration, show.age, show.latency])
@@ -51,6 +52,25 @@ def test_a_missing_figure_is_a_dash_and_never_zero(of):
 )
 def test_figures_are_formatted_with_units(said, expected):
     assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({}, ""),
+        ({"waited": 0.004, "waited_for": "12D3KooWabcdefg"}, ""),
+        ({"waited": 0.0}, ""),
+        ({"waited": 0.375, "waited_for": "12D3KooWabcdefg"}, "38 % of the time waiting for late peers, most for …abcdefg"),
+        ({"behind": 3}, "3 rounds behind others"),
+        (
+            {"waited": 0.01, "waited_for": "12D3KooWabcdefg", "behind": 3},
+            "1 % of the time waiting for late peers, most for …abcdefg; 3 rounds behind others",
+        ),
+        ({"waited": 0.5, "waited_for": "12D3KooWabcdefg", "state": "finished"}, ""),
+    ],
+)
+def test_whom_a_node_waits_for_is_told_while_it_trains(known, said):
+    assert show.pace(snapshot(**known)) == said
 
 
 @given(st.floats(0, 1e18))
