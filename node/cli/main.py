@@ -10,6 +10,7 @@ Only the module of the command that is called gets imported, so that `--help` an
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -94,6 +95,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
 )
 
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 FORMER: Mapping[str, str] = MappingProxyType({"found": "create"})
 """Names of an earlier release, which work for one more, by today's."""
 
@@ -172,6 +174,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except (GossipError, ControlError) as error:
         return _failed(error)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        from starling.node.cli.common import discard_output  # noqa: PLC0415 — `--help` has no need of what it imports
+
+        discard_output()  # what is left of it would be a second error at exit
+        click.echo(f"starling: standard output or a file cannot be written: {error.strerror}; look with `df -h`", err=True)
+        return 1
     except BaseExceptionGroup as group:
         # A trio nursery wraps the exception that ended it, Ctrl-C too.
         leaves = _leaves(group)

@@ -147,7 +147,7 @@ class ExchangeService(Generic[Core]):
 
     async def _until_done(self, woken: Callable[[], object] = lambda: None) -> tuple[str, ...]:
         """Wait until the core is done -> the peers awaited last, sorted; `woken` is called after each of its ticks."""
-        core, last = self._core, ()
+        core, last = self._core, tuple[str, ...]()
         self.carry_out(core.tick(trio.current_time()))
         while not core.done:
             last = core.waiting or last

@@ -109,6 +109,21 @@ def test_a_bug_is_not_hidden_behind_an_expected_error(raising):
         main(["run"])
 
 
+@pytest.mark.real
+def test_a_full_disk_below_standard_output_is_one_line():
+    program = [sys.executable, "-m", "starling.node.cli.main", "config", "show"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "starling: standard output or a file cannot be written: No space left on device; look with `df -h`\n"
+
+
+def test_another_error_of_the_system_is_not_hidden(raising):
+    raising(OSError(5, "Input/output error"))
+    with pytest.raises(OSError, match="Input/output"):
+        main(["run"])
+
+
 def test_a_command_may_return_its_exit_code(monkeypatch):
     monkeypatch.setattr(cli.LazyGroup, "get_command", lambda self, context, name: click.Command("run", callback=lambda: 1))
     assert main(["run"]) == 1
