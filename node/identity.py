@@ -5,7 +5,8 @@ Knows the format of libp2p's Ed25519 peer ids, and needs no libp2p for it.
 """
 
 import os
-import tempfile
+import secrets
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Self
@@ -96,16 +97,20 @@ class Identity:
         """Written whole under another name, then linked: a crash leaves no half key, a rival's key is not replaced."""
         key = Ed25519PrivateKey.generate()
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        part = path.with_name(f".identity-{secrets.token_hex(4)}")
         try:
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".identity-") as part:  # mode 0600
-                part.write(pem)
-                part.flush()
-                os.fsync(part.fileno())
-                os.link(part.name, path)
+            with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+                file.write(pem)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(part, path)
         except FileExistsError:
             return cls.load_or_create(path)
         except OSError as error:
             raise ConfigError(f"identity: cannot write {path}: {error.strerror}; choose another --dir") from error
+        finally:
+            with suppress(OSError):
+                part.unlink()
         return cls(key)
 
     @property

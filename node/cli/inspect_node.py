@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 WIDE = 190  # columns from which a peer id is shown in full
 WIDE_ENOUGH = 136  # columns from which the behaviour of peers is shown
 ATTACH_S = 1.0  # seconds between attempts to reach a node that is gone
-_OF_A_NODE = re.compile(r"`starling (resume|invite|peers|logs|status|doctor)`")  # commands that a node suggests without its directory
 INVITED_TOO = 148  # columns from which inviters are shown too
 
 
@@ -193,8 +191,7 @@ def problem_of(snapshot: StatusSnapshot, run_dir: Path) -> str:
         return ""
     problem = show.clean(snapshot.problem)
     if "`" in problem:
-        whole = _OF_A_NODE.sub(lambda it: f"`starling {it[1]} --dir {typed(run_dir)}`", problem)
-        return f"! {whole}"
+        return f"! {control.addressed(problem, run_dir)}"
     todo = "hand on `starling invite" if snapshot.members == 1 else "see `starling logs"
     return f"! {problem}; {todo} --dir {typed(run_dir)}`"
 

@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        from starling.node.cli.common import discard_output  # noqa: PLC0415 — `--help` has no need of what it imports
+        from starling.node.cli.common import discard_output
 
         discard_output()  # what is left of it would be a second error at exit
         click.echo(f"starling: standard output or a file cannot be written: {error.strerror}; look with `df -h`", err=True)

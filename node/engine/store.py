@@ -91,5 +91,5 @@ class Store:
             refused = more()
         except OSError as error:
             name = f"{error.filename}: " if error.filename else ""
-            return calls.Refused("disk", f"{name}{error.strerror or error}; training goes on, free some space (df -h)")
+            return calls.Refused("disk", f"{name}{error.strerror or error}")
         return refused or calls.Done()

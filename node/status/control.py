@@ -12,6 +12,7 @@ The socket is `control.sock` in the run directory, for its owner alone. One JSON
 
 import json
 import os
+import re
 import shlex
 import socket
 import time
@@ -31,6 +32,7 @@ MAX_ADDRESS_BYTES = 100  # sun_path has 108 bytes on Linux, 104 on macOS, with a
 REPLY_S = 300.0  # an evaluation of a large model on a slow machine
 STATUS_S = 10.0
 CHUNK_BYTES = 1 << 18
+_OF_A_NODE = re.compile(r"`starling (resume|invite|peers|logs|status|doctor|ban|unban|trust)( [^`-]+)?`")
 
 
 class ControlError(Exception):
@@ -51,6 +53,11 @@ class NotRunning(ControlError):
 def typed(path: Path | str) -> str:
     """Return a path or another word as it must be typed in a shell, for messages that name the next command."""
     return shlex.quote(str(path))
+
+
+def addressed(text: str, run_dir: Path) -> str:
+    """Return a node's text with its directory in the commands that it suggests, as it does not know what its owner calls it."""
+    return _OF_A_NODE.sub(lambda found: f"`starling {found[1]}{found[2] or ''} --dir {typed(run_dir)}`", text)
 
 
 @contextmanager
@@ -130,7 +137,7 @@ class _Lines:
                     if line.startswith(b'{"ok":false'):
                         self.close()
                         answer = _answer(line, self._run_dir)
-                        reason = str(answer.get("error", "the node refused without a reason"))
+                        reason = addressed(str(answer.get("error", "the node refused without a reason")), self._run_dir)
                         raise WrongInput(reason) if answer.get("wrong_input") is True else ControlError(reason)
                 return lines
             if ended:

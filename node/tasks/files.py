@@ -101,6 +101,8 @@ def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
         dtype = np.dtype(kind)
         shape = tuple(int(dim) for dim in dims.replace(",", " ").split())
         size = math.prod(shape) * dtype.itemsize
+        if not size:
+            raise ValueError(f"{info.filename} holds nothing, its shape is {shape}")
         if not 0 < size <= MAX_BYTES or size != info.file_size - file.tell():
             raise ValueError(f"{info.filename} claims shape {shape}, which does not fit its {info.file_size} bytes")
         return np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if fortran == "True" else "C")

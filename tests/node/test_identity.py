@@ -1,5 +1,7 @@
 """Identities: libp2p's ids without libp2p, keys that persist, signatures bound to their message and peer."""
 
+import gc
+import resource
 import stat
 
 import msgspec
@@ -82,6 +84,18 @@ def test_an_unusable_identity_folder_gives_one_line(tmp_path):
         Identity.load_or_create(tmp_path / "missing" / "identity.key")
     with pytest.raises(ConfigError, match="cannot read"):
         Identity.load_or_create(tmp_path)
+
+
+def test_a_disk_that_is_full_leaves_no_half_key_and_gives_one_line(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
+    try:
+        with pytest.raises(ConfigError, match="identity: cannot write"):
+            Identity.load_or_create(tmp_path / "identity.key")
+        gc.collect()  # a file that could not be closed would complain on standard error, which is an error here
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_signature_is_valid_for_one_message_and_one_peer():

@@ -45,7 +45,7 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
                 raise GossipError("export: path must be absolute")
             reply = await node.running.engine.call(calls.Save(str(path), best=fields.get("best") is True))
             if isinstance(reply, calls.Refused):
-                raise GossipError(reply.reason)
+                raise GossipError(f"export: cannot write {path}: {reply.reason}" if reply.kind == "disk" else reply.reason)
             return {"path": str(path)}
         case _:
             raise GossipError(f"unknown command {op!r}")

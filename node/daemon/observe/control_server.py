@@ -70,7 +70,9 @@ class ControlServer:
         except control.ControlError as error:
             raise ConfigError(f"--dir: {error}") from error
         else:
-            raise ConfigError(f"--dir: a node is already running in {self.run_dir}; see `starling status --dir {self.run_dir}`")
+            raise ConfigError(
+                f"--dir: a node is already running in {self.run_dir}; see `starling status --dir {control.typed(self.run_dir)}`"
+            )
         name = f"{control.SOCKET_NAME}.{os.getpid()}"
         made = self.run_dir / name
         listener = platform.unix_socket()

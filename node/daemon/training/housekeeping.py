@@ -46,13 +46,15 @@ class Housekeeping:
     async def save(self, export: Path | None = None) -> None:
         """Write the checkpoint and, if `export` is given, the model; a failure is reported once and stays in `cannot_save`."""
         self._saved_at = trio.current_time()
+        advice = "training goes on"
         try:
             done = await self.engine.call(calls.Save(str(export or ""), final=export is not None))
             reason = done.reason if isinstance(done, calls.Refused) else ""
+            advice += ", free some space (df -h)"
         except EngineError as error:
             reason = str(error)
         if reason and not self.cannot_save:
-            self.context.report.event("cannot_save", reason, level="error")
+            self.context.report.event("cannot_save", f"{reason}; {advice}", level="error")
         elif self.cannot_save and not reason:
             self.context.report.event("saves_again", "checkpoints can be written again")
         self.cannot_save = reason

@@ -134,6 +134,12 @@ def test_an_npz_with_a_false_size_is_refused_before_allocating(tmp_path):
         read_npz(tmp_path / "big.npz", ("x",))
 
 
+def test_an_npz_without_samples_says_so(tmp_path):
+    np.savez(tmp_path / "none.npz", x=np.zeros((0, 8, 8)))
+    with pytest.raises(ConfigError, match=r"x\.npy holds nothing, its shape is \(0, 8, 8\)"):
+        read_npz(tmp_path / "none.npz", ("x",))
+
+
 @pytest.mark.parametrize("name", ["gone.npz", "."])
 def test_a_path_that_is_no_file_is_refused(tmp_path, name):
     with pytest.raises(ConfigError):

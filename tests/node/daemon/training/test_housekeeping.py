@@ -67,6 +67,7 @@ async def test_a_checkpoint_that_cannot_be_written_is_reported_once_and_so_is_th
     await house.save_when_due()
     assert not house.cannot_save
     assert report.names == ["cannot_save", "saves_again"]
+    assert report.texts[0] == "no space left; training goes on, free some space (df -h)"
 
 
 @virtual
