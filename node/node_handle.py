@@ -38,6 +38,7 @@ LEAVE_S = 5.0  # seconds from a request to leave to the end of the process
 DAYS = 90.0  # days for which an invitation is valid
 TOKENS, TEMPERATURE = 200, 0.8  # defaults for text that a model generates
 WRONG_INPUT = 2  # exit code of a program that was given something impossible
+FAILED = 3  # exit code of one that says in its last line why it failed; 1 is Python's own
 
 
 class Evaluation(msgspec.Struct, frozen=True, tag_field="version", tag=1):
@@ -380,6 +381,8 @@ def _offline(op: str, *paths: str | Path) -> str:
     last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
     if done.returncode == WRONG_INPUT:
         raise ConfigError(last)
+    if done.returncode == FAILED:
+        raise GossipError(last)
     if done.returncode:
         raise GossipError(f"the model could not be loaded: {last}")
     return done.stdout

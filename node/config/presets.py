@@ -117,6 +117,8 @@ def load(kind: type[S], file: Path | None = None, assignments: Sequence[str] = (
     Raises ConfigError: unreadable, not TOML, a wrong key or value.
     """
     raw = toml.read(file) if file is not None else {}
+    if file is not None:
+        toml.check_format(file, raw)
     try:
         begun = convert(filled(raw, _named(raw, assignments), kind), kind)
     except ConfigError as error:

@@ -21,6 +21,7 @@ from msgspec import inspect as types
 from starling.gossip.errors import ConfigError
 from starling.node.config import maturity
 from starling.node.config.parts import SHOW, PartSection, Section, convert, fields_of, merged, plainly, shown, typed, unknown_key
+from starling.node.versions import MANIFEST, unreadable
 
 S = TypeVar("S", bound=Section)
 
@@ -39,10 +40,17 @@ _RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmg]i?)?(?P<what>bit|
 def load(path: Path, kind: type[S]) -> S:
     """Load the settings in a TOML file. Raises ConfigError: unreadable, not TOML, or a wrong key or value."""
     raw = read(path)
+    check_format(path, raw)
     try:
         return convert(raw, kind)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def check_format(path: Path, raw: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a manifest of another version than this program reads, before a key that it does not know is called wrong."""
+    if (version := raw.get("format", MANIFEST.newest)) not in MANIFEST:
+        raise ConfigError(f"{path}: {unreadable('format: is', version, MANIFEST, f'write `format = {MANIFEST.newest}`')}")
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from starling.gossip.errors import ConfigError
+from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.rng import generator
 from starling.node.catalogues import task
 from starling.node.config import manifest as manifests
@@ -46,7 +46,10 @@ BATCH = 256  # held-out samples at a time
 
 
 def export(run_dir: Path, file: Path) -> None:
-    """Write the model of the last checkpoint as a node would. Raises ConfigError if there is no usable one, or OSError."""
+    """Write the model of the last checkpoint as a node would.
+
+    Raises ConfigError: there is no usable one; GossipError, OSError: it cannot be written.
+    """
     place, manifest, config, me, shard = _settings(run_dir)
     if not place.checkpoint.exists():
         raise ConfigError(f"--dir: {run_dir} has no model yet; start the node with `starling run --dir {run_dir}`")
@@ -69,7 +72,7 @@ def export(run_dir: Path, file: Path) -> None:
         for call in (open_request, calls.Save(str(file))):
             reply = engine.handle(call)
             if isinstance(reply, calls.Refused):
-                raise ConfigError(reply.reason)
+                raise GossipError(f"export: cannot write {file}: {reply.reason}") if reply.kind == "disk" else ConfigError(reply.reason)
 
 
 def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
@@ -203,6 +206,9 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except (ConfigError, OSError) as error:
+    except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
+    except (GossipError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(3)

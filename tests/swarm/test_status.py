@@ -140,6 +140,9 @@ async def test_a_slow_member_is_named_by_those_that_wait_for_it_and_is_told_how_
         assert fast.behind == 0
         assert slow.behind <= fast.round - slow.round  # what the others have reported so far
         assert not slow.waited_for
+        node = swarm.nodes[0].node
+        await swarm.leave(0)
+        assert take_snapshot(node).members == 3  # its last status counts itself too
 
 
 @virtual(0)

@@ -88,7 +88,8 @@ class ControlServer:
             listener.close()
             with suppress(OSError):
                 made.unlink()
-            raise ConfigError(f"--dir: no control socket in {self.run_dir}: {error.strerror}") from error
+            look = f"`ls -ld {control.typed(self.run_dir)}`"
+            raise ConfigError(f"--dir: a node must be able to write {self.run_dir}: {error.strerror}; look with {look}") from error
         listener.setblocking(False)
         return listener, inode
 

@@ -101,7 +101,7 @@ def _running(node: Node, running: RunningNode) -> Fields:
         "rejoined": running.opened.resumed,
         "engine_restarts": running.engine.restarts,
         "activity": running.engine.activity,
-        "members": len(running.membership.members),
+        "members": len({*running.membership.members, running.context.me}),  # also once it has left
         "bootstrap": running.around.to_share(),
         "reachability": running.around.reachability.state,
         "relays": running.context.network.relays,

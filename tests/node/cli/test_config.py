@@ -33,6 +33,9 @@ WRONG = [
     (["manifest", "check", "m.toml"], ["m.toml", "pace.rounds", "'many'", "`starling config show`"]),
     (["manifest", "check", "task.toml"], ["task.toml", "task.kind", "'imags'", "`task.kind=images`"]),
     (["manifest", "check", "late.toml"], ["late.toml", "membership.suspicion_s", "0.1", "`membership.suspicion_s=2`"]),
+    (["manifest", "check", "later.toml"], ["later.toml", "format", "version 2", "reads 1", "`pip install --upgrade"]),
+    (["manifest", "check", "odd.toml"], ["odd.toml", "format", "'two'", "`format = 1`"]),
+    (["create", "later.toml"], ["later.toml", "version 2", "`pip install --upgrade"]),
     (["manifest", "show"], ["--dir", "starling-node", "`starling create MANIFEST.toml`"]),
     (["manifest", "paint"], ["'paint'", "`starling manifest --help`"]),
     (["config", "show", "all"], ["config show", "'all'", "`starling config show`"]),
@@ -45,6 +48,8 @@ def test_wrong_input_is_one_line_that_names_it_and_the_next_command(arguments, w
     (here / "m.toml").write_text('[pace]\nrounds = "many"\n')
     (here / "task.toml").write_text('[task]\nkind = "imags"\n')
     (here / "late.toml").write_text("[membership]\nsuspicion_s = 0.1\n")
+    (here / "later.toml").write_text("format = 2\nwing_beats = 3\n")
+    (here / "odd.toml").write_text('format = "two"\n')
     refused(capsys, arguments, *words)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from starling.gossip.errors import ConfigError
+from starling.gossip.errors import ConfigError, GossipError
 from starling.node import run_directory
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
@@ -21,6 +21,7 @@ from starling.node.node_handle import Attached
 from starling.node.rpc import calls
 from starling.node.storage.run_dir import RunDir
 from starling.node.tasks.digits import built_in
+from tests.harness.cli_doubles import refused
 from tests.harness.engines import done
 from tests.harness.schemas import valid
 
@@ -41,6 +42,15 @@ def trained(folder, *settings):
 @pytest.fixture
 def left(tmp_path):
     return trained(tmp_path)
+
+
+def test_a_target_that_cannot_be_written_is_a_failure_and_not_wrong_input(left, tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(GossipError, match=r"export: cannot write .*file/x\.safetensors") as failed:
+        offline.export(left.path, tmp_path / "file" / "x.safetensors")
+    assert failed.type is GossipError
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 3, "", "export: cannot write x: full\n"))
+    refused(capsys, ["export", tmp_path / "y.safetensors", "--dir", left.path], "export: cannot write x: full", code=1)
 
 
 PICTURES = ("task=tests.harness.networks:Pictures", "task.network=resnet", "partition=by_label", "partition.shards=4")
