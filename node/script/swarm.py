@@ -26,7 +26,7 @@ from starling.node.script.optimizers import unwrapped
 from starling.node.script.parts import Parts
 from starling.node.script.processes import refuse_ranks, refuse_workers
 from starling.node.script.state_copies import Copies
-from starling.node.status.control import ControlError
+from starling.node.status import control
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
 
@@ -64,12 +64,12 @@ class Running:
         return True
 
     def doing(self) -> str:
-        """Return its problem, or what it does."""
+        """Return its problem, or what it does; "" while it does not run."""
         try:
-            status = Attached(self._folder).status()
-        except (ControlError, GossipError):
+            status = control.status(self._folder)
+        except control.ControlError:
             return ""
-        return f"the node in {self._folder}: {status.problem or status.activity or status.state}"
+        return f"the node in {self._folder}: {control.addressed(status.problem or status.activity or status.state, self._folder)}"
 
 
 class Swarm:
@@ -111,11 +111,15 @@ class Swarm:
         self._folder = Path(folder)
         if (open_here := _OPEN.get(self._folder.resolve())) is not None:  # a notebook cell that is run again
             open_here.close()
+        place = RunDir(self._folder)
+        before = place.read_config() if place.config_file.exists() else None
         self._life = Running(self._folder, started(self._folder, invite, listen, config))
         try:
             self._member = Member(self._folder, parts, self._life)
-        except BaseException:
+        except BaseException as error:
             self._stop()
+            if isinstance(error, ConfigError) and before is not None and self._life.node is not None:
+                place.write_config(before)  # a node of a task, named by mistake, would wait for a script from now on
             raise
         _OPEN[self._folder.resolve()] = self
 

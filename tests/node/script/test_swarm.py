@@ -11,7 +11,12 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from starling.gossip.errors import ConfigError
-from starling.node.script.swarm import Swarm
+from starling.node.config.schema import NodeConfig
+from starling.node.script.swarm import Running, Swarm
+from starling.node.script.swarm import started as start_node
+from starling.node.status.final import FinalStatus
+from starling.node.storage.run_dir import RunDir
+from tests.harness.snapshots import snapshot
 from tests.integrations.nodes import Node, beside
 from tests.node.script.loops import batches, fitted, flat, net
 
@@ -48,6 +53,41 @@ def test_running_a_cell_again_closes_and_frees_the_earlier_swarm(tmp_path):
         swarm.close()
     assert torch.equal(node.before[0], stepped)
     assert node.steps == 3 + 2 * 4
+
+
+def test_a_script_that_is_refused_leaves_the_settings_of_a_task_s_node(tmp_path, monkeypatch):
+    """Else the node would wait for a script from then on, and do no local steps of its task."""
+    place, started = RunDir.create(tmp_path / "n"), []
+    place.write_config(NodeConfig())
+
+    class Child:
+        def __init__(self, folder):
+            self.folder = folder
+
+        def start(self):
+            started.append(RunDir(self.folder).read_config().script)
+            return self
+
+        def stop(self):
+            started.append("stopped")
+
+    def refused(*_arguments):
+        raise ConfigError("weight has shape (1, 4), the swarm's has (1, 8)")
+
+    monkeypatch.setattr("starling.node.script.swarm.child_node.Node", Child)
+    monkeypatch.setattr("starling.node.script.swarm.Member", refused)
+    monkeypatch.setattr("starling.node.script.swarm.started", start_node)
+    model = net()
+    with pytest.raises(ConfigError, match="has shape"):
+        Swarm(place.path, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    assert started == [True, "stopped"]
+    assert place.read_config() == NodeConfig()
+
+
+def test_what_a_node_did_in_an_earlier_run_is_not_said_of_one_that_starts(tmp_path):
+    place = RunDir.create(tmp_path / "n")
+    place.keep_final(FinalStatus(ended="left", snapshot=snapshot(state="leaving")))
+    assert Running(place.path, None).doing() == ""
 
 
 def test_a_closed_swarm_takes_no_step(tmp_path):
