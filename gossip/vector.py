@@ -205,6 +205,14 @@ def products(a: Tensor, b: Tensor) -> tuple[float, float, float]:
     return found
 
 
+def swap(a: Tensor, b: Tensor) -> None:
+    """Exchange the numbers of two vectors (d,), which may be one, SAMPLED at a time."""
+    for one, other in zip(torch.split(a, SAMPLED), torch.split(b, SAMPLED), strict=True):
+        kept = one.clone()
+        one.copy_(other)
+        other.copy_(kept)
+
+
 def sampled(x: Tensor) -> tuple[Tensor, float]:
     """Return a view of at most SAMPLED coordinates of x (d,), evenly spread, and by what their norm estimates that of all."""
     stride = -(-x.numel() // SAMPLED) | 1  # an odd one falls on all columns of matrices whose widths are powers of two

@@ -88,6 +88,10 @@ class Support:
         """X (d,) plus the vector that `values` (k,) represent -> a new (d,)."""
         return x + self.spread(values, x.numel())
 
+    def onto(self, x: Tensor, values: Tensor) -> Tensor:
+        """Return the same, perhaps in the memory of the values."""
+        return self.add(x, values)
+
     def put(self, x: Tensor, values: Tensor) -> Tensor:
         """X (d,) with its part in the subspace replaced by the one that `values` (k,) represent -> a new (d,)."""
         return self.add(x, values - self.take(x))
@@ -106,6 +110,10 @@ class Full(Support):
     def view(self, x: Tensor) -> Tensor:
         """Return x."""
         return x
+
+    def onto(self, x: Tensor, values: Tensor) -> Tensor:
+        """Add x (d,) to the values, in place."""
+        return values.add_(x)
 
     def size(self, dim: int) -> int:
         """Return d."""

@@ -41,3 +41,10 @@ def decoded(effect: Effect | EncodedEffect) -> Effect:
     if isinstance(effect, Effect):
         return effect
     return Effect(effect.peer, effect.support, effect.decode(), effect.theta, effect.gain, effect.keeps, effect.memory)
+
+
+def added(x: Tensor, effect: Effect | EncodedEffect) -> Tensor:
+    """Return x (D,) plus all of an effect's values, a new tensor; decoded values make room for it."""
+    if isinstance(effect, Effect):
+        return effect.support.add(x, effect.value)
+    return effect.support.onto(x, effect.decode())

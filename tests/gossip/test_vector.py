@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from starling.gossip.rng import generator
-from starling.gossip.vector import as_named, bind, finite, layout
+from starling.gossip.vector import SAMPLED, as_named, bind, finite, layout, swap
 
 
 def model(hidden=5, bias=True):
@@ -142,3 +142,13 @@ def test_a_single_non_finite_number_is_found(bad):
     x = gaussian(1000)
     x[torch.tensor([7, 500])[: len(bad)]] = torch.tensor(bad)
     assert not finite(x)
+
+
+@pytest.mark.parametrize("dim", [1, SAMPLED, 2 * SAMPLED + 1])
+def test_vectors_are_swapped_whole_and_one_with_itself_is_unchanged(dim):
+    a, b = torch.arange(dim), -torch.arange(dim)
+    swap(a, b)
+    assert torch.equal(a, -torch.arange(dim))
+    assert torch.equal(b, torch.arange(dim))
+    swap(a, a)
+    assert torch.equal(a, -torch.arange(dim))

@@ -13,7 +13,7 @@ from starling.gossip.api import Effect, Losses
 from starling.gossip.compress.support import Support
 from starling.gossip.edge_memory import Committed
 from starling.gossip.exchange.calls import Far
-from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
+from starling.gossip.mix.encoded_effects import EncodedEffect, added
 from starling.node.engine.exchange.api import Vectors
 from starling.robust.distances import Distances
 from starling.robust.own_loss import Brought
@@ -39,10 +39,6 @@ class Defence(Protocol):
 
     def restart(self) -> None:
         """Begin with another model of ours."""
-
-
-def _model(own: Tensor, effect: Effect) -> Tensor:
-    return effect.support.add(own, effect.value)
 
 
 class Undefended:
@@ -79,7 +75,7 @@ class ByDistance:
         """Compare the models that exchanges brought with ours (D,), as far as their values were exchanged."""
 
         def brought(done: Committed) -> Brought:
-            return done.peer, lambda: _model(own, decoded(cast("Effect | EncodedEffect", done)))  # nothing else is defended
+            return done.peer, lambda: added(own, cast("Effect | EncodedEffect", done))  # nothing else is defended
 
         self._distances.losses.compare(map(brought, committed), own, self._losses, self._vectors.round)
 

@@ -5,6 +5,7 @@ Shapes: d parameters.
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Generator, Tensor, nn
 from starling.gossip.binding import Binding, bound
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
-from starling.gossip.vector import Layout, flatten, layout
+from starling.gossip.vector import Layout, flatten, layout, swap
 from starling.node.config.large import LARGE
 from starling.node.config.schema import Manifest
 from starling.node.engine import trim_memory
@@ -94,14 +95,24 @@ class LocalModel:
         return estimate(self.task, module, batches)
 
     def losses(self, batch: Any, models: Tensor) -> Tensor:
-        """Return (…) the losses of models (…, d) on a batch, infinite where one is no number."""
-        ours, values = self.x.clone(), []
+        """Return (…) the losses of models (…, d) on a batch, infinite where one is no number.
+
+        Each changes places with x meanwhile, as both are too large for a copy.
+        """
+        values = []
         with comparing(self.module), torch.no_grad():
             for model in models.reshape(-1, models.shape[-1]):
-                self.x.copy_(model)
-                self.binding.load()
-                loss: Tensor | None = self.task.loss(self.module, batch)
-                values.append(ours.new_tensor(math.inf) if loss is None else loss.to(ours.dtype))
-        self.x.copy_(ours)
-        self.binding.load()
+                with self._in_place_of(model):
+                    loss: Tensor | None = self.task.loss(self.module, batch)
+                values.append(self.x.new_tensor(math.inf) if loss is None else loss.to(self.x.dtype))
         return torch.stack(values).nan_to_num(math.inf, math.inf).reshape(models.shape[:-1])
+
+    @contextmanager
+    def _in_place_of(self, model: Tensor) -> Iterator[None]:
+        swap(self.x, model)
+        self.binding.load()
+        try:
+            yield
+        finally:
+            swap(self.x, model)
+            self.binding.load()

@@ -231,3 +231,18 @@ def test_a_foreign_state_is_refused_without_a_change():
     engine.replica.x[0] = math.inf
     _, infinite = snapshot(engine)
     assert opened(manifest()).handle(calls.Consider("b", 3, infinite)) == calls.Refused("peer", "state_unusable")
+
+
+def test_losses_leave_our_model_and_the_others_as_they_are_whatever_a_task_raises(monkeypatch):
+    engine = opened(manifest())
+    model = engine.trainer.model
+    ours, others = model.x.clone(), torch.stack([model.x + 1.0, model.x - 1.0])
+    before, losses = others.clone(), model.losses(model.batch(0), others)
+    assert losses.tolist() == model.losses(model.batch(0), others).tolist()
+    assert losses[0] != losses[1]
+    assert float(model.losses(model.batch(0), model.x[None])) == model.task.loss(model.module, model.batch(0)).item()
+    monkeypatch.setattr(type(model.task), "loss", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.losses(model.batch(0), others)
+    assert torch.equal(model.x, ours)
+    assert torch.equal(others, before)
