@@ -75,6 +75,21 @@ def altered_by(field: int, value: int, honest: Message, known: Known, victim: Vi
     return msgspec.structs.replace(honest, **{name: some[value % len(some)]})
 
 
+def signed_anew(honest: wire.Pulled, known: Known) -> wire.Pulled:
+    """Return the answer to a pull with the oldest other vector that is known, signed as the member's own of that round."""
+    others = (it.payload for _, it in known.seen if isinstance(it, wire.Pulled) and it.payload != honest.payload)
+    payload = next(others, honest.payload[::-1])
+    what = digest(payload)
+    signature = attested(known, honest.incarnation, honest.round, what).signature
+    return msgspec.structs.replace(honest, payload=payload, digest=what, signature=signature)
+
+
+def attested(known: Known, incarnation: int, round: int, what: bytes) -> Attestation:
+    """Return the member's signature for a vector with this digest."""
+    me = known.identity
+    return Attestation(known.swarm, me.peer_id, incarnation, round, what, me.sign(body(known.swarm, me.peer_id, incarnation, round, what)))
+
+
 @dataclass(slots=True)
 class Values:
     """Candidate values of a field, by its name."""
@@ -332,9 +347,7 @@ class Values:
     loss = value = squares
 
     def attested(self, incarnation: int, round: int, what: bytes) -> Attestation:
-        me = self.known.identity
-        signature = me.sign(body(self.known.swarm, me.peer_id, incarnation, round, what))
-        return Attestation(self.known.swarm, me.peer_id, incarnation, round, what, signature)
+        return attested(self.known, incarnation, round, what)
 
     def confession(self) -> wire.Evidence:
         incarnation, at = self._version()[0], self.round(None)[0]

@@ -15,7 +15,7 @@ import trio
 from starling.gossip.errors import PeerUnreachable, RemoteProtocolError
 from starling.gossip.mix.broadcast_codec import anchor_digest
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import Beacon, Busy, Evidence, Lane, Message, Pulled, Request, Solicit
+from starling.gossip.wire.schema import Beacon, Busy, Evidence, Lane, Message, NotNow, Pull, Pulled, Request, Solicit
 from starling.node import identity
 from starling.node.config.schema import Manifest
 from starling.node.daemon.membership.records import records_of
@@ -26,11 +26,12 @@ from starling.node.rpc import calls
 from starling.node.simulate.virtual.inline_engine import InlineEngine
 from starling.node.simulate.virtual.swarm import VirtualNode, VirtualSwarm
 from starling.robust.reputation import SOFT, WEIGHTS
-from tests.harness.legal_messages import Known, altered_by
+from tests.harness.legal_messages import Known, altered_by, signed_anew
 from tests.harness.stepwise import Work
 from tests.harness.swarms import assert_flows_cancel, drain, rounds_done, until
 
-HONEST = 3
+HONEST = 3  # from the start; another may join
+NEWCOMER = 900  # its index
 STEP_S = 0.2
 DIAL_S = 0.1
 MOST_TASKS = 60  # tasks of a node at a time, besides control messages being sent, also to members that the liar only names
@@ -44,6 +45,9 @@ Who waits in vain is left behind by those that do not, and skips rounds: three o
 is then given no more than is usual for 4 rounds, for 8 the next time, then 16 (`gossip/exchange/lateness.py`), so in a schedule of some
 30 rounds this could happen three times. None of those tried so far cost a whole round.
 """
+JOINED_S = 20.0
+"""Longest time until a newcomer trains: two of three honest sources have one model soon, but all may be asked twice while the liar sends
+nothing, drips, or lets others doubt the newcomer."""
 ROUND_S = 3.0  # longest round of an honest node, whatever a member does: see docs/protocol.md on deadlines
 MENDED = 12
 """Rounds after which honest outer parameters are equal again once all have ceased to count the liar: four, and eight for which a node may
@@ -82,7 +86,9 @@ class Conduct:
     late_s: dict[Lane, float] = field(default_factory=dict)
     altered: list[Alteration] = field(default_factory=list)
     excuse: tuple[str, int] | None = None
-    """What it says to all who ask for a pairwise exchange, and how many rounds it claims to be ahead of them; None: it answers."""
+    """What it says to all who ask for an exchange or a vector, and how many rounds it claims to be ahead of them; None: it answers."""
+    withheld: dict[type[Message], int] = field(default_factory=dict)  # the next messages of a kind that it does not send
+    second_tongue: set[str] = field(default_factory=set)  # peers to which it signs other vectors than to the rest
     whom: set[str] = field(default_factory=set)  # peers that this applies to, others see an honest node; empty: all
 
     def towards(self, peer: str) -> Conduct:
@@ -93,10 +99,13 @@ class Conduct:
 class SearchedSwarm:
     """Use it as the life of a `Stepwise`."""
 
-    def __init__(self, agreed: Manifest, seed: int, *, trusted: bool) -> None:
-        self.swarm = VirtualSwarm(agreed, seed=seed, step_cost_s=lambda _index: STEP_S)
+    def __init__(self, agreed: Manifest, seed: int, *, trusted: bool, attack: str = "") -> None:
+        self._attacks: dict[int, str] = {}
+        self.swarm = VirtualSwarm(agreed, seed=seed, step_cost_s=lambda _index: STEP_S, attacks=self._attacks)
         self.index = self._between()
         own = self.swarm.identity(self.index)
+        self.attack(attack)
+        self.liars = [own.peer_id]  # all its identities
         members = (*(self.swarm.identity(it).peer_id for it in range(HONEST)), own.peer_id)
         self.known = Known(own, self.swarm.swarm, members, self.swarm.identity(0))
         self.conduct = Conduct()
@@ -109,17 +118,33 @@ class SearchedSwarm:
         self.verified = 0  # signatures verified by any node
         self._told: set[bytes] = set()
         self._services: Counter[str] = Counter()
-        self._began_rounds: dict[str, int] = {}
+        self._began: dict[str, tuple[int, int]] = {}  # (round, local steps) of each honest node when it trained first
+        self.newcomer: VirtualNode | None = None
+        self._newcomer_s = 0.0  # when it started
         self._last_round: dict[str, tuple[int, float]] = {}  # of each honest node, and since when it is known to be in it
 
-    def _between(self) -> int:
+    def _between(self, least: int = HONEST) -> int:
         """Return an index whose peer id lies between those of two honest nodes: it initiates to one and responds to the other."""
         ids = [self.swarm.identity(index).peer_id for index in range(HONEST)]
-        return next(index for index in range(HONEST, 100) if min(ids) < self.swarm.identity(index).peer_id < max(ids))
+        return next(index for index in range(least, NEWCOMER) if min(ids) < self.swarm.identity(index).peer_id < max(ids))
+
+    def attack(self, name: str) -> None:
+        """Let the liar's engine attack in this way from its next start on; with no name it is honest."""
+        self._attacks.clear()
+        if name:
+            self._attacks[self.index] = name
+
+    def change_identity(self) -> None:
+        """Let the liar, which is not there, come back as another."""
+        self.index = self._between(self.index + 1)
+        self.known.identity = self.swarm.identity(self.index)
+        self.liars.append(self.known.identity.peer_id)
+        self.known.members += (self.liars[-1],)
 
     @property
     def honest(self) -> list[VirtualNode]:
-        return list(self.swarm.nodes.values())
+        """Return the honest nodes that train, or have."""
+        return [it for it in self.swarm.nodes.values() if it.peer_id in self._began]
 
     @property
     def peers(self) -> list[str]:
@@ -142,8 +167,8 @@ class SearchedSwarm:
         async with self.swarm.running(HONEST):
             await self.come()
             await until(lambda: rounds_done(self.swarm, 2), every_s=LOOK_S)
-            for virtual in self.honest:
-                self._count_calls(virtual)
+            for virtual in self.swarm.nodes.values():
+                self._take_part(virtual)
                 if self.trusted:
                     virtual.node.policy.trust(self.known.identity.peer_id)
             self._services = Counter.__and__(*(self._tasks(virtual) for virtual in self.honest[:2]))
@@ -151,8 +176,26 @@ class SearchedSwarm:
                 del self._services[name]
             await serve()
 
-    def _count_calls(self, virtual: VirtualNode) -> None:
-        self._began_rounds[virtual.peer_id] = virtual.node.progress.round
+    async def join(self) -> None:
+        """Start another honest node."""
+        self.newcomer, self._newcomer_s = await self.swarm.start(NEWCOMER), trio.current_time()
+        self.known.members += (self.newcomer.peer_id,)
+
+    def _admit(self) -> None:
+        """Count the newcomer among the honest nodes once it trains, which it must soon."""
+        new = self.newcomer
+        if new is None or new.peer_id in self._began:
+            return
+        if new.node.progress.state == "training":
+            self._take_part(new)
+        else:
+            assert not new.ended.is_set(), "the newcomer ended"
+            waited = trio.current_time() - self._newcomer_s
+            assert waited <= JOINED_S, f"the newcomer is {new.node.progress.state} after {waited:.1f} s"
+
+    def _take_part(self, virtual: VirtualNode) -> None:
+        """Count what a node does from now on."""
+        self._began[virtual.peer_id] = virtual.node.progress.round, virtual.node.progress.computed.steps
         engine, call = virtual.node.running.engine, virtual.node.running.engine.call
 
         async def counted(request: calls.Request) -> calls.Reply:
@@ -178,11 +221,9 @@ class SearchedSwarm:
             self.frames.append((inbound.lane, inbound.frame))
             asked = self._learn(inbound.peer, inbound.lane, inbound.frame)
             conduct = self.conduct.towards(inbound.peer)
-            if conduct.excuse is not None and isinstance(asked, Request | Solicit):
-                reason, ahead = conduct.excuse
-                seq = asked.seq if isinstance(asked, Request) else 0
-                busy = encode(Busy(asked.inc, seq, reason, asked.round + ahead))
-                trio.lowlevel.spawn_system_task(self.tell, inbound.peer, "exchange", busy, 1)
+            if conduct.excuse is not None and isinstance(asked, Request | Solicit | Pull):
+                for excuse in excuses(asked, *conduct.excuse):
+                    trio.lowlevel.spawn_system_task(self.tell, inbound.peer, "exchange", encode(excuse), 1)
             elif inbound.lane not in conduct.deaf:
                 arrive(inbound)
 
@@ -213,10 +254,15 @@ class SearchedSwarm:
         if lane in conduct.silent:
             return
         honest = self._learn(peer, lane, frame)
+        if honest is not None and conduct.withheld.get(type(honest), 0):
+            conduct.withheld[type(honest)] -= 1
+            return
+        if isinstance(honest, Pulled) and peer in self.conduct.second_tongue:
+            frame = encode(signed_anew(honest, self.known))
         for it in conduct.altered:
-            if isinstance(honest, it.kind) and it.times and peer in self.peers:
+            if isinstance(honest, it.kind) and it.times:
                 it.times -= 1
-                victim = next(virtual for virtual in self.honest if virtual.peer_id == peer)
+                victim = next((virtual for virtual in self.honest if virtual.peer_id == peer), self.honest[0])
                 frame = encode(altered_by(it.field, it.value, honest, self.known, victim))
         self.frames.append((lane, frame))
         yield frame
@@ -242,13 +288,16 @@ class SearchedSwarm:
 
     async def check(self) -> None:
         """Assert the invariants of every moment."""
+        self._admit()
         ids, rounds = set(self.peers), max(virtual.node.progress.round for virtual in self.honest)
-        most = VERIFIED + VERIFIED_PER_ROUND * rounds + (HONEST + 1) * self.signed
+        most = VERIFIED * (1 + len(self.liars)) + VERIFIED_PER_ROUND * rounds + (HONEST + 2) * self.signed
         assert self.verified <= most, f"{self.verified} signatures verified in {rounds} rounds, {self.signed} were the liar's"
         for virtual in self.honest:
             me, node = virtual.peer_id, virtual.node
             assert not virtual.ended.is_set(), f"{me} ended"
             assert isinstance(node.phase, RunningNode)
+            assert node.progress.state == "training", f"{me} is {node.progress.state}"
+            assert bool(torch.isfinite(virtual.vector).all()), f"the model of {me} is not finite"
             for other in ids - {me}:
                 assert node.policy.allows(other), f"{me} shut {other} out: {node.events.faults}"
                 assert not node.network.refuses(other)
@@ -263,15 +312,15 @@ class SearchedSwarm:
             sending = tasks.pop("BestEffort._send_counted", 0)
             assert sending <= MAX_SENDING * len(node.running.membership.table), f"{me} sends {sending} messages at a time"
             assert tasks.total() <= MOST_TASKS, tasks.most_common(5)
-            rounds = node.progress.round - self._began_rounds[me]
+            rounds, steps = (now - at for now, at in zip((node.progress.round, node.progress.computed.steps), self._began[me], strict=True))
             most = CALLS_PER_ROUND * (rounds + 1) + CALLS_PER_FRAME * (self.sent + 1)
             assert self.calls[me] <= most, (
                 f"{self.calls[me]} calls of the engine of {me} in {rounds} rounds, {self.sent} frames of the liar"
             )
             if self.swarm.manifest.pace.kind == "steps":
-                done, due = node.progress.computed.steps, node.progress.round * self.swarm.manifest.pace.local_steps
+                due = rounds * self.swarm.manifest.pace.local_steps
                 spared = LOST_ROUNDS * self.swarm.manifest.pace.local_steps
-                assert done >= 0.95 * due - spared, f"{me} did {done} of {due} local steps"
+                assert steps >= 0.95 * due - spared, f"{me} did {steps} of {due} local steps"
 
     def _check_goes_on(self, virtual: VirtualNode) -> None:
         """Assert that a node does not stay in a round."""
@@ -283,7 +332,9 @@ class SearchedSwarm:
 
     async def settle(self, more: int = 8) -> None:
         """Let all continue for some more rounds; then silence the liar permanently, and assert that nothing of it remains."""
-        least = min(virtual.node.progress.round for virtual in self.honest)
+        if self.newcomer is not None:
+            await until(lambda: self.newcomer.node.progress.state == "training", JOINED_S, LOOK_S)
+        least = min(virtual.node.progress.round for virtual in self.swarm.nodes.values())
         await until(lambda: rounds_done(self.swarm, least + more), more * ROUND_S, LOOK_S)
         await self.go(in_order=False)
         await self.check()
@@ -292,13 +343,14 @@ class SearchedSwarm:
             assert held.total() <= MOST_ITEMS, held.most_common(8)
         if self.swarm.manifest.mix.kind == "pet":
             for virtual in self.honest:
-                await virtual.node.running.exchange.revoke(self.known.identity.peer_id)
+                for liar in self.liars:
+                    await virtual.node.running.exchange.revoke(liar)
             await self._finish()
             await drain(self.swarm)
             assert_flows_cancel(self.swarm)
         if self.swarm.manifest.mix.kind == "sparse_outer":
-            me = self.known.identity.peer_id
-            await until(lambda: all(me not in virtual.node.running.membership.members for virtual in self.honest), DEAD_S, LOOK_S)
+            liars = set(self.liars)
+            await until(lambda: not any(liars & set(it.node.running.membership.members) for it in self.honest), DEAD_S, LOOK_S)
             last = max(virtual.node.progress.round for virtual in self.honest)
             with trio.move_on_after(MENDED * ROUND_S):
                 await until(lambda: self._mended(last + MIXED) or rounds_done(self.swarm, last + MENDED), every_s=LOOK_S)
@@ -322,6 +374,15 @@ class SearchedSwarm:
         """Count the tasks of a node by name."""
         mine = [task for task in _below(trio.lowlevel.current_root_task()) if _locals(task).get("virtual") is virtual]
         return Counter(".".join(task.name.partition(".<")[0].split(".")[-2:]) for root in mine for task in _below(root))
+
+
+def excuses(asked: Request | Solicit | Pull, reason: str, ahead: int) -> list[Message]:
+    """Return what a member says that is this many rounds ahead and does not do what was asked. Whoever pulls may be put off before."""
+    at = max(0, asked.round + ahead)
+    if not isinstance(asked, Pull):
+        reason = {"view": "view", "wait": "busy"}.get(reason, reason)
+        return [Busy(asked.inc, asked.seq if isinstance(asked, Request) else 0, reason, at)]
+    return [NotNow(asked.nonce, at, {"view": "busy"}.get(reason, reason))]
 
 
 def _locals(task: trio.lowlevel.Task) -> dict[str, Any]:

@@ -44,13 +44,15 @@ SEED = int(os.environ.get("STARLING_SEARCH_SEED", "0"))  # examples for the firs
 PHASES = (Phase.generate, Phase.shrink) if os.environ.get("STARLING_SEARCH_SHRINK", "1") == "1" else (Phase.generate,)
 AT_A_TIME = 100  # with one seed
 SOON = st.sampled_from((0.003, 0.1, 0.4, 0.0, 0.02, 0.9))
+ATTACKS = st.sampled_from(("", "", "", "", "stale", "sign_flip", "equivocation", "mimic", "foe", "nan", "bomb", "wrong_length"))
 RULES = 16  # steps of one schedule, at most
 ALL_KINDS = tuple(kind for kinds in KINDS.values() for kind in kinds)
 TIMES = st.sampled_from((1, 1, 1, 2, 40))
-VICTIM = st.integers(0, HONEST - 1)
-STEPS = PaceSection(kind="steps", local_steps=2, rounds=0, quorum=HONEST + 1, max_wait_s=1.0, evaluate_every=10**6)
+VICTIM = st.integers(0, HONEST)  # the last is the newcomer, if it trains
+ENDLESS = {"rounds": 0, "quorum": HONEST + 1, "evaluate_every": 10**6}
+STEPS = PaceSection(kind="steps", local_steps=2, max_wait_s=1.0, stop_after=1, **ENDLESS)
 PAIRWISE = {"mix": MixSection(kappa=0.1), "pace": STEPS}
-CLOCKED = {"mix": MixSection(kappa=0.1), "pace": PaceSection(kind="clock", slot_s=0.4, rounds=0, quorum=HONEST + 1, evaluate_every=10**6)}
+CLOCKED = {"mix": MixSection(kappa=0.1), "pace": PaceSection(kind="clock", slot_s=0.4, stop_after=1, **ENDLESS)}
 PULLED = {
     "pace": STEPS,
     "mix": MixSection(kind="gather"),
@@ -65,9 +67,7 @@ BROADCAST = {
     "compress": taken(CompressSection, select="chunk_top_k", ratio=0.25, response="spread1"),
 }
 SAMPLED = {
-    "pace": PaceSection(
-        kind="sampled", sample=2, local_steps=2, rounds=0, quorum=HONEST + 1, max_wait_s=1.0, evaluate_every=10**6, aggregators=1, slack=1
-    ),
+    "pace": PaceSection(kind="sampled", sample=2, local_steps=2, max_wait_s=1.0, aggregators=1, slack=1, **ENDLESS),
     "mix": MixSection(kind="gather"),
     "overlay": OverlaySection(kind="complete"),
     "robust": RobustSection(rule="mean"),
@@ -100,15 +100,15 @@ class Schedule(RuleBasedStateMachine):
         super().__init__()
         self.world: SearchedSwarm | None = None
 
-    @initialize(seed=st.integers(0, 3), trusted=st.booleans(), more=st.sampled_from((3, 3, 3, 8)))
-    def gather(self, seed, trusted, more):
+    @initialize(seed=st.integers(0, 3), trusted=st.booleans(), attack=ATTACKS, more=st.sampled_from((3, 3, 3, 8)))
+    def gather(self, seed, trusted, attack, more):
         self.more = more  # rounds at the end in which the member goes on as it does then
         self.reseed(seed)
-        self.world = SearchedSwarm(agreed(**self.sections), seed, trusted=trusted)
+        self.world = SearchedSwarm(agreed(**self.sections), seed, trusted=trusted, attack=attack)
         self.run = Stepwise(self.world.live)
 
     def victim(self, number):
-        return self.world.honest[number % HONEST]
+        return self.world.honest[number % len(self.world.honest)]
 
     def then(self, seconds):
         self.run.do(partial(trio.sleep, seconds))
@@ -144,7 +144,7 @@ class Schedule(RuleBasedStateMachine):
     def slanders(self, data, kind, to, then):
         self.say(data, [kind] * 3, to, 1, then)
 
-    @rule(reason=st.sampled_from(("late", "early", "view", "busy")), ahead=st.sampled_from((8, 1, 0, 2, 17, 40)), then=SOON)
+    @rule(reason=st.sampled_from(("late", "early", "view", "busy", "wait")), ahead=st.sampled_from((8, 1, 0, 2, 17, 40, -1, -5)), then=SOON)
     def makes_excuses(self, reason, ahead, then):
         self.world.conduct.excuse = reason, ahead
         self.then(then)
@@ -166,6 +166,16 @@ class Schedule(RuleBasedStateMachine):
     @rule(kinds=some(ALL_KINDS), field=st.integers(0, 9), value=st.integers(0, 40), times=st.sampled_from((1, 3, 1000)), then=SOON)
     def alters(self, kinds, field, value, times, then):
         self.world.conduct.altered += [Alteration(kind, field, value, times) for kind in kinds]
+        self.then(then)
+
+    @rule(kinds=some(ALL_KINDS), times=st.sampled_from((1, 3, 1000)), then=SOON)
+    def withholds(self, kinds, times, then):
+        self.world.conduct.withheld |= dict.fromkeys(kinds, times)
+        self.then(then)
+
+    @rule(whom=st.sets(VICTIM, max_size=HONEST - 1), then=SOON)
+    def signs_two_vectors(self, whom, then):
+        self.world.conduct.second_tongue = {self.victim(number).peer_id for number in whom}
         self.then(then)
 
     @rule(lane=st.sampled_from(LANES), how=st.sampled_from(("silent", "deaf", "twice")), on=st.booleans(), then=SOON)
@@ -191,9 +201,19 @@ class Schedule(RuleBasedStateMachine):
         self.then(then)
 
     @precondition(lambda self: not self.world.liar)
-    @rule(then=SOON)
-    def comes_back(self, then):
+    @rule(new=st.booleans(), attack=ATTACKS, then=SOON)
+    def comes_back(self, new, attack, then):
+        """Start the member again, perhaps as another."""
+        if new:
+            self.world.change_identity()
+        self.world.attack(attack)
         self.run.do(self.world.come)
+        self.then(then)
+
+    @precondition(lambda self: not self.world.newcomer)
+    @rule(then=SOON)
+    def an_honest_node_joins(self, then):
+        self.run.do(self.world.join)
         self.then(then)
 
     @precondition(lambda self: self.world.liar)

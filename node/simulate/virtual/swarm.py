@@ -65,8 +65,9 @@ class VirtualSwarm:
 
     `rules` are faults, see `starling.node.net.faults`; the list may be changed while the swarm runs. `step_cost_s` gives virtual seconds of
     a local step by node index, `seed` identities and the network's random draws. `config` holds every node's own settings, of which `shard`
-    and `bootstrap` are filled in; all attackers know each other. Without a folder there are no checkpoints: a node that returns begins with
-    a peer's model. `clock_off_s` gives by how many seconds a node's wall clock is wrong at present.
+    and `bootstrap` are filled in. All `attacks` know each other; those changed later are of nodes that start then. Without a folder there
+    are no checkpoints: a node that returns begins with a peer's model. `clock_off_s` gives by how many seconds a node's wall clock is wrong
+    at present.
 
     With `fixed_deadlines` neighbors wait for each other as long as the manifest allows, instead of an adaptive deadline: messages of a
     virtual network vary so little that it leaves no room for a neighbor that itself waits for another.
@@ -95,7 +96,7 @@ class VirtualSwarm:
         self.hub = MemoryHub(rules or (), seed)
         self.nodes: dict[int, VirtualNode] = {}
         self._step_cost_s = step_cost_s
-        self._attacks = attacks or {}
+        self._attacks = {} if attacks is None else attacks
         self._folder = folder
         self._clock_off_s = clock_off_s
         self._nursery: trio.Nursery | None = None
