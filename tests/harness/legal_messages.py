@@ -6,7 +6,7 @@ The first candidate of a field is the honest one, so that hypothesis shrinks tow
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, product
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import hypothesis.strategies as st
@@ -320,7 +320,7 @@ class Values:
     def evaluate(self, _kind: object) -> list[bool]:
         return [False, True]
 
-    fine = again = evaluate
+    fine = again = answers = evaluate
 
     def points(self, _kind: object) -> list[tuple[int, ...]]:
         return [(), (0,), (0, 20), (END, END)]
@@ -334,6 +334,12 @@ class Values:
 
     def stage(self, _kind: object) -> list[int]:
         return [0, 1, 2, 15]
+
+    def waits(self, kind: object) -> list[tuple[wire.Waits, ...]]:
+        waits = tuple(
+            wire.Waits(stage, turn, step, done) for stage, turn, step, done in product((0, 15), self.turn(kind)[:2], (0, END), (0, 2 << 20))
+        )
+        return [(), waits[:1], waits]
 
     def freed(self, _kind: object) -> list[tuple[int, ...]]:
         return [(), (0,), (1, 2), tuple(range(16))]

@@ -49,6 +49,7 @@ JOINED_S = 20.0
 """Longest time until a newcomer trains: two of three honest sources have one model soon, but all may be asked twice while the liar sends
 nothing, drips, or lets others doubt the newcomer."""
 ROUND_S = 3.0  # longest round of an honest node, whatever a member does: see docs/protocol.md on deadlines
+CLOCK_OFF_S = ROUND_S + 1.0  # by which slots of a node may have moved: it is in one for too long, and a liar's time slews its clock
 MENDED = 12
 """Rounds after which honest outer parameters are equal again once all have ceased to count the liar: four, and eight for which a node may
 rest between two repairs."""
@@ -119,6 +120,7 @@ class SearchedSwarm:
         self._told: set[bytes] = set()
         self._services: Counter[str] = Counter()
         self._began: dict[str, tuple[int, int]] = {}  # (round, local steps) of each honest node when it trained first
+        self._began_s: dict[str, float] = {}  # and when that was
         self.newcomer: VirtualNode | None = None
         self._newcomer_s = 0.0  # when it started
         self._last_round: dict[str, tuple[int, float]] = {}  # of each honest node, and since when it is known to be in it
@@ -195,6 +197,7 @@ class SearchedSwarm:
 
     def _take_part(self, virtual: VirtualNode) -> None:
         """Count what a node does from now on."""
+        self._began_s[virtual.peer_id] = trio.current_time()
         self._began[virtual.peer_id] = virtual.node.progress.round, virtual.node.progress.computed.steps
         engine, call = virtual.node.running.engine, virtual.node.running.engine.call
 
@@ -304,6 +307,7 @@ class SearchedSwarm:
                 reasons = node.events.faults.get(other, {})
                 assert all(WEIGHTS.get(reason) == SOFT for reason in reasons), f"{me} blames {other}: {reasons}"
             self._check_goes_on(virtual)
+            self._check_clock(virtual)
             gone = [event.text for event in node.events.recent if event.name in {"peer_died", "peer_reborn"}]
             assert not any(other in text for other in ids for text in gone), f"{me} held an honest node dead: {gone}"
             tasks = self._tasks(virtual)
@@ -329,6 +333,13 @@ class SearchedSwarm:
         if at != last:
             self._last_round[virtual.peer_id] = at, now
         assert at != last or now - since <= ROUND_S, f"{virtual.peer_id} is in round {at} for {now - since:.1f} s"
+
+    def _check_clock(self, virtual: VirtualNode) -> None:
+        """Assert that slots take as long as agreed."""
+        pace, me = self.swarm.manifest.pace, virtual.peer_id
+        if pace.kind == "clock":
+            off_s = (virtual.node.progress.round - self._began[me][0]) * pace.slot_s - (trio.current_time() - self._began_s[me])
+            assert abs(off_s) <= CLOCK_OFF_S, f"{me}: slots moved by {off_s:.1f} s"
 
     async def settle(self, more: int = 8) -> None:
         """Let all continue for some more rounds; then silence the liar permanently, and assert that nothing of it remains."""
