@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,6 +107,7 @@ class SearchedSwarm:
         own = self.swarm.identity(self.index)
         self.attack(attack)
         self.liars = [own.peer_id]  # all its identities
+        self.spoken: dict[type[Message], None] = {}  # kinds of messages that its node has sent
         members = (*(self.swarm.identity(it).peer_id for it in range(HONEST)), own.peer_id)
         self.known = Known(own, self.swarm.swarm, members, self.swarm.identity(0))
         self.conduct = Conduct()
@@ -135,6 +136,11 @@ class SearchedSwarm:
         self._attacks.clear()
         if name:
             self._attacks[self.index] = name
+
+    def kinds(self, numbers: Iterable[int]) -> list[type[Message]]:
+        """Return kinds of messages that the liar's node sends, by numbers of any size: others need not be altered or withheld."""
+        kinds = list(self.spoken)
+        return list(dict.fromkeys(kinds[number % len(kinds)] for number in numbers))
 
     def change_identity(self) -> None:
         """Let the liar, which is not there, come back as another."""
@@ -257,9 +263,11 @@ class SearchedSwarm:
         if lane in conduct.silent:
             return
         honest = self._learn(peer, lane, frame)
-        if honest is not None and conduct.withheld.get(type(honest), 0):
-            conduct.withheld[type(honest)] -= 1
-            return
+        if honest is not None:
+            self.spoken[type(honest)] = None
+            if conduct.withheld.get(type(honest), 0):
+                conduct.withheld[type(honest)] -= 1
+                return
         if isinstance(honest, Pulled) and peer in self.conduct.second_tongue:
             frame = encode(signed_anew(honest, self.known))
         for it in conduct.altered:
