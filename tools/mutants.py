@@ -75,6 +75,7 @@ MUTANTS = (
     Mutant("gossip/exchange/wait_rules.py", "if peer.needs_s is None:", "if True:", ("**/test_link_deadlines.py",)),
     Mutant("gossip/exchange/lateness.py", "first = peer not in self._needs_s", "first = True", ("**/test_link_deadlines.py",)),
     Mutant("gossip/exchange/wait_rules.py", 'context.position != "ahead":', "True:", ("**/test_link_deadlines.py",)),
+    Mutant("gossip/exchange/sampled.py", "return answer, ()", "return answer, wake.claims", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/pace.py", "lead > self.round else", "False else", ("**/test_pace_rounds.py",)),
     Mutant("gossip/mix/borne.py", "g.addcmul_(c, taken, value=-1.0)", "g.sub_(c)", ("gossip/mix/test_borne.py",)),
     Mutant("gossip/mix/borne.py", "1.0 - FORGOTTEN * (1.0 - s)", "1.0", ("gossip/mix/test_borne.py",)),

@@ -298,8 +298,10 @@ class Sampled:
             return requested
         return requested + (self._wake(over, now) if not self._content(over) and now >= over.at else [])
 
-    def receive(self, peer: str, wake: Wake, now: float) -> list[SendMessage]:
-        """Process a message of a peer.
+    def receive(self, peer: str, wake: Wake, now: float) -> tuple[list[SendMessage], tuple[Claim, ...]]:
+        """Process a message of a peer -> answers, and the members' claims in it that are signed by their authors.
+
+        Claims of a turn that is over are not verified, and none of them is returned.
 
         Raises RemoteProtocolError: wrong_round, wrong_claim, bad_signature.
         """
@@ -308,17 +310,17 @@ class Sampled:
         self._heard_s, self._asked = now, 0
         answer = [] if self._evidence is None else [SendMessage(peer, self._evidence)]
         if not wake.claims or wake.turn < self.known - 1:
-            return answer
+            return answer, ()
         wake, earlier = self._checked(peer, wake), self._told.get(peer)
         if earlier is not None and earlier.turn > wake.turn:
-            return []
+            return [], wake.claims
         yours = wake.yours or (earlier is not None and earlier.turn == wake.turn and earlier.yours)
         self._told[peer] = structs.replace(wake, yours=yours)
         self._in_vain.difference_update(it.peer for it in wake.claims)
         if self._over is not None and self._accepts(self._over, peer, wake):
             self._answered(self._over, peer, now)
         self._believe(now)
-        return answer if wake.yours and (self.known > wake.turn + 1 or self._done) else []
+        return (answer if wake.yours and (self.known > wake.turn + 1 or self._done) else []), wake.claims
 
     def lost(self) -> None:
         """Note that this node no longer has the vector that it published last."""

@@ -89,7 +89,7 @@ class SampledSwarm:
 
     def _arrive(self, to: str, sender: str, message) -> None:
         if to in self.alive:
-            self.send(to, self.nodes[to].receive(sender, message, self.now))
+            self.send(to, self.nodes[to].receive(sender, message, self.now)[0])
 
     def _look(self, name: str) -> None:
         node = self.nodes[name]

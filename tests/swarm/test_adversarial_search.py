@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from starling.gossip.wire.frames import encode
-from starling.gossip.wire.schema import LANES, Acknowledge, Attestations, Evidence, Probe, ProbeFor, Rumor, Spread
+from starling.gossip.wire.schema import LANES, Acknowledge, Attestations, Claim, Evidence, Probe, ProbeFor, Rumor, Spread, Wake
 from starling.node.config.schema import (
     CompressSection,
     Manifest,
@@ -34,6 +34,7 @@ from starling.node.config.schema import (
     RobustSection,
     TaskSection,
 )
+from starling.node.daemon.trust.equivocation import SEND_EVERY_S
 from tests.harness.legal_messages import KINDS, LANE_OF, Values, message
 from tests.harness.searched_swarm import HONEST, Alteration, SearchedSwarm
 from tests.harness.sections import taken
@@ -353,6 +354,21 @@ def test_three_honest_members_that_count_a_crashed_one_for_different_times_have_
     world.conduct.late_s["control"] = 0.6
     then(0.4)
     run.do(world.settle)
+    run.close()
+
+
+def test_nobody_passes_on_forged_claims_of_turns_that_are_over(deterministic_scheduler):
+    """Found by the search: whoever got them in a Wake did not verify them, and its peers blamed it for the forgery."""
+    deterministic_scheduler(0)
+    world = SearchedSwarm(agreed(**SAMPLED), 0, trusted=False)
+    run = Stepwise(world.live)
+    run.do(partial(trio.sleep, 1.0))
+    first, _, author = (it.peer_id for it in world.honest)
+    incarnation = world.honest[0].node.running.membership.incarnation_of(author)
+    forged = Claim(author, incarnation, world.honest[0].node.progress.round + 1, bytes(32), bytes(64))
+    run.do(partial(world.tell, first, "exchange", encode(Wake(0, yours=False, claims=(forged,))), 1))
+    run.do(partial(trio.sleep, 2 * SEND_EVERY_S))
+    run.do(world.check)
     run.close()
 
 

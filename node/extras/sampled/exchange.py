@@ -85,8 +85,9 @@ class SampledExchange(PulledExchange):
                 await self._happened.wait()
 
     def _wake(self, peer: str, wake: Wake) -> None:
-        self.carry_out(self._turns.receive(peer, wake, trio.current_time()))
-        for it in wake.claims:
+        answers, claims = self._turns.receive(peer, wake, trio.current_time())
+        self.carry_out(answers)
+        for it in claims:
             self._attested(statement_of(it, self._context.swarm))
 
     async def begin(self, round: int) -> None:

@@ -142,16 +142,27 @@ def test_a_silent_first_aggregator_is_replaced_by_the_next():
 def test_a_call_for_a_finished_averaging_is_answered_with_the_latest_turn():
     it = one()
     it.receive("n01", told(9, "n01", before=("n02",), yours=False), 1.0)
-    (answer,) = it.receive("n03", told(2, "n03"), 1.0)
+    (answer,), _ = it.receive("n03", told(2, "n03"), 1.0)
     assert (answer.peer, answer.message.turn, answer.message.yours) == ("n03", 9, False)
     assert {each.peer for each in answer.message.claims} == {"n01", "n02"}
-    assert it.receive("n04", Wake(0, yours=False, claims=()), 1.0)[0].message.turn == 9, "and who asks"
+    (answer,), _ = it.receive("n04", Wake(0, yours=False, claims=()), 1.0)
+    assert answer.message.turn == 9, "and who asks"
 
 
 def test_signatures_of_strangers_do_not_count():
     it = one()
     it.receive("n01", told(9, "n01", "stranger"), 1.0)
     assert it.known < 0
+
+
+def test_only_verified_claims_of_members_are_passed_on():
+    it = one()
+    right = told(9, "n01", "stranger", before=("n02",), yours=False)
+    assert {each.peer for each in it.receive("n01", right, 1.0)[1]} == {"n01", "n02"}
+    forged = Wake(2, yours=False, claims=(Claim("n02", 1, 2, bytes(32), bytes(64)),))
+    assert not it.receive("n03", forged, 1.0)[1], "nobody verifies claims of a turn that is over"
+    earlier = told(8, "n01", before=("n02",), yours=False)
+    assert it.receive("n01", earlier, 1.0)[1] == earlier.claims, "they came late, and are right"
 
 
 @pytest.mark.parametrize(
