@@ -102,9 +102,8 @@ class Schedule(RuleBasedStateMachine):
         super().__init__()
         self.world: SearchedSwarm | None = None
 
-    @initialize(seed=st.integers(0, 3), trusted=st.booleans(), attack=ATTACKS, more=st.sampled_from((3, 3, 3, 8)))
-    def gather(self, seed, trusted, attack, more):
-        self.more = more  # rounds at the end in which the member goes on as it does then
+    @initialize(seed=st.integers(0, 3), trusted=st.booleans(), attack=ATTACKS)
+    def gather(self, seed, trusted, attack):
         self.reseed(seed)
         self.world = SearchedSwarm(agreed(**self.sections), seed, trusted=trusted, attack=attack)
         self.run = Stepwise(self.world.live)
@@ -232,7 +231,7 @@ class Schedule(RuleBasedStateMachine):
         if self.world is None:
             return
         try:
-            self.run.do(partial(self.world.settle, self.more))
+            self.run.do(self.world.settle)
         finally:
             self.run.close()
 
