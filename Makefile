@@ -82,7 +82,7 @@ STARLING_FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/.ready
 	STARLING_FUZZ_SECONDS=$(STARLING_FUZZ_SECONDS) STARLING_FUZZ_CORPUS=build/fuzz $(BIN)/python -m pytest -q -s -m "fuzz or acceptance" tests/fuzz
 
-# What one hostile member may do to whole nodes, in virtual time: schedules that hypothesis draws, a second of processor time each.
+# What one hostile member may do to whole nodes, in virtual time: schedules that hypothesis draws, half a second to a second of processor time each.
 STARLING_SEARCH_SCHEDULES ?= 10000
 search: $(VENV)/.ready
 	STARLING_SEARCH_SCHEDULES=$(STARLING_SEARCH_SCHEDULES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m search tests/swarm
