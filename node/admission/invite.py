@@ -68,7 +68,9 @@ def decode(text: str) -> Invite:
     version = _ANY_VERSION.match(text)
     if version is None or len(text) > _MAX_TEXT:
         shown = text if len(text) <= 40 else text[:40] + "…"
-        raise ConfigError(f"invite: {shown!r} is not one; it begins with {PREFIX!r} or {INVITED!r}, a member prints it with `starling invite`")
+        raise ConfigError(
+            f"invite: {shown!r} is not one; it begins with {PREFIX!r} or {INVITED!r}, a member prints it with `starling invite`"
+        )
     if version[0] not in {PREFIX, INVITED}:
         raise ConfigError(
             f"invite: is of version {version[1]}, this program reads versions 1 and 2; try `pip install --upgrade starling-swarm`"

@@ -160,6 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, by default of the process's own arguments -> the exit code."""
     if "_STARLING_COMPLETE" in os.environ:
         importlib.import_module("starling.node.cli.completion")  # registers the bash that click then uses
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a latin-1 pipe gets `?` instead of a traceback
             stream.reconfigure(errors="replace")
@@ -191,6 +192,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return max(map(_failed, leaves))
     return outcome if isinstance(outcome, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Open the null device where a standard stream is closed, so that no file or socket gets its number and what is printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # by number: the lowest free is taken
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _misused(error: click.ClickException) -> int:

@@ -17,8 +17,10 @@ from starling.gossip.errors import ConfigError, EngineError, PeerUnreachable
 from starling.node.cli import main as cli
 from starling.node.cli import progress
 from starling.node.cli.main import COMMANDS, main
+from starling.node.config.schema import NodeConfig
 from starling.node.status import control, final
 from starling.node.status.snapshot import PeerStatus, Resources, Transfer, decode, encode
+from starling.node.storage.run_dir import RunDir
 from tests.harness.cli_doubles import refused
 from tests.harness.control_socket import answering
 from tests.harness.snapshots import bare, snapshot
@@ -116,6 +118,17 @@ def test_a_full_disk_below_standard_output_is_one_line():
         done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "starling: standard output or a file cannot be written: No space left on device; look with `df -h`\n"
+
+
+@pytest.mark.parametrize(("name", "arguments", "code"), [("stdin", ["join", "-"], 2), ("stdout", ["status"], 0), ("stderr", ["status"], 0)])
+def test_a_closed_standard_stream_is_an_empty_one(name, arguments, code, tmp_path, monkeypatch):
+    """As `starling status >&-` and services start it: Python has no such stream then."""
+    place = RunDir.create(tmp_path)
+    place.write_config(NodeConfig())
+    place.keep_final(final.FinalStatus(ended="left", snapshot=snapshot()))
+    monkeypatch.setattr(sys, name, None)
+    assert main([*arguments, "--dir", str(tmp_path)]) == code
+    getattr(sys, name).close()
 
 
 def test_another_error_of_the_system_is_not_hidden(raising):
