@@ -68,7 +68,7 @@ class Waits:
         """Return the peer that it waited for longest, "" for nobody."""
         waited = defaultdict[str, float](float)
         for _, waited_s, peers in self._rounds:
-            for peer in peers:
+            for peer in peers if waited_s else ():
                 waited[peer] += waited_s
         return max(sorted(waited), key=lambda peer: waited[peer], default="")
 

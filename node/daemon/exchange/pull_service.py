@@ -31,7 +31,8 @@ from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, NotNow, Pull, Pulled, Relay, Relayed, Wake
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.facts import About, Fact, Noted, Received, Sent, Subscriber
-from starling.node.daemon.exchange.service import ExchangeService, RoundOutcome
+from starling.node.daemon.exchange.outcome import RoundOutcome, Waited
+from starling.node.daemon.exchange.service import ExchangeService
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.identity import verify
 from starling.node.rpc import calls
@@ -201,8 +202,7 @@ class PulledExchange(ExchangeService[Pulls]):
         self._committed.update(peer for peer, outcome in outcomes.items() if outcome == "committed")
         mixed = await self._mix(round, core.requested)
         self._noted(outcomes, mixed.clipped_or_excluded)
-        late = awaited if waited_s > 0.0 else ()
-        return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.diverged, max(0.0, waited_s), late)
+        return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.diverged, Waited(max(0.0, waited_s), awaited))
 
     def _telling(self, round: int) -> Callable[[], None]:
         """Return a callback that reports each request for vectors of `round` once it has ended."""

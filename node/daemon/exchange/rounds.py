@@ -12,8 +12,8 @@ from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.facts import Noted, Subscriber
+from starling.node.daemon.exchange.outcome import RoundOutcome, Waited
 from starling.node.daemon.exchange.pairwise import PairwiseExchange, link_deadlines_of
-from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.membership.neighbors import Members
 
 
@@ -75,8 +75,7 @@ class RoundExchange(PairwiseExchange):
         behind = core.left_behind(round)
         await before_mix()
         mixed = await self._mix(round)
-        late = awaited if waited_s > 0.0 else ()
-        return RoundOutcome(round, outcomes, behind, mixed.distance, waited_s=max(0.0, waited_s), waited_for=late)
+        return RoundOutcome(round, outcomes, behind, mixed.distance, waited=Waited(max(0.0, waited_s), awaited))
 
     def left_behind(self, round: int, missed_rounds: int) -> int:
         """Return the round that peers have reached, as `Pairwise` does."""

@@ -10,7 +10,7 @@ out. None waits for longer than a payload usually takes: a peer with a slow line
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ import trio
 
 from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
 from starling.gossip.exchange.calls import ExchangeCall
-from starling.gossip.exchange.commands import Command, DiscardCalls, EdgeDropped, Ended, Event, Fault, Outcome, SendMessage
+from starling.gossip.exchange.commands import Command, DiscardCalls, EdgeDropped, Ended, Event, Fault, SendMessage
 from starling.gossip.exchange.pairwise import Pairwise
 from starling.gossip.exchange.pull import Pulls
 from starling.gossip.wire.frames import encode
@@ -34,20 +34,6 @@ LONG_BYTES = 64 << 10  # payload size from which requests are sent one at a time
 MAX_FRAMES = 16  # frames waiting to be sent to one peer; more are dropped, and the cores repeat what is not answered
 
 Core = TypeVar("Core", bound=Pairwise | Pulls)
-
-
-@dataclass(frozen=True, slots=True)
-class RoundOutcome:
-    """Result of a round's exchanges."""
-
-    round: int
-    outcomes: Mapping[str, Outcome]  # by peer
-    behind: int
-    """The round that peers have credibly reached, if they left this node behind, else `round`: exchanging less often loses nothing."""
-    distance: float | None = None  # as in `starling.node.rpc.calls.Done`
-    diverged: calls.Divergence | None = None  # likewise
-    waited_s: float = 0.0  # seconds waited for the slowest peers, beyond what is usual
-    waited_for: tuple[str, ...] = ()  # those peers, sorted
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import trio
 
 from starling.gossip.exchange.suspension import Suspension
 from starling.node.config.schema import PaceSection
-from starling.node.daemon.exchange.service import RoundOutcome
+from starling.node.daemon.exchange.outcome import RoundOutcome
 from starling.node.daemon.progress import Progress
 from starling.node.rpc import calls
 
@@ -109,7 +109,7 @@ class Jumps:
 
     def ended(self, outcome: RoundOutcome, elapsed_s: float) -> None:
         """Record a round that took `elapsed_s`."""
-        self.suspension.ended(elapsed_s, outcome.waited_s)
+        self.suspension.ended(elapsed_s, outcome.waited.seconds)
 
     async def following(self, outcome: RoundOutcome) -> int:
         """Return the next round, or a later one that peers have reached; a long jump needs a model of theirs.

@@ -16,8 +16,8 @@ from msgspec import structs
 from starling.gossip.errors import EngineError
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.engine.client import concurrent
+from starling.node.daemon.exchange.outcome import RoundOutcome
 from starling.node.daemon.exchange.rounds import RoundExchange
-from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import Neighbors
 from starling.node.daemon.progress import Progress
@@ -218,11 +218,11 @@ class StepsLoop:
 
     async def _following(self, outcome: RoundOutcome, elapsed_s: float) -> int:
         """Return the round after one that took `elapsed_s`."""
-        self.house.progress.waits.add(elapsed_s, outcome.waited_s, outcome.waited_for)
+        self.house.progress.waits.add(elapsed_s, *outcome.waited)
         self.jumps.ended(outcome, elapsed_s)
         was_away = self.jumps.suspension.missed_rounds > 0  # a suspension does not count as being slow
         following = await self.jumps.following(outcome)
         if not was_away:
-            self.grants.passed(following - outcome.round, elapsed_s, outcome.waited_s)
+            self.grants.passed(following - outcome.round, elapsed_s, outcome.waited.seconds)
         self.grants.skipped(following - outcome.round - 1)
         return following

@@ -9,10 +9,13 @@ from starling.node.status.snapshot import EngineFigures
 def test_waits_are_of_the_last_rounds_and_of_whom_was_waited_for_longest():
     waits = Waits(window=3)
     assert (waits.share, waits.longest) == (None, "")
-    for waited_s, peers in ((9.0, ("gone",)), (3.0, ("a",)), (0.0, ()), (5.0, ("a", "b"))):
+    for waited_s, peers in ((9.0, ("gone",)), (3.0, ("a",)), (0.0, ("z",)), (5.0, ("a", "b"))):
         waits.add(10.0, waited_s, peers)
     assert waits.share == 8.0 / 30.0
     assert waits.longest == "a"
+    for _ in range(3):
+        waits.add(10.0, 0.0, ("z",))
+    assert waits.longest == ""
 
 
 def test_loss_and_distance_stay_until_measured_again():

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from starling.node.config.schema import PaceSection
-from starling.node.daemon.exchange.service import RoundOutcome
+from starling.node.daemon.exchange.outcome import RoundOutcome
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.training.catch_up import FETCH_PAUSE_S, LONGEST_FETCH_PAUSE_S, CatchUp, Jumps
 from starling.node.rpc.calls import Divergence
