@@ -12,7 +12,8 @@ about equally far from ours whatever their data, as most of the difference is ou
     trusted     a peer is, from its first exchange within LIMIT references without a score, until it is refused. Of any other the
                 reference is UNTRUSTED times as long, and whatever is longer than LIMIT of these is a strike: a liar's distance in
                 references falls as it is listened to, or while honest models part, so who is to be believed comes near first
-    shortened   a difference longer than LIMIT references counts as one of the length of the reference
+    shortened   a difference longer than LIMIT references counts as one of the length of the reference; and the step towards a peer is as
+                much shorter as its progress is less than BEHIND times the usual: 0 towards one that stayed where we began
     strike      a difference longer than FAR times the base adds 1 to the peer's score, longer than FARTHER times 1½; one of a peer that
                 is behind adds 1 as well; any other takes ½. The base is the reference, or FLOOR times the mean of all references so far
                 where that is more: late in a run, when rates are low, a node with more data moves on and looks far. There is no second
@@ -136,11 +137,13 @@ class Distances:
 
     def _lag(self, peer: str, progress: float | None, round: int) -> _Lag:
         """Return a peer's progress and the usual one, if it is behind."""
+        usual = self._usual(peer, round)
+        return (progress, usual) if progress is not None and usual >= COMMON and progress < BEHIND * usual else _NONE
+
+    def _usual(self, peer: str, round: int) -> float:
+        """Return the usual progress of others than a peer; 0 where fewer than VOTES have one."""
         made = [seen.progress for seen in self._others(peer, round) if not seen.refused and seen.progress is not None]
-        if progress is None or len(made) < VOTES:
-            return _NONE
-        usual = sorted([*made, 1.0])[len(made) // 2]
-        return (progress, usual) if usual >= COMMON and progress < BEHIND * usual else _NONE
+        return sorted([*made, 1.0])[len(made) // 2] if len(made) >= VOTES else 0.0
 
     def _median(self, peer: str, round: int) -> float:
         others = self._others(peer, round)
@@ -150,6 +153,13 @@ class Distances:
         if self._drift:
             votes.append(OWN * self._drift)
         return sorted(votes)[(len(votes) - 1) // 2] if len(votes) >= VOTES else 0.0
+
+    def credit(self, peer: str, round: int, progress: float | None) -> float:
+        """Return the share in [0, 1] of the step towards a peer of this progress: less than 1 below BEHIND times the usual, also where
+        that is less than COMMON, as who holds all back keeps it so.
+        """
+        usual = self._usual(peer, round)
+        return min(1.0, max(0.0, progress) / (BEHIND * usual)) if progress is not None and usual > 0.0 else 1.0
 
     def met(self, peer: str, distance: float, round: int, progress: float | None = None) -> Far | None:
         """Record the distance >= 0 of an exchange in a round, and the peer's progress; return the verdict, or None if there is none.

@@ -239,6 +239,20 @@ def test_less_than_half_of_the_usual_progress_is_behind():
     assert lagging(it, -3.0, peer="backward") is not None
 
 
+def test_the_step_towards_a_peer_that_is_behind_is_as_short_as_its_progress():
+    """It is whole where being behind begins, so no honest peer at the bound loses half a step by a hair."""
+    it = going(0.8, 0.7, 0.9)
+    for part in (0.0, 0.25, 0.99, 1.0, 2.0):
+        assert it.credit("another", 0, part * BEHIND * 0.8) == pytest.approx(min(1.0, part))
+    assert it.credit("another", 0, -3.0) == 0.0
+    assert it.credit("another", 0, None) == 1.0, "unknown"
+    held_back = going(0.5 * COMMON, 0.8, 0.5 * COMMON)
+    assert held_back.credit("another", 0, 0.0) == 0.0, "where a liar holds all back it is none the less"
+    assert held_back.credit("another", 0, BEHIND * 0.5 * COMMON) == 1.0
+    assert going(0.8, 0.8, None).credit("another", 0, 0.0) == 1.0, "two others say nothing"
+    assert going(0.0, 0.0, 0.0).credit("another", 0, 0.0) == 1.0, "nobody has moved"
+
+
 def test_where_ways_have_little_in_common_nobody_is_behind():
     for usual, struck in ((0.99 * COMMON, False), (COMMON, True)):
         it = going(0.8, usual, usual)

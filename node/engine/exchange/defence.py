@@ -5,6 +5,7 @@ Shapes: D numbers of the shared vector.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
 from torch import Tensor
@@ -26,6 +27,7 @@ class Expected:
 
     reference: float  # distance, as the wire carries it; 0: none
     made: Made
+    credit: Callable[[float | None], float] = lambda _progress: 1.0  # returns the share of a step towards a peer of some progress
 
 
 class Defence(Protocol):
@@ -65,7 +67,9 @@ class ByDistance:
 
     def expected(self, peer: str, support: Support, vector: Tensor) -> Expected:
         """Return the other peers' distance, and what measures progress since this node began."""
-        return Expected(self._distances.reference(peer, self._vectors.round), self._began.along(support, vector))
+        now = self._vectors.round
+        credit = partial(self._distances.credit, peer, now)
+        return Expected(self._distances.reference(peer, now), self._began.along(support, vector), credit)
 
     def met(self, peer: str, distance: float, progress: float | None) -> Far | None:
         """Judge a peer by its distance and its progress -> why it counts against it, or None."""

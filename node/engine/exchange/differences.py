@@ -133,10 +133,10 @@ class Differences:
             difference = payload
             del local, remote
             applied, root = float(v.norm()), self._known.share_of_norm(support, terms.form.dim)
-            own = share(applied / root, expected.reference)
-            moves *= min(own, share(applied / root, call.reference))
+            own, credit = share(applied / root, expected.reference), expected.credit(progress)
+            moves *= credit * min(own, share(applied / root, call.reference))
             gain, keeps = self._moving(call.gain * moves, borne, call.borne)
-            effect = Effect(call.peer, support, v.neg_().to(terms.form.device), call.theta * own, gain, keeps=keeps)
+            effect = Effect(call.peer, support, v.neg_().to(terms.form.device), call.theta * own * credit, gain, keeps=keeps)
             reply = self._reply(applied)
             del v
             payload, effect = self._attachments.answer(payload, carried, effect, chance)
@@ -155,11 +155,12 @@ class Differences:
             length = float(v.norm())
             distance = length / self._known.share_of_norm(support, terms.form.dim)
             moves, own = agreed(call.share, distance, offer.expected.reference), share(distance, offer.expected.reference)
+            clip = max(call.clip, _LEAST)
+            progress = offer.expected.made(v, -1.0 / clip)
+            own *= offer.expected.credit(progress)
             gain, keeps = self._moving(offer.gain * moves, offer.borne, call.borne)
             done = Effect(call.peer, support, v.to(terms.form.device), offer.theta * own, gain, keeps=keeps)
             done = self._attachments.answered(carried, done)
-        clip = max(call.clip, _LEAST)
-        progress = offer.expected.made(v, -1.0 / clip)
         self._offers.pop(call.peer)
         if wish is not None:
             self._wishes[call.peer] = wish

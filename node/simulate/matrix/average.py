@@ -248,7 +248,7 @@ class Differences:
         root = math.sqrt(group.supports[0].ratio(group.dim)) if self.known is None else 1.0  # else the largest are exchanged
         applied, distances = ((each / root).tolist() for each in (torch.linalg.vector_norm(agreed, dim=1), lengths))
         progress = self.defence.progress(pairs, group, (remote, own))
-        shares = self.defence.meet(pairs, applied, distances, progress, batch.phase.round)
+        shares, credit = self.defence.meet(pairs, applied, distances, progress, batch.phase.round)
         self._named += [pair for pair, share in zip(pairs, shares.min(axis=0), strict=True) if not share]
         v = group.spread(agreed)
         self._compare(batch, group, (v, -v))
@@ -256,7 +256,8 @@ class Differences:
         flow, opposite = None, None
         known: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.flows is not None:
-            flow, opposite = self._moved(batch, self.flows, group, v, shares.min(axis=0))
+            flow, opposite = self._moved(batch, self.flows, group, v, shares.min(axis=0) * credit[1])
+        shares = shares * credit
         if self.memories is not None:
             sizes[:, which] += self.memories.meet(
                 pairs, group.supports, (thetas * shares).T.tolist(), generators, batch.unproven[which], group.dim

@@ -47,10 +47,11 @@ class Defence(Protocol):
 
     def meet(
         self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], progress: Progress, round: int
-    ) -> NDArray[np.float64]:
-        """Record the distance (g) of each pair, unclipped, and both ends' progress; return (2, g) the share that each end applies.
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Record the distance (g) of each pair, unclipped, and both ends' progress; return the share of the difference that each end
+        leaves, and of its step that the other's progress does, each (2, g).
 
-        It is 0 for an end that refuses the other from now on.
+        Both are 0 for an end that refuses the other from now on.
         """
 
     def due(self, ends: Sequence[Pair]) -> NDArray[np.bool_]:
@@ -82,9 +83,9 @@ class Undefended:
 
     def meet(
         self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], progress: Progress, round: int
-    ) -> NDArray[np.float64]:
-        """Return all of it."""
-        return np.ones((2, len(pairs)))
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return all of both."""
+        return np.ones((2, len(pairs))), np.ones((2, len(pairs)))
 
     def due(self, ends: Sequence[Pair]) -> NDArray[np.bool_]:
         return np.zeros(len(ends), np.bool_)
@@ -149,24 +150,28 @@ class RowDistances:
 
     def meet(
         self, pairs: Sequence[Pair], applied: Sequence[float], distances: Sequence[float], progress: Progress, round: int
-    ) -> NDArray[np.float64]:
-        """Return what each end's reference leaves, and judge both ends by the other; liars take all."""
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return what each end's reference leaves of a difference and the other's progress of the step, each (2, g), and judge both ends
+        by the other; liars take all.
+        """
         ends = ((pairs, progress[0]), ([pair[::-1] for pair in pairs], progress[1]))
-        return np.asarray([[self._met(*each, round) for each in zip(end, applied, distances, part, strict=True)] for end, part in ends])
+        met = np.asarray([[self._met(*each, round) for each in zip(end, applied, distances, part, strict=True)] for end, part in ends])
+        return met[..., 0], met[..., 1]
 
-    def _met(self, pair: Pair, applied: float, distance: float, progress: float | None, round: int) -> float:
+    def _met(self, pair: Pair, applied: float, distance: float, progress: float | None, round: int) -> tuple[float, float]:
         me, peer = pair
         if self.liars[me]:
-            return 1.0
+            return 1.0, 1.0
         if self.liars[peer]:
             self.exposed.add((me, peer))
         taken = share(applied, self._rows[me].reference(str(peer), round))
+        credit = self._rows[me].credit(str(peer), round, progress)
         strike = self._rows[me].met(str(peer), distance, round, progress)
         if strike is None or not strike.refused:
-            return taken
+            return taken, credit
         self.refusals.append(Refusal(round=round, node=me, peer=peer))
         self._until[me, peer] = round + 1 + strike.refused
-        return 0.0
+        return 0.0, 0.0
 
     def due(self, ends: Sequence[Pair]) -> NDArray[np.bool_]:
         """Return those of whom honest rows need losses."""

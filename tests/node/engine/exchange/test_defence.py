@@ -118,6 +118,28 @@ def test_a_peer_at_the_common_start_is_refused_though_it_is_not_far(one, other, 
 
 @BOTH_WAYS
 @pytest.mark.parametrize("compress", STARTED.values(), ids=STARTED)
+def test_a_peer_at_the_common_start_pulls_nobody_back_to_it(one, other, compress):
+    """Before it is refused, too: among five nodes three meetings that halve a model's way are most of a run's beginning."""
+    nodes = on_the_way(compress)
+    back_at_the_start(nodes)
+    transact(nodes, one, other, seq=1)
+    first, second = effects(nodes, one, other)
+    assert first.gain == second.gain, "flows stay opposite"
+    near, stale = (first, second) if one == "a" else (second, first)
+    assert near.theta <= 0.2
+    assert stale.theta == 0.5, "who knows nobody follows"
+    free = on_the_way(compress, defended=False)
+    back_at_the_start(free)
+    transact(free, one, other, seq=1)
+    left = effects(free, one, other)[0].gain * near.theta / 0.5
+    if one == "a":
+        assert near.gain > left, "an initiator cannot tell the responder, whose flow would differ"
+    else:
+        assert near.gain == pytest.approx(left)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("compress", STARTED.values(), ids=STARTED)
 def test_who_went_along_is_not_behind(one, other, compress):
     nodes = on_the_way(compress)
     assert [done.far for done in transact(nodes, one, other, seq=1)] == [None, None]
