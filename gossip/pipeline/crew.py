@@ -15,9 +15,9 @@ that was given up is no fault: it is late, and ignored.
 
     a peer dies or restarts        the crew has another name: what is under way is given up, and those who are there meet
     a frame is lost                it is asked for once a second, and sent again
-    silence                        one stage calls a meeting, at which all others come along
-    a stage owes and is mute, or   its peer's seat is freed (`owed.py`); so is it when another stage has already left over it
-    sends nothing of use
+    a stage owes and is mute,      its peer's seat is freed (`owed.py`, `waiting.py`); so is it when another stage has already left over it
+    withholds it, or sends
+    nothing of use
 
 `receive`, `tick`, `joined` and `parted` may come at any time; `want` when nothing is wanted; `done` after each `Work`.
 """
@@ -36,6 +36,7 @@ from starling.gossip.pipeline.crew_states import StageStates
 from starling.gossip.pipeline.crew_step import Again, CrewStep, Plan
 from starling.gossip.pipeline.owed import Owed
 from starling.gossip.pipeline.roll import Roll
+from starling.gossip.pipeline.waiting import Keys, Waiting
 from starling.gossip.wire.schema import Crew as Frame
 from starling.gossip.wire.schema import Piece, PieceStored, Ready
 
@@ -45,12 +46,13 @@ EVALUATION_S = 30.0  # seconds for a meeting about an evaluation that others may
 class Crew:
     """A stage's machine. `states` begins with the local steps of the model here, `batches` are those of held-out data at stage 0."""
 
-    def __init__(self, stage: int, stages: int, plan: Plan, copies: Copies, step: int, batches: int) -> None:
+    def __init__(self, stage: int, stages: int, plan: Plan, copies: Copies, step: int, batches: int, keys: Keys) -> None:
         self.company, self.roll, self.owed = Company(stage, stages), Roll(), Owed()
         self.states = StageStates(stage, stages, copies, step)
         self._moment = moment = Moment()
-        self.steps = CrewStep(self.company, self.roll, self.states, self.owed, plan, moment)
         self.meeting = CrewMeeting(self.company, self.roll, self.states, self.owed, moment, plan.keep_after, batches)
+        waiting = Waiting(self.company, keys)
+        self.steps = CrewStep(self.company, self.roll, self.states, self.owed, plan, moment, waiting, self.meeting.free)
         self._flow: Flow[Outcome] | None = None
         self._busy = False  # the engine is
 

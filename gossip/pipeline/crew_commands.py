@@ -159,6 +159,13 @@ class FreeStage:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfollow:
+    """A peer has freed our seat: do not go to the crew that it goes to."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """The requested work is done: the local steps of `round`, a later one than requested if the others were further."""
 
@@ -173,4 +180,4 @@ class Evaluated:
 
 
 Outcome = Trained | Evaluated
-Command = Work | Send | PushState | Note | Blame | FreeStage | Outcome
+Command = Work | Send | PushState | Note | Blame | FreeStage | Unfollow | Outcome

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from starling.gossip.pipeline.company import Company, Flow, Moment
-from starling.gossip.pipeline.crew_commands import Abandon, Blame, FreeStage, Note, Send, UseState
+from starling.gossip.pipeline.crew_commands import Abandon, Blame, FreeStage, Note, Send, Unfollow, UseState
 from starling.gossip.pipeline.crew_states import StageStates, notes
 from starling.gossip.pipeline.meeting import Fetch, Start, agree
-from starling.gossip.pipeline.owed import Owed
+from starling.gossip.pipeline.owed import TURN_S, Owed
 from starling.gossip.pipeline.roll import Roll, has
 from starling.gossip.wire.schema import Ready
 
 VOICES = 2  # number of stages that must free a seat before its holder's score is charged: one of them may be deaf, or lie
 REPEAT_S = 1.0  # a Ready that is not answered by all is sent again
-TURN_S = 30.0  # seconds of a turn in a meeting with a missing stage
 FETCH_S = 5.0  # seconds for a state to start arriving; the next meeting reports missing ones
 
 
@@ -103,20 +102,28 @@ class CrewMeeting:
         self._charged.clear()
 
     def named(self, stage: int, ready: Ready) -> None:
-        """Note whose seats a stage frees. Raises ValueError: no_such_stage."""
+        """Note whose seats a stage frees; if ours, do not go where it goes. Raises ValueError: no_such_stage."""
         if any(other >= self.company.stages or other == stage for other in ready.freed):
             raise ValueError("no_such_stage")
+        peer = self.company.peers[stage]
+        if self.company.stage in ready.freed:
+            self.moment.commands.append(Unfollow(peer))
         for other in set(ready.freed) - {self.company.stage}:
             self._named.setdefault(other, set()).add(stage)
         self._charge()
 
     def follow(self, left: Collection[str]) -> None:
-        """Continue with those who have `left`: free the stages that they free, if we have counted a turn too, or once on one report."""
+        """Continue with those who have `left`: free the stages that they free, if we have counted a turn too, or once on one report.
+
+        Of two that free each other all follow the one of the lower stage, so that the others stay together.
+        """
         peers, owed = self.company.peers, self.owed.arrears
-        for stage, voices in sorted(self._named.items()):
-            new = {peers[voice] for voice in voices if peers[voice] in left} - self._followed
-            if stage not in owed and peers[stage] not in (*left, *self._freed) and new:
-                self._followed |= new
+        for stage, named in sorted(self._named.items()):
+            voices = {voice for voice in named if peers[voice] in left and peers[voice] not in self._followed}
+            if peers[stage] in left:
+                voices = {voice for voice in voices if voice < stage and stage in self._named.get(voice, ())}
+            if stage not in owed and peers[stage] not in self._freed and voices:
+                self._followed |= {peers[voice] for voice in voices}
                 self.free((stage,))
         self.free(stage for stage in owed if peers[stage] not in left)
 
@@ -128,15 +135,26 @@ class CrewMeeting:
                 continue
             self._freed.add(peer)
             seen = stage in self.owed.arrears
-            why = f"for {self.owed.count(stage)} turns in which it owed something" if seen else "says a stage that left it"
-            text = f"stage {stage} has sent nothing of use, {why}; the other stages go on without it"
+            why = f"in {self.owed.count(stage)} turns in which it owed something" if seen else "as a stage says that left it"
+            text = f"stage {stage} has sent nothing of use {why}; the other stages go on without it"
             fields = {"stage": stage, "peer": peer}
             self.moment.commands += [Note("crew_mute", text, "warning", fields), FreeStage(peer)]
             if seen:
                 self._named.setdefault(stage, set()).add(self.company.stage)
-                told = structs.replace(self._ready(0, 0, 0, evaluate=False), freed=(stage,))
-                self.moment.tell(self.company, told)
+            self._tell_freed()
         self._charge()
+
+    def _tell_freed(self) -> None:
+        """Name the stages whose seats we have freed, as long as the crew is not whole: a frame may be lost.
+
+        Those that another stage named are only told themselves, so that they do not come after us.
+        """
+        company, word = self.company, self._ready(0, 0, 0, evaluate=False)
+        seen = {stage for stage, voices in self._named.items() if company.stage in voices}
+        for stage, peer in enumerate(company.peers):
+            freed = seen | {stage} if peer in self._freed else seen
+            if stage != company.stage and freed:
+                self.moment.commands.append(Send(peer, structs.replace(word, freed=tuple(sorted(freed)))))
 
     def _charge(self) -> None:
         """Blame those of whose arrears enough stages say, we among them."""
@@ -152,8 +170,12 @@ class CrewMeeting:
         )
 
     def _whole(self, until: float) -> Flow[None]:
+        repeat_at = self.moment.now + REPEAT_S
         while not self.company.whole and self.moment.now < until:
-            self.moment.phase, self.moment.deadline = "lacking", until
+            if self.moment.now >= repeat_at:
+                self._tell_freed()
+                repeat_at = self.moment.now + REPEAT_S
+            self.moment.phase, self.moment.deadline = "lacking", min(until, repeat_at)
             yield None
 
     def _poll(self) -> Flow[None]:

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-
-from msgspec import structs
 
 from starling.gossip.errors import EngineError
 from starling.gossip.pipeline.company import Company, Flow, Moment
 from starling.gossip.pipeline.crew_commands import ApplyStep, Blame, Computed, DoTask, Note, Send, Summarize, Unfit
 from starling.gossip.pipeline.crew_states import StageStates
-from starling.gossip.pipeline.owed import Owed
+from starling.gossip.pipeline.owed import TURN_S, TURNS, Owed
 from starling.gossip.pipeline.roll import Early, Roll, StepFrame
 from starling.gossip.pipeline.schedule import ahead
 from starling.gossip.pipeline.stage import Apply, Compute, Part, Pass, Step, Tell, fine, shortened
 from starling.gossip.pipeline.stage import Command as Task
+from starling.gossip.pipeline.waiting import Waiting
 from starling.gossip.wire.schema import Backward, Forward, Ready, StepReport, Waits
 
 ASK_AGAIN_S = 1.0  # seconds until missing results and parts are requested again
 ANSWERED_S = 0.5  # a stage that asks again sooner is not answered; less than the above, as requests take unequally long
-FIRST_PATIENCE_S, LEAST_PATIENCE_S, TIMES = 30.0, 5.0, 8.0
-"""For silence in a step: at first, and then so many times what a step takes."""
-MOST_LONGER = 1.5  # how many times longer a step may be than the previous one without counting as an exception
 MOST_BATCHES = 1 << 20  # of an evaluation
 
 
@@ -55,14 +51,15 @@ class CrewStep:
     owed: Owed
     plan: Plan
     moment: Moment
+    waiting: Waiting
+    free: Callable[[Iterable[int]], None]  # frees the seats of stages in arrears
     running: Step | None = None
     evaluating: bool = False
     _early: Early = field(default_factory=Early)
-    _answered: dict[int, float] = field(default_factory=dict)  # stage -> time of the last result that was sent to it again
+    _answered: dict[int, float] = field(default_factory=dict)  # stage -> time of the last answer to its request
     _tasks: deque[Task] = field(default_factory=deque)
     _last_part: StepReport | None = None  # our part of the last finished step
-    _usual_s: float = 0.0  # usual seconds of a step; 0: unknown
-    _stretch: float = 1.0  # of patience
+    _fastest_s: float = 0.0  # seconds of the fastest step; 0: none is done
     _long: dict[int, int] = field(default_factory=dict)  # by stage, how often its message was scaled down
     _over: int = 0  # the last meeting with an abandoned step: later frames of its steps are ignored
 
@@ -70,6 +67,7 @@ class CrewStep:
         """The crew is another one."""
         self._early, self._over, self._long, self.moment.trouble = Early(), 0, {}, True
         self._answered.clear()
+        self.waiting.reset()
 
     def train(self, round: int) -> Flow[None]:
         """Do a local step. Raises Again: it was abandoned."""
@@ -79,8 +77,7 @@ class CrewStep:
         yield ApplyStep(round, shortened(parts, self.plan.clip_norm), loss, fine(parts), states.step + 1)
         states.step += 1
         took_s = self.moment.now - began
-        self._usual_s = min(took_s, MOST_LONGER * self._usual_s) if self._usual_s else took_s
-        self._stretch = 1.0
+        self._fastest_s = min(self._fastest_s or took_s, took_s)
         self.owed.done()
 
     def evaluate(self, batches: int) -> Flow[Part | None]:
@@ -94,9 +91,7 @@ class CrewStep:
     def frame(self, stage: int, frame: StepFrame) -> None:
         """Take a frame of another stage, now or when its step is done here. Raises ValueError: no honest stage sends it."""
         of, here = (frame.turn, frame.step), (self.roll.number, self.states.step)
-        if isinstance(frame, StepReport) and frame.again:
-            self._part_wanted(stage, frame)
-        elif self.running is not None and of == here:
+        if self.running is not None and of == here:
             self._feed(self.running, stage, frame)
         elif frame.turn > self._over and (of > here or (frame.turn == self.roll.number and self.running is None)):
             most = ahead(stage, self.company.stages, MOST_BATCHES, self.plan.warm_up) + 1
@@ -107,26 +102,25 @@ class CrewStep:
         core = Step(company.stage, company.stages, micro_batches, self.plan.warm_up)
         self.running, self.evaluating, self._tasks = core, evaluate, deque(core.begin())
         self.owed.agree(self._debts(micro_batches))
-        timeout_s = self._timeout_s
         try:
             self._feed_early(core)
-            silent_at, ask_at = moment.now + timeout_s, moment.now + ASK_AGAIN_S
+            over_at, ask_at = moment.now + TURN_S, moment.now + ASK_AGAIN_S
             while True:
                 while self._tasks:
                     task = self._tasks.popleft()
                     if isinstance(task, Apply):
                         return task.parts
                     yield from self._do(core, task)
-                    silent_at, ask_at = moment.now + timeout_s, moment.now + ASK_AGAIN_S
+                    over_at, ask_at = moment.now + TURN_S, moment.now + ASK_AGAIN_S
                 if moment.trouble:
                     raise Again
                 if moment.now >= ask_at:
-                    ask_at += ASK_AGAIN_S
+                    ask_at = moment.now + ASK_AGAIN_S
                     self._ask(core)
-                if moment.now >= silent_at:
-                    self._silent(timeout_s)
-                    raise Again
-                moment.deadline = min(silent_at, ask_at)
+                if moment.now >= over_at:
+                    over_at = moment.now + TURN_S
+                    self._silent()
+                moment.deadline = min(over_at, ask_at)
                 yield None
         finally:
             self.running = None
@@ -134,30 +128,44 @@ class CrewStep:
                 self._over = self.roll.number
 
     def asked(self, stage: int, ready: Ready) -> None:
-        """Send a stage the result that it lacks again, if it is one of ours."""
-        core, now = self.running, self.moment.now
-        for waits in ready.waits:
-            here = core is not None and (waits.turn, waits.step) == (self.roll.number, self.states.step)
-            sent = core.wanted(stage, waits.done) if core is not None and here and waits.stage == stage else None
-            if sent is not None and now >= self._answered.get(stage, -math.inf) + ANSWERED_S:
-                self._answered[stage] = now
-                self._send(sent)
+        """Send a stage what it lacks of us again, perhaps our part of a step that is applied here; else, unless we wait too, that we live.
+
+        Raises ValueError: no honest stage says that.
+        """
+        core, moment = self.running, self.moment
+        self.waiting.learn(ready.waits)
+        own = next((waits for waits in ready.waits if waits.stage == stage), None)
+        if own is None or moment.now < self._answered.get(stage, -math.inf) + ANSWERED_S:
+            return
+        self._answered[stage] = moment.now
+        part, sent = self._last_part, None
+        part = part if part is not None and (part.turn, part.step) == (own.turn, own.step) else None
+        if core is not None and (own.turn, own.step) == (self.roll.number, self.states.step):
+            sent, part = core.wanted(stage, own.done), part if own.done >= 2 * core.micro_batches else None
+        if sent is not None:
+            self._send(sent)
+        elif part is not None:
+            moment.commands.append(Send(self.company.peers[stage], part))
+        elif core is None or not (core.waits or core.lacks):
+            moment.commands.append(Send(self.company.peers[stage], self._alive()))
+
+    def _alive(self, waits: tuple[Waits, ...] = ()) -> Ready:
+        return Ready(self.company.name, 0, 0, self.states.step, 0, False, waits=waits)
 
     def _ask(self, core: Step) -> None:
-        """Request what is missing again: parts of all others, or the neighbor's result."""
-        company, states, number = self.company, self.states, self.roll.number
-        if core.waits and self._last_part is not None:
-            self.moment.tell(company, structs.replace(self._last_part, again=True))
-        elif core.lacks is not None:
+        """Request what is missing again, say so to all, and count the second for those who keep us waiting."""
+        turn, step, moment = self.roll.number, self.states.step, self.moment
+        if not (core.waits or core.lacks):
+            return
+        if core.lacks:
             core.ask()
-            neighbor = company.stage + (-1 if core.lacks[0] == "F" else 1)
-            waits = Waits(company.stage, number, states.step, core.done)
-            self.moment.commands.append(Send(company.peers[neighbor], Ready(company.name, 0, 0, states.step, 0, False, waits=(waits,))))
-
-    @property
-    def _timeout_s(self) -> float:
-        usual_s = max(LEAST_PATIENCE_S, TIMES * self._usual_s) if self._usual_s else FIRST_PATIENCE_S
-        return self._stretch * usual_s
+        moment.tell(self.company, self._alive(self.waiting.say(turn, step, core.done)))
+        for stage in self.waiting.without_excuse(core, turn, step):
+            if self.owed.in_vain(stage, max(TURN_S, self._fastest_s)):
+                turns, fields = self.owed.withheld[stage], {"stage": stage, "peer": self.company.peers[stage]}
+                text = f"stage {stage} was asked in vain for a result for long, and does not say that it waits; turn {turns} of {TURNS}"
+                moment.commands.append(Note("crew_withheld", text, "warning", fields))
+        self.free(self.owed.mute)
 
     def _debts(self, micro_batches: int) -> Iterator[tuple[int, str]]:
         company = self.company
@@ -169,12 +177,14 @@ class CrewStep:
         for stage in company.others:
             yield stage, "part"
 
-    def _silent(self, timeout_s: float) -> None:
+    def _silent(self) -> None:
+        """Count a turn of the stages that owe something and sent no frame."""
         self.owed.end_turn()
-        owing = ", ".join(map(str, self.owed.debtors))
-        text = f"nothing came from other stages for {timeout_s:.0f} s, of which {owing} owe something; the crew meets"
-        self.moment.commands.append(Note("crew_silent", text, "warning"))
-        self._stretch *= 2.0  # the timeout may have been too short
+        if self.owed.turns:
+            silent = ", ".join(map(str, sorted(self.owed.turns)))
+            text = f"nothing came for {TURN_S:.0f} s from stages that owe something: {silent}"
+            self.moment.commands.append(Note("crew_silent", text, "warning"))
+        self.free(self.owed.mute)
 
     def _refuse(self, sender: int, reason: str) -> None:
         """Charge what cannot be computed with to who sent it; labels to the first stage as well, since others pass them on."""
@@ -249,12 +259,3 @@ class CrewStep:
     def _from(self, stage: int, neighbour: int) -> None:
         if stage != neighbour:
             raise ValueError("no_such_neighbour")
-
-    def _part_wanted(self, stage: int, frame: StepReport) -> None:
-        """A stage lacks our part of a step, perhaps one that is applied here: it is small, and the step would else be done again."""
-        last, core = self._last_part, self.running
-        if last is not None and (last.turn, last.step) == (frame.turn, frame.step):
-            self.moment.commands.append(Send(self.company.peers[stage], last))
-        of_this = (frame.turn, frame.step) == (self.roll.number, self.states.step)
-        if core is not None and of_this and not core.heard(stage):
-            self._feed(core, stage, frame)

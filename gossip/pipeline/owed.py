@@ -6,6 +6,10 @@ A stage that owes a message and sent nothing at all in a turn has one more turn 
 that only waits for others still answers.
 
 A message that cannot be used counts as not sent: its stage has one more turn of silence at once, and only the next finished step resets it.
+
+A stage that is heard and keeps this one waiting without an excuse (`waiting.py`) is asked once a second in vain. Its turns last as many
+seconds as the fastest step did, at least `TURN_S`, then twice as many, four and eight times: a stage that is slow at first is not freed.
+Any result that is due resets them.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ TURNS = 4
 """Owed turns after which a seat is freed. A frame that is stuck on a dead connection is given up after as long as a turn of a meeting
 lasts, and those behind it go with it: one turn may pass so at our end, one at the other, and before these the step's own. In the fourth
 both ends had a connection, and the stage was asked once a second in vain."""
+TURN_S = 30.0  # seconds of a turn in which a stage is silent
 
 
 @dataclass(slots=True)
@@ -26,6 +31,8 @@ class Owed:
     due: dict[int, set[str]] = field(default_factory=dict)
     turns: dict[int, int] = field(default_factory=dict)
     unfit: dict[int, int] = field(default_factory=dict)  # deliveries by stage, since a step was done
+    withheld: dict[int, int] = field(default_factory=dict)  # turns in which a stage was asked in vain, since a result of it arrived
+    _vain: dict[int, int] = field(default_factory=dict)  # seconds of the current one
     _heard: set[int] = field(default_factory=set)  # in this turn
 
     def agree(self, debts: Iterable[tuple[int, str]]) -> None:
@@ -37,12 +44,13 @@ class Owed:
 
     def reset(self) -> None:
         """Forget all: the stages are other peers'."""
-        self.due, self.turns, self.unfit = {}, {}, {}
+        self.due, self.turns, self.unfit, self.withheld, self._vain = {}, {}, {}, {}, {}
         self._heard.clear()
 
     def done(self) -> None:
         """A step is finished, so all expected messages have arrived."""
-        self.unfit.clear()
+        for counts in (self.unfit, self.withheld, self._vain):
+            counts.clear()
 
     def refused(self, stage: int) -> None:
         """Count an unusable message of a stage."""
@@ -50,7 +58,20 @@ class Owed:
 
     def arrived(self, stage: int, what: str) -> None:
         """Remove an expected message."""
-        self.due.get(stage, set()).discard(what)
+        if what in self.due.get(stage, ()):
+            self.due[stage].remove(what)
+            if what != "ready":
+                self.withheld.pop(stage, None)
+                self._vain.pop(stage, None)
+
+    def in_vain(self, stage: int, turn_s: float) -> bool:
+        """Count a second for which a stage was asked in vain; return whether that ends a turn, of which the first lasts `turn_s`."""
+        self._vain[stage] = self._vain.get(stage, 0) + 1
+        turns = self.withheld.get(stage, 0)
+        if self._vain[stage] < turn_s * 2**turns:
+            return False
+        self.withheld[stage], self._vain[stage] = turns + 1, 0
+        return True
 
     def heard(self, stage: int) -> None:
         """Record any frame of a stage."""
@@ -71,8 +92,8 @@ class Owed:
 
     @property
     def arrears(self) -> tuple[int, ...]:
-        """Return the stages with at least one counted turn."""
-        return tuple(sorted({*self.turns, *self.unfit}))
+        """Return the stages with at least one turn of silence, or as many of withheld results as free a seat: fewer are nobody's fault."""
+        return tuple(sorted({*self.turns, *self.unfit, *(stage for stage, turns in self.withheld.items() if turns >= TURNS)}))
 
     @property
     def mute(self) -> tuple[int, ...]:
@@ -81,4 +102,4 @@ class Owed:
 
     def count(self, stage: int) -> int:
         """Return the owed turns of a stage."""
-        return self.turns.get(stage, 0) + self.unfit.get(stage, 0)
+        return max(self.turns.get(stage, 0) + self.unfit.get(stage, 0), self.withheld.get(stage, 0))

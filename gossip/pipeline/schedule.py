@@ -109,6 +109,13 @@ def order(kept: int, m: int) -> list[tuple[Way, int]]:
     return [task(kept, m, index) for index in range(2 * m)]
 
 
+def position(kept: int, m: int, way: Way, micro: int) -> int:
+    """Return how many tasks such a stage does before this one."""
+    if way == "F":
+        return micro if micro < kept else 2 * micro - kept + 1
+    return kept + 2 * micro if micro < m - kept else m + micro
+
+
 def task(kept: int, m: int, index: int) -> tuple[Way, int]:
     """Return the task that such a stage does after 0 <= `index` < 2m others."""
     turn, forward = divmod(index - kept, 2)

@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from starling.gossip.pipeline.schedule import Way, ahead, order, task
+from starling.gossip.pipeline.schedule import Way, ahead, order, position, task
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,9 @@ class Step:
 
     @property
     def done(self) -> int:
-        """Return how many tasks are done."""
-        return 2 * self.micro_batches - len(self._tasks) - (self._busy is not None)
+        """Return how much of what this stage needs in the step is there: tasks that are done, then parts in the order of stages."""
+        tasks = 2 * self.micro_batches - len(self._tasks) - (self._busy is not None)
+        return tasks + next((stage for stage in range(self.stages) if stage not in self._parts), self.stages) * self._told
 
     @property
     def lacks(self) -> tuple[Way, int] | None:
@@ -194,6 +195,21 @@ class Step:
         way, micro = task(ahead(stage, self.stages, self.micro_batches, self.warm_up), self.micro_batches, done)
         sent = self.sent.get((way, micro))
         return sent if sent is not None and sent.to == stage else None
+
+    def needs(self, stage: int) -> int | None:
+        """Return how many tasks a stage does before that whose result is awaited of it, for its part all but one; None: nothing is."""
+        if self.waits and not self.heard(stage):
+            return 2 * self.micro_batches - 1
+        if self.lacks is None or stage != self.stage + (-1 if self.lacks[0] == "F" else 1):
+            return None
+        return position(ahead(stage, self.stages, self.micro_batches, self.warm_up), self.micro_batches, *self.lacks)
+
+    def gave(self, stage: int, done: int) -> bool:
+        """Return whether what a stage lacks that has so much of the step has been sent, if it is to come from here."""
+        if done >= 2 * self.micro_batches:
+            return self._told
+        way, micro = task(ahead(stage, self.stages, self.micro_batches, self.warm_up), self.micro_batches, done)
+        return micro < self._passed[way]
 
     @property
     def waits(self) -> bool:

@@ -478,12 +478,13 @@ class StageReply(Message, frozen=True, tag="sea"):
 
 
 class Waits(msgspec.Struct, frozen=True, array_like=True):
-    """A stage can go on with its step only when a result arrives (`starling.gossip.pipeline.stage`). Since 1.5."""
+    """A signed statement of a stage that waits for a result or a part (`starling.gossip.pipeline.waiting`). Since 1.5."""
 
     stage: Stage
     turn: Counter
     step: Counter
-    done: Annotated[int, Meta(ge=0, le=2 << 20)]  # its tasks in that step that are done, which say what it lacks
+    done: Annotated[int, Meta(ge=0, le=(2 << 20) + MAX_STAGES)]  # tasks done, and then parts there, which say what it lacks
+    signature: Annotated[bytes, Meta(max_length=64)] = b""
 
 
 class Ready(Message, frozen=True, tag="rdy"):
@@ -500,7 +501,7 @@ class Ready(Message, frozen=True, tag="rdy"):
     safe: Counter = 0
     batches: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     freed: Annotated[tuple[Stage, ...], Meta(max_length=MAX_STAGES)] = ()  # stages that the sender frees. Since 1.4
-    waits: Annotated[tuple[Waits, ...], Meta(max_length=MAX_STAGES)] = ()  # requests what the sender lacks. Since 1.5
+    waits: Annotated[tuple[Waits, ...], Meta(max_length=MAX_STAGES)] = ()  # the sender's requests what it lacks. Since 1.5
     answers: bool = False  # sent to one whose own came twice, and needs no answer itself. Since 1.5
 
 
@@ -536,7 +537,6 @@ class StepReport(Message, frozen=True, tag="tol"):
     value: float = 0.0
     samples: Counter = 0
     fine: bool = True
-    again: bool = False  # the sender lacks the receiver's, which is sent again
 
 
 class Piece(Message, frozen=True, tag="pce"):

@@ -5,11 +5,12 @@ import torch
 import trio
 from msgspec import structs
 
+from starling.gossip.wire.schema import Backward
 from starling.node.config.schema import CrewSection, OptimizerSection, PartitionSection, TaskSection
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.net.faults import delay, loss
 from tests.harness.crews import PLAIN, one_machine, text_in
-from tests.harness.swarms import assert_flows_cancel, digits, drain, events, faults, flows_with, rounds_done, story, until, values
+from tests.harness.swarms import assert_flows_cancel, digits, drain, events, faults, flows_with, lie, rounds_done, story, until, values
 from tests.harness.virtual import virtual
 
 ROUNDS, STEPS = 6, 3
@@ -85,6 +86,27 @@ async def test_lost_frames_cost_time_and_nothing_else(text):
     async with swarm.running(3):
         await swarm.finished()
         assert torch.equal(whole(swarm), alone(text))
+        assert not faults(swarm)
+
+
+@pytest.mark.acceptance
+@virtual
+async def test_a_stage_that_withholds_its_gradients_is_replaced_and_the_crew_ends_as_one_machine(text):
+    """It comes to meetings and says that it lives; after eight minutes the others go on with a second node in its place.
+
+    Its own machine finds that its neighbor withholds what comes next, and frees that one's seat; nobody goes with it.
+    """
+    swarm = story(gpt(text), 0, delay(0.01))
+    async with swarm.running(3):
+        await until(lambda: rounds_done(swarm, 2))
+        lie(swarm.nodes[2].node.network, "crew", lambda message: [] if isinstance(message, Backward) else [message], lambda _peer: True)
+        began = trio.current_time()
+        others = [swarm.nodes[0], swarm.nodes[1]]
+        await until(lambda: all(each.node.progress.state == "finished" for each in others), 900.0)
+        assert 450.0 < trio.current_time() - began < 600.0
+        seconds = [each for index, each in swarm.nodes.items() if index > 2 and each.node.progress.round > 2]
+        assert torch.equal(torch.cat([each.vector for each in (*others, *seconds)]), alone(text))
+        assert "crew_withheld" in events(others[1])
         assert not faults(swarm)
 
 

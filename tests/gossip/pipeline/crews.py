@@ -3,6 +3,7 @@
 import heapq
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 
@@ -28,16 +29,30 @@ from starling.gossip.pipeline.crew_commands import (
     Summarize,
     Trained,
     Unfit,
+    Unfollow,
     UseState,
 )
 from starling.gossip.pipeline.crew_step import Plan
 from starling.gossip.pipeline.meeting import KEPT
+from starling.gossip.pipeline.schedule import ahead, task
 from starling.gossip.pipeline.stage import Part
-from starling.gossip.wire.schema import Piece
+from starling.gossip.pipeline.waiting import Keys, Waiting
+from starling.gossip.wire.schema import Piece, Ready
 
 POLL_S, TASK_S, BYTES = 0.1, 0.01, 8
+EXCUSES = ("truth", "none", "before", "behind", "both", "part", "two_parts", "chance")
 FORGED = b"forged"
 BATCHES = 2  # of held-out data
+
+
+def signed(peer: str, message: bytes) -> bytes:
+    """Return 64 bytes that only `peer` makes."""
+    return blake2b(message, key=peer.encode()).digest()
+
+
+def verified(peer: str, signature: bytes, message: bytes) -> bool:
+    """Return whether `peer` signed a message."""
+    return signature == signed(peer, message)
 
 
 def mixed(*parts) -> bytes:
@@ -104,11 +119,14 @@ class Node:
     lost: float = 0.0  # share of its frames lost in each direction
     mute: bool = False
     forges: str = ""  # kinds of frames whose payload it replaces
+    withholds: str = ""  # kinds of frames that it does not send; it frees and blames nobody then
+    excuse: str = "truth"  # what it says that it waits for, one of EXCUSES
     aside: bool = False
     dead: bool = False
     round: int = 0
     avoided: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
+    unfollowed: set[str] = field(default_factory=set)
     last: tuple[str, ...] = ()
     carried: bool = False
     notes: list[str] = field(default_factory=list)
@@ -130,7 +148,8 @@ class World:
     def start(self, peer, stage):
         """Let a machine take a stage in any crew with a free one."""
         plan = Plan(self.micro, 0, self.k, None)
-        machine = Crew(stage, self.stages, plan, Copies(BYTES), 0, BATCHES if stage == 0 else 0)
+        keys = Keys(partial(signed, peer), verified)
+        machine = Crew(stage, self.stages, plan, Copies(BYTES), 0, BATCHES if stage == 0 else 0, keys)
         node = self.nodes[peer] = Node(peer, stage, machine, Engine(stage))
         self.at(0.0, self.look, node)
         self.at(0.0, self._round, node)
@@ -190,7 +209,7 @@ class World:
         node.left |= {
             peer for peer in node.last if stage_assignments.place(self.claims.get(peer, 1 + here * self.stages), self.stages)[0] != here
         }
-        going = set(node.last) - node.avoided
+        going = set(node.last) - node.avoided - node.unfollowed
         wanted = stage_assignments.chosen(self.claims, self.stages, node.peer, node.stage, node.avoided or node.left, going)
         if wanted != self.claims.get(node.peer):
             crew = stage_assignments.place(wanted, self.stages)[0]
@@ -214,11 +233,15 @@ class World:
                     self._send(node, peer, frame)
                 case Note(name):
                     node.notes.append(name)
+                case FreeStage() | Blame() if node.withholds:
+                    pass
                 case Blame(peer, reason):
                     self.blamed.append((peer, reason))
                 case FreeStage(peer):
                     node.freed.append((self.now, peer))
                     node.avoided.add(peer)
+                case Unfollow(peer):
+                    node.unfollowed.add(peer)
                 case PushState(peer, stage, step):
                     self._state(node, peer, stage, step, node.engine.points[step])
                     self.at(TASK_S, node.machine.pushed)
@@ -251,12 +274,39 @@ class World:
         there = self.nodes.get(peer, node)
         if node.mute or self.chance.random() < max(self.lost, node.lost, there.lost):
             return
+        if type(frame).__name__ in node.withholds.split():
+            return
+        if isinstance(frame, Ready) and node.withholds:
+            frame = self._excused(node, there, structs.replace(frame, freed=()))
         if type(frame).__name__ in node.forges:
             frame = structs.replace(frame, payload=FORGED)
         arrives = self.now + self.delay_s * self.chance.random()
         if not self.reorders:
             arrives = self.lines[node.peer, peer] = max(arrives, self.lines.get((node.peer, peer), 0.0))
         self.at(arrives - self.now, self._arrive, node.peer, peer, frame)
+
+    def _excused(self, liar, to, frame):
+        """Return a liar's frame to a node with the excuse that it makes there, signed anew."""
+        m, n, kept = self.micro, self.stages, ahead(liar.stage, self.stages, self.micro, 0)
+        if not frame.waits or liar.excuse == "truth":
+            return frame
+        true = frame.waits[0]
+        left = range(min(true.done, 2 * m), 2 * m)
+        before = next((i for i in left if task(kept, m, i)[0] == "F"), true.done)
+        behind = next((i for i in left if task(kept, m, i)[0] == "B"), true.done)
+        done = {
+            "none": None,
+            "before": before,
+            "behind": behind,
+            "both": behind if to.stage < liar.stage else before,
+            "part": 2 * m + (liar.stage + 1) % n,
+            "two_parts": 2 * m + (liar.stage + (1 if to.stage < liar.stage else -1)) % n,
+            "chance": self.chance.randrange(2 * m + n),
+        }[liar.excuse]
+        if done is None:
+            return structs.replace(frame, waits=())
+        waiting = Waiting(liar.machine.company, Keys(partial(signed, liar.peer), verified))
+        return structs.replace(frame, waits=waiting.say(true.turn, true.step, done))
 
     def _arrive(self, sender, peer, frame):
         node = self.nodes.get(peer)
@@ -265,7 +315,7 @@ class World:
         try:
             self._do(node, node.machine.receive(sender, frame, self.now))
         except RemoteProtocolError as error:
-            self.blamed.append((error.peer, error.reason))
+            self.blamed += [] if node.withholds else [(error.peer, error.reason)]
 
 
 def learned(stages, steps, **rounds):

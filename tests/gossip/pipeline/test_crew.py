@@ -1,6 +1,7 @@
 """A crew's machines together in virtual time: whatever links and machines do, all stages learn exactly what they would without faults."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import Phase, example, given, settings
@@ -9,17 +10,17 @@ from msgspec import structs
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.pipeline import stage_assignments
-from starling.gossip.pipeline.crew_commands import Blame, DoTask, FreeStage, Send, Unfit, Unusable, UseState
-from starling.gossip.pipeline.crew_meeting import TURN_S
-from starling.gossip.pipeline.crew_step import FIRST_PATIENCE_S
-from starling.gossip.pipeline.owed import TURNS, Owed
+from starling.gossip.pipeline.crew_commands import Blame, DoTask, FreeStage, Send, Unfit, Unfollow, Unusable, UseState
+from starling.gossip.pipeline.owed import TURN_S, TURNS, Owed
+from starling.gossip.pipeline.waiting import Keys, Waiting
 from starling.gossip.wire.schema import Backward, Forward, Piece, Ready, StepReport
-from tests.gossip.pipeline.crews import Engine, World, learned
+from tests.gossip.pipeline.crews import EXCUSES, Engine, World, learned, signed, verified
 
 SEEDS = st.integers(0, 2**32)
 STEPS = 12
 SHOWN = (Phase.explicit, Phase.generate)  # shrinking a seed gives no simpler schedule
-FREED_S = FIRST_PATIENCE_S + TURNS * TURN_S + 1.0
+FREED_S = (TURNS + 1) * TURN_S + 1.0
+WITHHELD_S = (2**TURNS - 1) * TURN_S + 3 * TURN_S
 
 
 def watched(world, steps):
@@ -129,6 +130,32 @@ def test_a_stage_with_four_unusable_results_loses_its_assignment(seed, stages, w
     assert all(freed == forger.peer for node in others for _, freed in node.freed)
 
 
+@given(
+    SEEDS,
+    st.integers(2, 5),
+    st.integers(0, 4),
+    st.sets(st.sampled_from(["Forward", "Backward", "StepReport"]), min_size=1),
+    st.sampled_from(EXCUSES),
+    st.sampled_from([0.0, 0.1, 0.3]),
+)
+@settings(max_examples=8, deadline=None, phases=SHOWN)
+def test_a_stage_that_withholds_results_loses_its_assignment_whatever_it_says(seed, stages, which, kinds, excuse, lost):
+    """It comes to meetings and is heard, so it is not mute. Nobody else's seat is freed, and no work is lost."""
+    world, which = World(stages, seed=seed), which % stages
+    kinds -= {"Forward" if which == stages - 1 else "", "Backward" if which == 0 else ""}  # it sends none
+    assert world.run(world.safe, 60.0)
+    liar = world.nodes[f"p{which}"]
+    world.lost, liar.withholds, liar.excuse, liar.aside = lost, " ".join(sorted(kinds or {"StepReport"})), excuse, True
+    others = [node for node in world.nodes.values() if node.stage != which]
+    assert world.run(lambda: all(liar.peer in node.avoided for node in others), WITHHELD_S)
+    world.lost = 0.0
+    goal = max(node.engine.step for node in others) + STEPS
+    world.start("new", which)
+    assert watched(world, goal) == learned(stages, goal)
+    assert {freed for node in others for _, freed in node.freed} == {liar.peer}
+    assert set(world.blamed) <= {(liar.peer, "crew_mute")}
+
+
 @pytest.mark.parametrize(("task_s", "for_s"), [(0.01, 300.0), (20.0, 1800.0)])
 @given(SEEDS, st.integers(2, 4), st.integers(0, 3))
 @settings(max_examples=4, deadline=None, phases=SHOWN)
@@ -161,6 +188,27 @@ def test_a_single_false_accusation_frees_a_stage_once_and_is_no_fault_of_it():
     with pytest.raises(RemoteProtocolError, match="crew_no_such_stage"):
         honest.machine.receive("p2", Ready(b"12345678", 0, 0, 0, 0, False, freed=(3,)), world.now)
     assert liar.freed == []
+
+
+def test_of_two_stages_that_free_each_other_the_lower_one_is_followed():
+    """Both have left, and nobody else knows better; the others stay together, and the other one is told not to come after them."""
+    world = World(3)
+    assert world.run(world.safe, 60.0)
+    first, crew = world.nodes["p0"].machine, world.nodes["p0"].machine.company.name
+    for sender, freed in (("p1", 2), ("p2", 1)):
+        first.receive(sender, Ready(crew, 0, 0, 0, 0, False, freed=(freed,)), world.now)
+    commands = first.parted(("p1", "p2"), world.now)
+    assert [each.peer for each in commands if isinstance(each, FreeStage)] == ["p2"]
+    assert [(each.peer, each.frame.freed) for each in commands if isinstance(each, Send)] == [("p2", (2,))]
+    told = world.nodes["p2"].machine.receive("p0", Ready(crew, 0, 0, 0, 0, False, freed=(2,)), world.now)
+    assert [each.peer for each in told if isinstance(each, Unfollow)] == ["p0"]
+    assert world.blamed == []
+    other = World(3)
+    assert other.run(other.safe, 60.0)
+    first = other.nodes["p0"].machine
+    first.receive("p1", Ready(crew, 0, 0, 0, 0, False, freed=(2,)), other.now)
+    kinds = [type(each) for each in first.parted(("p1", "p2"), other.now)]
+    assert FreeStage not in kinds, "stage 2 has left by itself"
 
 
 def test_clipped_results_are_reported_the_1st_10th_and_100th_time():
@@ -226,7 +274,7 @@ def test_a_stage_silent_for_few_averagings_keeps_its_assignment():
     world = World(3)
     world.run(lambda: world.steps() >= world.k, 60.0)
     world.nodes["p1"].mute = True
-    world.run(lambda: False, FIRST_PATIENCE_S + 2 * TURN_S)
+    world.run(lambda: False, 3 * TURN_S)
     world.nodes["p1"].mute = False
     before = world.steps()
     assert world.run(lambda: world.steps() > before + world.k, 60.0)
@@ -369,8 +417,9 @@ def test_a_lost_result_is_asked_for_once_a_second_and_sent_again():
     assert [(frame.step, frame.micro) for frame in results(again)] == [(0, 0)]
     assert results(first.machine.receive("p1", frames[0], began + 5.4)) == []
     assert len(results(first.machine.receive("p1", frames[0], began + 5.6))) == 1
-    for wrong in ({"stage": 0}, {"turn": 9}, {"step": 1}, {"done": 1}, {"done": 1 << 20}):
-        other = structs.replace(frames[0], waits=(structs.replace(frames[0].waits[0], **wrong),))
+    says = Waiting(second.machine.company, Keys(partial(signed, "p1"), verified)).say
+    for wrong in ((9, 0, 0), (1, 1, 0), (1, 0, 1), (1, 0, 1 << 20)):
+        other = structs.replace(frames[0], waits=says(*wrong))
         assert results(first.machine.receive("p1", other, began + 9.0)) == [], wrong
 
 
@@ -385,3 +434,55 @@ def test_answers_to_repeated_messages_of_a_meeting_are_not_answered():
     ]
     assert [each for each in one.receive("p1", answer, world.now) if isinstance(each, Send) and isinstance(each.frame, Ready)] == []
     assert answer.turn == repeated.turn
+
+
+def test_stages_that_wait_for_a_busy_one_excuse_each_other_and_it_says_that_it_lives():
+    """Only its neighbors count the time; it computes for three turns, and its result ends that."""
+    world = World(4)
+    assert world.run(world.safe, 60.0)
+    busy = world.nodes["p2"]
+    busy.slower = 1e5  # up to a thousand seconds for a task
+    owed = {node.stage: node.machine.owed for node in world.nodes.values()}
+    assert world.run(lambda: owed[3].withheld == {2: 1}, 2.0 * TURN_S)
+    world.run(lambda: False, TURN_S)
+    assert owed[0].withheld == {}, "stage 1 says that it waits for stage 2"
+    assert all(not each.turns for each in owed.values()), "it is not silent"
+    assert world.nodes["p3"].notes.count("crew_withheld") == 1
+    busy.slower = 1.0
+    before = world.steps()
+    assert world.run(lambda: world.steps() > before or world.nodes["p3"].freed, 1200.0)
+
+
+def test_the_name_of_a_freed_stage_is_repeated_until_the_crew_is_whole():
+    """The others waited for another stage, as they were told to, and follow who knows better: a frame of it may be lost."""
+    world = World(3)
+    assert world.run(world.safe, 60.0)
+    liar, victim = world.nodes["p2"], world.nodes["p0"]
+    liar.withholds, liar.aside = "Backward", True
+    world.run(lambda: False, 460.0)
+    assert world.nodes["p1"].machine.owed.withheld == {2: 3}
+    world.lost = 1.0
+    assert world.run(lambda: bool(world.nodes["p1"].freed), 20.0)
+    world.run(lambda: False, 5.0)
+    assert victim.freed == []
+    world.lost = 0.0
+    assert world.run(lambda: bool(victim.freed), 3.0)
+
+
+def test_a_stage_owes_turns_twice_as_long_each_time_until_a_result_arrives():
+    owed = Owed()
+    owed.agree([(1, "gradient 0"), (1, "gradient 1"), (2, "ready")])
+    ends = [second for second in range(1, 1000) if owed.count(1) < TURNS and owed.in_vain(1, TURN_S)]
+    assert ends == [30, 90, 210, 450]
+    assert owed.mute == owed.arrears == (1,)
+    owed.arrived(1, "gradient 2")
+    assert owed.mute == (1,), "that was due from nobody"
+    owed.arrived(1, "gradient 0")
+    assert owed.mute == owed.arrears == ()
+    assert [owed.in_vain(1, TURN_S) for _ in range(30)][-1]
+    assert owed.arrears == (), "a slow stage follows nobody for that"
+    owed.arrived(1, "gradient 0")
+    assert owed.withheld == {1: 1}, "it came before"
+    owed.done()
+    assert owed.withheld == {}
+    assert [owed.in_vain(1, 45.0) for _ in range(45)].index(True) == 44, "or as many seconds as the fastest step took"

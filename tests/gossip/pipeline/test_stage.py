@@ -125,6 +125,15 @@ def test_a_frame_that_no_honest_stage_sends_is_a_fault_and_changes_nothing(way, 
     assert [c.micro for c in core.arrived("F", 1, b"in")] == [1]
 
 
+def test_a_gradient_proves_that_all_activations_before_it_arrived():
+    core = Step(0, 3, 4)
+    core.begin()
+    for _ in range(3):
+        core.computed(b"out")
+    core.arrived("B", 1, b"in")
+    assert set(core.sent) == {("F", 2)}
+
+
 def test_ends_of_the_pipeline_have_one_neighbour():
     for core, way in ((Step(0, 2, 2), "F"), (Step(1, 2, 2), "B")):
         core.begin()

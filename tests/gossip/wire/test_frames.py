@@ -97,7 +97,7 @@ CREW = {
     "ready": wire.Ready(CREW_ID, 3, 41, 820, 20, False, (800, 820), (800,), 801, 17),
     "ready_short": wire.Ready(CREW_ID, 0, 0, 0, 0, True),
     "ready_frees": wire.Ready(CREW_ID, 0, 0, 820, 0, False, freed=(1,)),
-    "ready_waits": wire.Ready(CREW_ID, 0, 0, 820, 0, False, waits=(wire.Waits(2, 3, 820, 7),)),
+    "ready_waits": wire.Ready(CREW_ID, 0, 0, 820, 0, False, waits=(wire.Waits(2, 3, 820, 7, bytes(range(64))),)),
     "ready_answers": wire.Ready(CREW_ID, 3, 41, 820, 20, False, answers=True),
     "forward": wire.Forward(CREW_ID, 3, 820, 7, b"\x01activation", b"\x00labels"),
     "backward": wire.Backward(CREW_ID, 3, 820, 7, b"\x01gradient"),

@@ -22,9 +22,11 @@ from starling.gossip.pipeline.crew_commands import (
     Result,
     Send,
     Trained,
+    Unfollow,
     Work,
 )
 from starling.gossip.pipeline.crew_step import Plan
+from starling.gossip.pipeline.waiting import Keys
 from starling.gossip.wire.frames import decode
 from starling.node.daemon.context import NodeContext, SecondNodes
 from starling.node.extras.crew.daemon.adoption import Adoption
@@ -32,6 +34,7 @@ from starling.node.extras.crew.daemon.engine_work import request_of, result_of
 from starling.node.extras.crew.daemon.lines import Lines
 from starling.node.extras.crew.daemon.stage_peers import StagePeers
 from starling.node.extras.crew.daemon.state_sender import StateSender
+from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 
@@ -46,9 +49,8 @@ class CrewService:
         section, keep_after = manifest.crew, manifest.crew.keep_rounds * manifest.pace.local_steps
         plan = Plan(section.micro_batches, section.warm_up, keep_after, manifest.optimizer.clip_norm)
         self.context, self.stage_peers, self._seconds = context, stage_peers, seconds
-        self.machine = Crew(
-            stage_peers.stage, stage_peers.stages, plan, Copies(opened.most_state_bytes), opened.figures.local_steps, opened.batches
-        )
+        copies, keys = Copies(opened.most_state_bytes), Keys(context.identity.sign, verify)
+        self.machine = Crew(stage_peers.stage, stage_peers.stages, plan, copies, opened.figures.local_steps, opened.batches, keys)
         self._adoption = Adoption(context, stage_peers, seconds)
         self._lines = Lines(context.network, lambda: self.machine.company.name)
         self._states = StateSender(self._lines, context.engine, self.machine.pushed)
@@ -136,6 +138,8 @@ class CrewService:
                     self.context.report.fault(peer, reason)
                 case FreeStage(peer):
                     self.stage_peers.avoid(peer)
+                case Unfollow(peer):
+                    self.stage_peers.unfollow(peer)
                 case PushState():
                     self._states.push(command)
                 case _:

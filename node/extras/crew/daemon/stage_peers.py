@@ -37,6 +37,7 @@ class StagePeers:
     last: Collection[str] = ()
     carried: bool = False
     _avoided: dict[tuple[str, int | None], float] = field(default_factory=dict)  # (peer, incarnation) -> end of avoidance
+    _unfollowed: dict[str, float] = field(default_factory=dict)  # peer that freed our seat -> time until which we do not go with it
     _left: dict[str, float] = field(default_factory=dict)  # peer -> time until which it is not followed
     _promised: dict[str, tuple[int, float]] = field(default_factory=dict)
 
@@ -78,6 +79,10 @@ class StagePeers:
     def avoid(self, peer: str) -> None:
         """Join no crew with this peer for a while."""
         self._avoided[peer, self.membership.incarnation_of(peer)] = trio.current_time() + AVOIDED_S
+
+    def unfollow(self, peer: str) -> None:
+        """Do not go with this peer for a while."""
+        self._unfollowed[peer] = trio.current_time() + AVOIDED_S
 
     def elsewhere(self, peers: Collection[str]) -> frozenset[str]:
         """Return those that live, sit in another crew than this node, and are not avoided."""
@@ -127,7 +132,8 @@ class StagePeers:
             await trio.sleep(POLL_S)
         while True:
             self._note_left()
-            going = set(self.last) - self.avoided
+            now = trio.current_time()
+            going = {peer for peer in self.last if self._unfollowed.get(peer, now) <= now} - self.avoided
             wanted = stage_assignments.chosen(
                 self.claims, self.stages, self.membership.me, self.stage, self.avoided or self._left.keys(), going
             )
