@@ -87,8 +87,8 @@ class TaskTrainer:
         return self.calls
 
     def losses(self) -> Losses | None:
-        """Return losses on the last batch; None with differential privacy."""
-        if self.means.hides:
+        """Return losses on the last batch; None with differential privacy, and for a stage of a crew, which has no loss of its own."""
+        if self.means.hides or self.facts.crew.by_calls:
             return None
         return lambda models: self.model.losses(self.model.batch(max(0, self.steps - 1)), models)
 

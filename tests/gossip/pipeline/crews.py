@@ -291,11 +291,12 @@ class World:
         if not frame.waits or liar.excuse == "truth":
             return frame
         true = frame.waits[0]
+        if liar.excuse == "none":  # but it asks for parts, as it is to come to the next meeting
+            return frame if true.done >= 2 * m else structs.replace(frame, waits=())
         left = range(min(true.done, 2 * m), 2 * m)
         before = next((i for i in left if task(kept, m, i)[0] == "F"), true.done)
         behind = next((i for i in left if task(kept, m, i)[0] == "B"), true.done)
         done = {
-            "none": None,
             "before": before,
             "behind": behind,
             "both": behind if to.stage < liar.stage else before,
@@ -303,8 +304,6 @@ class World:
             "two_parts": 2 * m + (liar.stage + (1 if to.stage < liar.stage else -1)) % n,
             "chance": self.chance.randrange(2 * m + n),
         }[liar.excuse]
-        if done is None:
-            return structs.replace(frame, waits=())
         waiting = Waiting(liar.machine.company, Keys(partial(signed, liar.peer), verified))
         return structs.replace(frame, waits=waiting.say(true.turn, true.step, done))
 
