@@ -137,13 +137,11 @@ class Distances:
 
     def _lag(self, peer: str, progress: float | None, round: int) -> _Lag:
         """Return a peer's progress and the usual one, if it is behind."""
-        usual = self._usual(peer, round)
-        return (progress, usual) if progress is not None and usual >= COMMON and progress < BEHIND * usual else _NONE
-
-    def _usual(self, peer: str, round: int) -> float:
-        """Return the usual progress of others than a peer; 0 where fewer than VOTES have one."""
         made = [seen.progress for seen in self._others(peer, round) if not seen.refused and seen.progress is not None]
-        return sorted([*made, 1.0])[len(made) // 2] if len(made) >= VOTES else 0.0
+        if progress is None or len(made) < VOTES:
+            return _NONE
+        usual = sorted([*made, 1.0])[len(made) // 2]
+        return (progress, usual) if usual >= COMMON and progress < BEHIND * usual else _NONE
 
     def _median(self, peer: str, round: int) -> float:
         others = self._others(peer, round)
@@ -155,11 +153,9 @@ class Distances:
         return sorted(votes)[(len(votes) - 1) // 2] if len(votes) >= VOTES else 0.0
 
     def credit(self, peer: str, round: int, progress: float | None) -> float:
-        """Return the share in [0, 1] of the step towards a peer of this progress: less than 1 below BEHIND times the usual, also where
-        that is less than COMMON, as who holds all back keeps it so.
-        """
-        usual = self._usual(peer, round)
-        return min(1.0, max(0.0, progress) / (BEHIND * usual)) if progress is not None and usual > 0.0 else 1.0
+        """Return the share in [0, 1] of the step towards a peer of this progress: less than 1 if it is behind."""
+        made, usual = self._lag(peer, progress, round)
+        return max(0.0, made) / (BEHIND * usual) if usual else 1.0
 
     def met(self, peer: str, distance: float, round: int, progress: float | None = None) -> Far | None:
         """Record the distance >= 0 of an exchange in a round, and the peer's progress; return the verdict, or None if there is none.

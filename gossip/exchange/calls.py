@@ -140,6 +140,11 @@ class Far(msgspec.Struct, frozen=True, array_like=True):
     largest: float = 0.0  # of the other peers' ratios, of which this one is more by a quarter; 0: what counts is another reason
 
     @property
+    def sure(self) -> bool:
+        """Return whether it is a fault by itself: one batch says little of a loss, so of losses only the last strike is."""
+        return not self.largest or self.refused > 0
+
+    @property
     def why(self) -> str:
         """Return the reason, of "its model …"."""
         if self.largest:

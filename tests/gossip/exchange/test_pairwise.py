@@ -439,6 +439,16 @@ def test_a_far_model_is_a_fault_and_changes_nothing_else():
         assert m.edges[call.peer].inc == INC
 
 
+@pytest.mark.parametrize(("score", "refused"), [(1.0, 0), (3.0, 20)])
+def test_who_does_worse_on_our_data_has_no_fault_before_it_is_refused(score, refused):
+    """One batch says little."""
+    m, far = at("applying"), calls.Far(1.0, 1.0, score, refused, ratio=3.0, largest=1.2)
+    commands = m.reply(APPLY, calls.Done(far=far), 0.0)
+    assert [it for it in commands if isinstance(it, Fault)] == [Fault("c", "model_far")] * bool(refused)
+    why = "its model had 3 times the loss of ours on our data, those of other peers at most 1.2 times"
+    assert [it.text for it in commands if isinstance(it, Event)] == [f"no exchanges with c for 20 rounds: again {why}"] * bool(refused)
+
+
 def test_a_peer_that_is_refused_since_it_is_behind_is_told_so_in_the_log():
     m, far = at("applying"), calls.Far(1.0, 1.0, 3.0, 20, 0.04, 0.8)
     (event,) = [it for it in m.reply(APPLY, calls.Done(far=far), 0.0) if isinstance(it, Event)]

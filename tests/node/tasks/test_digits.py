@@ -82,7 +82,7 @@ GOOD_X, GOOD_Y = np.ones((20, 64), np.float32), np.arange(20) % 10
         ({"x": GOOD_X, "y": GOOD_Y[:-1]}, "labels must be 20 whole numbers"),
         ({"x": GOOD_X, "y": GOOD_Y.astype(float)}, "labels must be 20 whole numbers, got float64"),
         ({"x": GOOD_X[:1], "y": GOOD_Y[:1]}, "1 sample is too few"),
-        ({"x": np.empty((0, 64)), "y": np.empty(0, np.int64)}, "does not fit"),
+        ({"x": np.empty((0, 64)), "y": np.empty(0, np.int64)}, "x.npy holds nothing"),
     ],
 )
 def test_own_digits_that_do_not_fit_are_refused_in_one_line(tmp_path, arrays, message):
