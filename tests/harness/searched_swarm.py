@@ -56,6 +56,9 @@ schedules of pairs instead of 8, 7 and 9: steps that are lost a few in each roun
 MENDED = 12
 """Rounds after which honest outer parameters are equal again once all have ceased to count the liar: four, and eight for which a node may
 rest between two repairs."""
+JOINED_MENDED = 48
+"""The same with a newcomer. One that comes two or three rounds behind, parted, finds nobody who still offers outer parameters of its round,
+rests eight rounds after each try, and is level again after some twenty; 27 rounds were the most seen."""
 MIXED = 2  # rounds in which whoever ceased to count the liar has mixed without it
 DEAD_S = 60.0  # longest time for which a crashed member is counted, whatever it said before
 LOOK_S = 0.1  # virtual seconds between two looks: more of them are a tenth of all processor time
@@ -374,8 +377,9 @@ class SearchedSwarm:
             liars = set(self.liars)
             await until(lambda: not any(liars & set(it.node.running.membership.members) for it in self.honest), DEAD_S, LOOK_S)
             last = max(virtual.node.progress.round for virtual in self.honest)
-            with trio.move_on_after(MENDED * ROUND_S):
-                await until(lambda: self._mended(last + MIXED) or rounds_done(self.swarm, last + MENDED), every_s=LOOK_S)
+            most = MENDED if self.newcomer is None else JOINED_MENDED
+            with trio.move_on_after(most * ROUND_S):
+                await until(lambda: self._mended(last + MIXED) or rounds_done(self.swarm, last + most), every_s=LOOK_S)
             if not self._mended(last + MIXED):
                 await self._finish(1)
                 assert self._mended(last + MIXED), "honest anchors stay parted"
