@@ -68,7 +68,7 @@ PULLED = ("mix=gather", "overlay=pull", "overlay.k=4", "robust.rule=cs_nnm", "ro
 
 
 @virtual(1, more=(2,))
-@pytest.mark.parametrize(("reason", "behind"), [("wait", 0), ("early", 5)])
+@pytest.mark.parametrize(("reason", "behind"), [pytest.param("wait", 0, marks=pytest.mark.acceptance), ("early", 5)])
 async def test_a_member_that_puts_off_every_pull_costs_the_others_few_rounds(reason, behind):
     """It says that its vector will follow, or that it is rounds behind.
 
