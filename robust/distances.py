@@ -181,7 +181,8 @@ class Distances:
     def _judged(self, peer: str, distance: float, reference: float, base: float, lag: _Lag, worse: Worse | None) -> Far | None:
         record = self._record(peer)
         keep(self._records, peer, record, REMEMBERED)
-        if lag == _NONE and worse is None and distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base:
+        near = lag == _NONE and distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base
+        if near and worse is None:
             record.score = max(0.0, record.score - 0.5)
             record.trusted = record.trusted or not record.score
             return None
@@ -190,7 +191,7 @@ class Distances:
         if score >= NAMED:
             refused = REFUSED << min(record.refusals, DOUBLED)
             record.score, record.refusals, record.trusted = NAMED - 1.0, record.refusals + 1, False
-        return Far(distance, reference, score, refused, *lag, *(worse or ()))
+        return Far(distance, reference, score, refused, *lag, *(worse if near and worse else ()))
 
 
 def share(distance: float, reference: float) -> float:

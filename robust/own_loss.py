@@ -66,9 +66,9 @@ class OwnLoss:
         """Compute and take the losses of our model (D,) and of those brought, where they are needed and can be computed."""
         for peer, model in brought:
             if losses is not None and self.due(peer):
-                self.computed(peer, float(losses(own[None])), float(losses(model()[None])), round)
+                self.record(peer, float(losses(own[None])), float(losses(model()[None])), round)
 
-    def computed(self, peer: str, ours: float, theirs: float, round: int) -> None:
+    def record(self, peer: str, ours: float, theirs: float, round: int) -> None:
         """Take the losses of both models of a peer's last exchange. Of losses that are not positive nothing is learned."""
         far = self._due.pop(peer, False)
         if not (ours > 0.0 and isfinite(ours) and theirs > 0.0):

@@ -137,11 +137,11 @@ class Far(msgspec.Struct, frozen=True, array_like=True):
     progress: float = 1.0  # share of our way that the peer's model has made
     usual: float = 0.0  # the usual one, of which this one is less than half; 0: what counts is the distance
     ratio: float = 1.0  # loss of the model that the peer had last on our data, over that of ours
-    largest: float = 0.0  # of the other peers' ratios, of which this one is more by a quarter; 0: what counts is another reason
+    largest: float = 0.0  # of the other peers' ratios, if what counts is that this one is more by a quarter; 0: it is another reason
 
     @property
-    def sure(self) -> bool:
-        """Return whether it is a fault by itself: one batch says little of a loss, so of losses only the last strike is."""
+    def is_fault(self) -> bool:
+        """Return whether the strike is a fault of the peer: one for losses, of a single batch, is none unless the peer is refused."""
         return not self.largest or self.refused > 0
 
     @property

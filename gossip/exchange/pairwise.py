@@ -487,7 +487,7 @@ class Pairwise:
 
     def _struck(self, peer: str, far: calls.Far, now: float) -> None:
         """Report that the engine found a peer's model too far from ours, and refuse its exchanges for some rounds if the engine says so."""
-        if far.sure:
+        if far.is_fault:
             self._out.append(Fault(peer, "model_far"))
         if not far.refused:
             return

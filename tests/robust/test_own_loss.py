@@ -27,7 +27,7 @@ def compare(it, peer, ratio, round=0, distance=OFF):
     """Exchange with a peer and compute both losses, if they are needed; return what is found of it at the next exchange."""
     it.met(peer, distance, USUAL, round)
     if it.due(peer):
-        it.computed(peer, 0.5, 0.5 * ratio, round)
+        it.record(peer, 0.5, 0.5 * ratio, round)
     return it.met(peer, USUAL, USUAL, round)
 
 
@@ -54,7 +54,7 @@ def test_a_near_model_is_never_worse_nor_one_without_a_usual_distance(others, ne
     it = comparing(*others)
     assert compare(it, "liar", 1e6, EVERY, near) is None
     it.met("liar", anywhere, 0.0, 2 * EVERY)
-    it.computed("liar", 1.0, 1e6, 2 * EVERY)
+    it.record("liar", 1.0, 1e6, 2 * EVERY)
     assert it.met("liar", USUAL, USUAL, 2 * EVERY) is None
 
 
@@ -85,7 +85,7 @@ def test_a_worse_model_is_no_measure_of_others():
 def test_of_losses_that_are_not_positive_nothing_is_learned(losses):
     it = comparing(1.0, 1.0, 1.0)
     it.met("liar", OFF, USUAL, 0)
-    it.computed("liar", *losses, 0)
+    it.record("liar", *losses, 0)
     assert not it.due("liar")
     assert it.met("liar", OFF, USUAL, 0) is None
 
@@ -94,18 +94,34 @@ def test_a_model_without_a_finite_loss_is_worse_and_no_measure():
     it = comparing(1.0, 1.0, 1.0)
     assert compare(it, "liar", math.inf) is not None
     it.met("near", USUAL, USUAL, 0)
-    it.computed("near", 1.0, math.inf, 0)
+    it.record("near", 1.0, math.inf, 0)
     assert compare(it, "other", 1.5) is not None
 
 
 def test_another_model_of_ours_is_compared_anew():
     it = comparing(1.0, 1.0, 1.0)
     it.met("liar", OFF, USUAL, 0)
-    it.computed("liar", 1.0, 9.0, 0)
+    it.record("liar", 1.0, 9.0, 0)
     it.restart()
     assert it.met("liar", OFF, USUAL, 0) is None
-    it.computed("liar", 1.0, 9.0, 0)
+    it.record("liar", 1.0, 9.0, 0)
     assert it.met("liar", OFF, USUAL, 0) is None
+
+
+@pytest.mark.parametrize(("distance", "worse"), [(1.5 * USUAL, True), (100.0 * USUAL, False)])
+def test_losses_are_the_reason_only_where_the_distance_is_none(distance, worse):
+    """So that who is far has a fault at its first strike, whatever its loss."""
+    it = Distances()
+    it.stepped(1.0)
+    for peer in "0123":
+        it.met(peer, USUAL, 0)
+        it.losses.record(peer, 1.0, 1.2, 0)
+    it.met("liar", 1.5 * USUAL, 0)
+    it.losses.record("liar", 1.0, 3.0, 0)
+    it.met("0", USUAL, 1)
+    far = it.met("liar", distance, 1)
+    assert (far.largest > 0.0) is worse
+    assert far.is_fault is not worse
 
 
 def test_memory_of_losses_is_bounded():
@@ -113,9 +129,9 @@ def test_memory_of_losses_is_bounded():
     for peer in range(3 * COMPARED):
         it.met(f"{peer} due", OFF, USUAL, 0)
         it.met(f"{peer} worse", OFF, USUAL, 0)
-        it.computed(f"{peer} worse", 1.0, 1e6, 0)
+        it.record(f"{peer} worse", 1.0, 1e6, 0)
         it.met(f"{peer} near", USUAL, USUAL, 0)
-        it.computed(f"{peer} near", 1.0, 1.0, 0)
+        it.record(f"{peer} near", 1.0, 1.0, 0)
         assert max(map(len, asdict(it).values())) <= COMPARED
     assert it.due(f"{peer} due")
     assert not it.due("0 due")
@@ -128,9 +144,9 @@ def test_who_is_worse_three_times_is_refused_though_its_distance_is_ordinary():
         for peer in "0123":
             it.met(peer, USUAL, at)
             if it.losses.due(peer):
-                it.losses.computed(peer, 1.0, 1.2, at)
+                it.losses.record(peer, 1.0, 1.2, at)
         far = it.met("liar", distance, at)
-        it.losses.computed("liar", 1.0, 3.0, at)
+        it.losses.record("liar", 1.0, 3.0, at)
         if far is not None and far.refused:
             break
     assert (far.refused, far.score) == (REFUSED, NAMED)

@@ -183,7 +183,7 @@ class RowDistances:
         assert self.losses is not None
         losses = self.losses(torch.tensor([me for me, _ in ends]), models).tolist()
         for (me, peer), (ours, theirs) in zip(ends, losses, strict=True):
-            self._rows[me].losses.computed(str(peer), ours, theirs, round)
+            self._rows[me].losses.record(str(peer), ours, theirs, round)
 
     def end(self, rows: Sequence[int], vectors: Tensor) -> None:
         """Remember the vectors from which rows continue."""
