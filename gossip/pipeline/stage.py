@@ -104,10 +104,13 @@ class Step:
     applied: bool = False
 
     def __post_init__(self) -> None:
-        kept = ahead(self.stage, self.stages, self.micro_batches, self.warm_up)
-        self._tasks = deque(order(kept, self.micro_batches))
+        self._tasks = deque(order(self._kept(self.stage), self.micro_batches))
         self._inputs = {"F": {}, "B": {}}
         self._used, self._passed = {"F": 0, "B": 0}, {"F": 0, "B": 0}
+
+    def _kept(self, stage: int) -> int:
+        """Return how many micro-batches a stage may be ahead."""
+        return ahead(stage, self.stages, self.micro_batches, self.warm_up)
 
     @property
     def held(self) -> int:
@@ -131,7 +134,7 @@ class Step:
                 raise ValueError("micro_batch_twice")
             self._asked[way, micro] -= 1
             return []
-        before = ahead(self.stage - 1, self.stages, self.micro_batches, self.warm_up)
+        before = self._kept(self.stage - 1)
         if way == "F" and micro >= self._passed["B"] + before:
             raise ValueError("micro_batch_too_early")
         if way == "B" and micro >= self._passed["F"]:
@@ -188,12 +191,15 @@ class Step:
         assert self.lacks is not None
         self._asked[self.lacks] += 1
 
+    def task_of(self, stage: int, done: int) -> tuple[Way, int]:
+        """Return the task that a stage does after 0 <= `done` < 2m others."""
+        return task(self._kept(stage), self.micro_batches, done)
+
     def wanted(self, stage: int, done: int) -> Pass | None:
         """Return what a stage that has done so many tasks lacks, if it is a result of this one that may have been lost."""
         if not 0 <= done < 2 * self.micro_batches:
             return None
-        way, micro = task(ahead(stage, self.stages, self.micro_batches, self.warm_up), self.micro_batches, done)
-        sent = self.sent.get((way, micro))
+        sent = self.sent.get(self.task_of(stage, done))
         return sent if sent is not None and sent.to == stage else None
 
     def needs(self, stage: int) -> int | None:
@@ -202,13 +208,13 @@ class Step:
             return 2 * self.micro_batches - 1
         if self.lacks is None or stage != self.stage + (-1 if self.lacks[0] == "F" else 1):
             return None
-        return position(ahead(stage, self.stages, self.micro_batches, self.warm_up), self.micro_batches, *self.lacks)
+        return position(self._kept(stage), self.micro_batches, *self.lacks)
 
     def gave(self, stage: int, done: int) -> bool:
         """Return whether what a stage lacks that has so much of the step has been sent, if it is to come from here."""
         if done >= 2 * self.micro_batches:
             return self._told
-        way, micro = task(ahead(stage, self.stages, self.micro_batches, self.warm_up), self.micro_batches, done)
+        way, micro = self.task_of(stage, done)
         return micro < self._passed[way]
 
     @property

@@ -23,7 +23,6 @@ import msgpack
 from msgspec import structs
 
 from starling.gossip.pipeline.company import Company
-from starling.gossip.pipeline.schedule import ahead, task
 from starling.gossip.pipeline.stage import Step
 from starling.gossip.wire.schema import Waits
 
@@ -92,7 +91,7 @@ def waited_for(stage: int, done: int, core: Step) -> int | None:
     """Return the stage from which must come what a stage with so much of a step lacks; None: there is no such one."""
     m = core.micro_batches
     if done < 2 * m:
-        way, _ = task(ahead(stage, core.stages, m, core.warm_up), m, done)
+        way, _ = core.task_of(stage, done)
         source = stage - 1 if way == "F" else stage + 1
     else:
         source = done - 2 * m

@@ -10,7 +10,7 @@ from pathlib import Path
 from starling.gossip.errors import LocalProtocolError
 from starling.node.engine.clock_rounds import ClockRounds
 from starling.node.engine.consensus import ConsensusDistance
-from starling.node.engine.exchange.api import Exchange, Handlers, Machine, Site
+from starling.node.engine.exchange.api import Exchange, Handlers, Machine, Site, Vectors
 from starling.node.engine.exchange.catalogue import exchange_of
 from starling.node.engine.late_join import Fetched, Offered
 from starling.node.engine.local.trainer import Trainer
@@ -116,15 +116,19 @@ def session_of(
     deviation = open_request.privacy.exchange_noise
     outgoing: Outgoing = Noised(csprng, deviation) if deviation else Plain()
     distances = ConsensusDistance()
-    machine = Machine(work, csprng.uniform)
+
+    def exchange_on(vectors: Vectors) -> Exchange:
+        site = Site(open_request, vectors, trainer.rates, trainer.losses(), distances, Machine(work, csprng.uniform))
+        return exchange_of(replica, site)
+
     rounds: Rounds
     if pace.kind == "clock":
         live = LiveVectors(replica, outgoing, trainer.rates.phase, lambda: trainer.steps, window, pace.local_steps)
-        exchange = exchange_of(replica, Site(open_request, live, trainer.rates, trainer.losses(), distances, machine))
+        exchange = exchange_on(live)
         rounds = ClockRounds(trainer, live, report, distances.figure, clock)
     else:
         frozen = FrozenVectors(replica, outgoing, pace.local_steps)
-        exchange = exchange_of(replica, Site(open_request, frozen, trainer.rates, trainer.losses(), distances, machine))
+        exchange = exchange_on(frozen)
         rounds = StepsRounds(trainer, exchange, frozen, report, distances.figure, clock)
 
     def forget_all() -> None:

@@ -14,11 +14,9 @@ from starling.gossip.edge_memory import Committed
 from starling.gossip.errors import LocalProtocolError
 from starling.gossip.replica import Replica
 from starling.node.engine.drift import Drift
-from starling.node.engine.exchange.api import Frozen, T
+from starling.node.engine.exchange.api import Examine, Frozen, T
 from starling.node.engine.privacy.csprng import Csprng
 
-Examine = Callable[[Tensor, Sequence[Committed]], None]
-"""Looks at our vector (D,) of exchanges, and at their effects, before these are added."""
 _AVERAGED = 0.1  # weight of the newest value in the mean number of local steps between exchanges
 
 

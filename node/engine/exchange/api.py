@@ -19,6 +19,8 @@ from starling.node.rpc import calls
 from starling.robust.progress import Uniform
 
 T = TypeVar("T")
+Examine = Callable[[Tensor, Sequence[Committed]], None]
+"""Looks at our vector (D,) of exchanges, and at their effects."""
 Handlers = Mapping[type[calls.Call], Callable[[Any], Any]]
 """Handlers by the type of the call; exceptions are those that `Worker.handle` turns into `Refused`."""
 
@@ -38,8 +40,8 @@ class Vectors(Protocol):
     def round(self) -> int:
         """Return the round that is done, or is next."""
 
-    examine: Callable[[Tensor, Sequence[Committed]], None]
-    """Called with our vector (D,) of exchanges and their effects, before these are added and outside of gradients."""
+    examine: Examine
+    """Called before effects are added, outside of gradients."""
 
     @property
     def ready(self) -> bool:
