@@ -354,7 +354,7 @@ def make_invite(place: RunDir, swarm: str, addresses: tuple[str, ...], *, days: 
         return Invited(invite=invites.encode(invites.Invite(swarm, bootstrap)), swarm=swarm, bootstrap=bootstrap)
     me = Identity.load_or_create(place.key)
     issued = issue.give(
-        place.issued,
+        place.issued_folder,
         terms_of(manifest, swarm),
         me,
         issue.take_up(place.read_invite(), me),

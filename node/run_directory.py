@@ -153,7 +153,7 @@ class Seconds:
         if manifest.admission.kind == "invite" and place.read_invite() is None:
             me, second = (Identity.load_or_create(each.key) for each in (self._first, place))
             terms, above = terms_of(manifest, self._first.swarm()), take_up(self._first.read_invite(), me)
-            given = give(self._first.issued, terms, me, above, bootstrap, days=DAYS, now_s=time.time(), peer=second.peer_id)
+            given = give(self._first.issued_folder, terms, me, above, bootstrap, days=DAYS, now_s=time.time(), peer=second.peer_id)
             place.write_invite(given.invite)
         self._running[stage] = start(place, self._servers)
         return True

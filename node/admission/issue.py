@@ -87,12 +87,10 @@ def _free_number(folder: Path, quota: int, now_s: float) -> tuple[int, Path]:
     """Return a number that no invitation in force has, with its file."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        given = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
-        for number in (n for n in given if n < quota):
-            path = folder / str(number)
-            if _has_ended(path, now_s):
-                return number, path
-        number = given[-1] + 1 if given else 0
+        for number, chain in given(folder).items():
+            if number < quota and chains.not_after_ms(chain) <= now_s * 1000:
+                return number, folder / str(number)
+        number = 1 + max((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=-1)
         while number < quota:
             path = folder / str(number)
             try:
@@ -109,9 +107,14 @@ def _free_number(folder: Path, quota: int, now_s: float) -> tuple[int, Path]:
     )
 
 
-def _has_ended(path: Path, now_s: float) -> bool:
+def given(folder: Path) -> dict[int, Chain]:
+    """Return the invitations in a folder, `issued` of a run directory, by number. Raises OSError: it cannot be read."""
+    paths = sorted((path for path in folder.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    return {int(path.name): chain for path in paths if (chain := _chain(path))}
+
+
+def _chain(path: Path) -> Chain:
     try:
-        chain = invites.decode(path.read_text()).chain
+        return invites.decode(path.read_text()).chain
     except (ConfigError, UnicodeDecodeError):
-        return False  # being written, or no invitation
-    return bool(chain) and chains.not_after_ms(chain) <= now_s * 1000
+        return ()  # being written, or no invitation

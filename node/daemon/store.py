@@ -1,10 +1,12 @@
 """State that a node keeps between its runs: in its run directory (`starling.node.storage.run_dir`), or in memory."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from starling.gossip.wire.schema import Revocation
+from starling.node.admission.chain import Chain
 from starling.node.admission.credential import Ticket
 from starling.node.config.schema import Manifest
 from starling.robust.reputation import Decision
@@ -65,6 +67,10 @@ class NodeStore(Protocol):
         """Store all revocations, when there are new ones."""
         ...
 
+    def issued(self) -> Mapping[int, Chain]:
+        """Return the invitations that this node has given, by number, the lowest first."""
+        ...
+
     def known_ticket(self) -> Ticket | None:
         """Return the last proof of work."""
         ...
@@ -86,6 +92,7 @@ class MemoryStore:
     partial: Path | None = field(default=None, init=False)
     start: Path | None = field(default=None, init=False)
     revoked: tuple[Revocation, ...] = field(default=(), init=False)
+    given: dict[int, Chain] = field(default_factory=dict, init=False)
     peers: tuple[str, ...] = field(default=(), init=False)
     stage: int = field(default=-1, init=False)
 
@@ -115,6 +122,9 @@ class MemoryStore:
 
     def keep_revoked(self, revocations: tuple[Revocation, ...]) -> None:
         self.revoked = revocations
+
+    def issued(self) -> dict[int, Chain]:
+        return self.given
 
     def known_ticket(self) -> Ticket | None:
         return self.ticket

@@ -29,6 +29,8 @@ import msgspec
 from starling.gossip.errors import ConfigError
 from starling.gossip.wire.schema import Revocation
 from starling.node.admission import invite as invites
+from starling.node.admission import issue
+from starling.node.admission.chain import Chain
 from starling.node.admission.credential import Ticket
 from starling.node.admission.invite import Invite
 from starling.node.admission.revocations import MAX_HELD
@@ -79,7 +81,7 @@ class RunDir:
         self.config_file = path / "node.toml"
         self.manifest_file = path / "manifest.toml"
         self.invite_file = path / "invite"
-        self.issued = path / "issued"
+        self.issued_folder = path / "issued"
         self.key = path / "identity.key"
         self.checkpoint = path / "checkpoint.safetensors"
         self.model = path / "model.safetensors"  # the model alone, exported when the run is finished
@@ -178,6 +180,13 @@ class RunDir:
             return tuple(msgspec.msgpack.decode(base58.b58decode(line), type=Revocation) for line in lines)
         except (OSError, ValueError, msgspec.MsgspecError):
             return ()
+
+    def issued(self) -> dict[int, Chain]:
+        """Return the invitations that this node has given, by number. Raises OSError: the folder cannot be read."""
+        try:
+            return issue.given(self.issued_folder)
+        except FileNotFoundError:
+            return {}
 
     def keep_ticket(self, ticket: Ticket) -> None:
         """Keep a proof of work, for a restart within its time."""

@@ -7,11 +7,11 @@ of evaluations; good tickets are refunded.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from textwrap import shorten
 
 import trio
 
@@ -29,7 +29,6 @@ from starling.node.admission.gate import GOOD, Gatekeeper, puzzle_of
 from starling.node.admission.work import search
 from starling.node.daemon.context import NodeContext, Offload, in_thread
 from starling.node.daemon.store import NodeStore
-from starling.node.identity import peer_id_of
 
 BATCH_S = 0.25  # seconds that a batch of tries should take
 PROGRESS_S = 1.0
@@ -38,7 +37,7 @@ SPREAD = 8  # members begin to renew at random times within this part of an epoc
 WASTED_PER_S, WASTED_AT_ONCE = 1.0, 64.0
 MAX_WAITING = 512
 MAX_SOURCES = 1024
-LONGEST_S = 10 * 365 * 86400.0  # seconds; longer than any invitation lasts
+LIST_WIDTH = 120  # characters of a list of invitations in a message
 
 
 class Admission:
@@ -214,28 +213,20 @@ class Admission:
             raise GossipError(text) from error
 
     def chain_of(self, holder: str, member: Member | None) -> Chain:
-        """Return the chain of a member's invitation, or of ours with the number that `holder` names.
+        """Return the chain of a member's invitation, or of one that we gave, by the number that `holder` names.
 
-        Raises ConfigError: there is no such member or number; GossipError: the swarm has no invitations.
+        Raises ConfigError: there is no such member or valid invitation; GossipError: the swarm has no invitations.
         """
         if self.gate.manifest.admission.kind != "invite":
             raise GossipError("revoke: this swarm has no invitations; keep a peer out with `starling ban PEER`")
         if member is not None:
             return self.gate.credential(member.record).chain
+        members = "`starling peers` lists the members"
         if not holder.isdecimal():
-            raise ConfigError(f"revoke: {holder} is no member known to this node; see `starling peers`")
-        return self._own_invitation(int(holder[:12]))
-
-    def _own_invitation(self, number: int) -> Chain:
-        """Return a chain that ends with our invitation of that number and a placeholder invitee, which is enough to revoke it.
-
-        Raises ConfigError: we have no such invitation to give.
-        """
-        placeholder = peer_id_of(hashlib.blake2b(f"{self._swarm} {number}".encode(), digest_size=32).digest())
-        until = int((self._unix_s() + LONGEST_S) * 1000)
-        try:
-            return chains.invite(
-                self._identity, self._shown.chain, self.gate.revocations.terms, invitee=placeholder, number=number, not_after_ms=until
-            )
-        except ValueError as error:
-            raise ConfigError(f"revoke: this node has no invitation {number} to give ({error}); see `starling peers`") from error
+            raise ConfigError(f"revoke: {holder} is no member known to this node; {members}")
+        now_ms = self._unix_s() * 1000
+        valid = {str(number): chain for number, chain in self._store.issued().items() if chains.not_after_ms(chain) > now_ms}
+        if holder not in valid:
+            shown = shorten(", ".join(valid) or "none", LIST_WIDTH, placeholder=" …")
+            raise ConfigError(f"revoke: this node has given no invitation {holder[:12]} that is valid; valid are: {shown}; {members}")
+        return valid[holder]

@@ -11,7 +11,7 @@ from starling.node.admission import invite as invites
 from starling.node.admission import revocations
 from starling.node.admission.credential import Ticket
 from starling.node.admission.invite import Invite
-from starling.node.admission.issue import give, take_up
+from starling.node.admission.issue import give, given, take_up
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import AdmissionSection, Manifest, NodeConfig
@@ -84,7 +84,9 @@ def test_other_files_in_the_folder_do_no_harm(tmp_path):
     (folder / "notes.txt").write_text("0 is for Ada")
     (folder / "0").write_text("")
     (folder / "1").write_bytes(b"\xff\xff")
-    assert given_by(folder).number == 2
+    issued = given_by(folder)
+    assert issued.number == 2
+    assert given(folder) == {2: issued.invite.chain}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,7 @@ def test_a_key_of_another_invitation_gives_one_line(tmp_path):
 
 def test_revocations_survive_restarts_and_a_damaged_file_is_ignored(tmp_path):
     place = RunDir.create(tmp_path / "node")
+    assert place.issued() == {}
     known = (revocations.revoke(CREATOR, chain_of(1), TERMS), Revocation(b"x", "y", b""))
     place.keep_revoked(known)
     assert place.known_revoked() == known
@@ -166,6 +169,7 @@ def test_a_running_node_of_an_invited_swarm_prints_an_invitation_and_says_how_to
         assert said.out.count("\n") == said.err.count("\n") == 1
         assert f"`starling revoke {number} --dir {place.path}`" in said.err
         assert take_up(invite, PEOPLE[1])[-1].number == number
+        assert place.issued()[number] == invite.chain
     assert main(["invite", "--dir", str(place.path), "--for", "nobody"]) == 2
     assert "--for: 'nobody' is no peer id" in capsys.readouterr().err
 

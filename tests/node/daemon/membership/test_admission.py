@@ -112,9 +112,24 @@ async def test_a_leaked_invite_is_voided_by_its_number_before_or_after_it_is_use
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1)):
         creator, one = swarm.nodes
+        creator.store.given = {1: swarm.invited(1), 7: swarm.invited(7)}
         assert creator.membership.revoke("7") == ()
         assert creator.membership.revoke("1") == (one.peer,)
         await until(lambda: one.error, 15.0)
+
+
+async def test_a_number_that_was_never_given_is_not_void_before_it_is(autojump_clock):
+    swarm = Swarm(INVITE)
+    async with swarm.running():
+        creator = swarm.nodes[0]
+        creator.store.given = {1: swarm.invited(1), 3: swarm.invited(3)}
+        with pytest.raises(ConfigError, match="no invitation 2 that is valid; valid are: 1, 3;"):
+            creator.membership.revoke("2")
+        two = await swarm.start(2, swarm.invited(2))
+        await until(lambda: agreed([creator, two]), 10.0)
+        await trio.sleep(swarm.lasts_s)
+        with pytest.raises(ConfigError, match="no invitation 1 that is valid; valid are: none;"):
+            creator.membership.revoke("1")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +138,7 @@ async def test_a_leaked_invite_is_voided_by_its_number_before_or_after_it_is_use
         (1, PEOPLE[0].peer_id, GossipError, "only the creator"),
         (1, PEOPLE[2].peer_id, GossipError, "only the creator"),
         (1, PEOPLE[9].peer_id, ConfigError, "no member"),
-        (2, "5", ConfigError, "no invitation 5"),
+        (2, "5", ConfigError, "no invitation 5 that is valid; valid are: none"),
         (2, "9" * 5000, ConfigError, "no invitation"),
         (1, "", ConfigError, "no member"),
     ],
