@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from starling.node.status import demo_folder
+from starling.node.status import demo_folder, final
 from starling.node.status import format as show
-from starling.node.status.control import ControlError, NotRunning, Watch
+from starling.node.status.control import ControlError, NotRunning, Watch, typed
 from starling.node.status.record import RECORD_NAME, load
 from starling.node.status.snapshot import StatusSnapshot
 from starling.tui.replay import Playback
@@ -30,14 +30,16 @@ class Reading:
     name: str  # of the node on the screen
     snapshot: StatusSnapshot | None = None  # the newest received; None before the first
     trouble: str | None = None  # why nothing newer arrives, with the next command to try; None while attached
+    result: str = ""  # how the node's last run ended, by the file that it left; "" if it left none or is attached
     as_of: float | None = None  # unix time of the moment in a replay; None where nothing is replayed
     run_dir: Path | None = None  # of the node; None in a replay
     alone: float | None = None  # in a demo: last value of the lone node, which trains on node-0's data
 
     @property
     def ended(self) -> bool:
-        """Return whether the node ended as intended, so that its silence is not a failure."""
-        return self.trouble is not None and self.snapshot is not None and self.snapshot.state in ("finished", "leaving")
+        """Return whether the node left a result or ended as intended, so that its silence is not a failure."""
+        intended = self.trouble is not None and self.snapshot is not None and self.snapshot.state in ("finished", "leaving")
+        return bool(self.result) or intended
 
     @property
     def live(self) -> bool:
@@ -77,17 +79,26 @@ class SocketSource:
                 self._watch = Watch(self._run_dir)
             if self._watch is not None and (snapshot := self._watch.poll()) is not None:
                 self._reading = Reading(self.name, snapshot, run_dir=self._run_dir)
+        except NotRunning as error:
+            self.close()
+            self._reading = self._reading if self._reading.result else self._ended(str(error))
         except ControlError as error:
             self.close()
-            self._reading = Reading(self.name, self._reading.snapshot, self._explained(error), run_dir=self._run_dir)
+            self._reading = Reading(self.name, self._reading.snapshot, str(error), run_dir=self._run_dir)
         return (self._reading,)
 
-    def _explained(self, error: ControlError) -> str:
-        """Return the error, and the record to replay if there is one."""
-        record = self._run_dir / RECORD_NAME
-        if isinstance(error, NotRunning) and self._reading.snapshot is None and record.is_file():
-            return f"{error}, or replay its record with `starling tui {record}`"
-        return str(error)
+    def _ended(self, trouble: str) -> Reading:
+        """Return the status that the node left at its end, else the last that it sent; with the record to replay if there is one."""
+        snapshot, result, record = self._reading.snapshot, "", self._run_dir / RECORD_NAME
+        replay = f"; its record is replayed by `starling tui {typed(record)}`" if record.is_file() else ""
+        try:
+            last = final.load(self._run_dir)
+        except ValueError as error:
+            trouble = f"{trouble}; {error}"
+        else:
+            if last is not None:
+                snapshot, result = last.snapshot, final.how_ended(last, self._run_dir) + replay
+        return Reading(self.name, snapshot, trouble + (replay if snapshot is None else ""), result, run_dir=self._run_dir)
 
     def close(self) -> None:
         if self._watch is not None:

@@ -27,6 +27,7 @@ from starling.node.cli.verdicts import Bound, Dialled, Kind, Place, Torch, Verdi
 from starling.node.status import control
 from starling.node.status.check import Check
 from starling.node.status.control import typed
+from starling.node.status.final import how_ended
 from starling.node.status.format import clean
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _node(run_dir: Path) -> tuple[list[Named], StatusSnapshot | None]:
         return [("node", ("fail", str(error), f"see {logs}"))], None
     if ended is not None:
         failed = ended.ended == "failed"
-        return [("node", ("warn" if failed else "ok", inspect_node.how_ended(ended, run_dir).removeprefix("! "), ""))], None
+        return [("node", ("warn" if failed else "ok", how_ended(ended, run_dir), ""))], None
     if problem := inspect_node.problem_of(seen, run_dir):
         return [("node", ("warn", problem.removeprefix("! "), f"for more, {status}"))], seen
     edges = sum(peer.edge for peer in seen.peers)

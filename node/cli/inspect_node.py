@@ -18,7 +18,7 @@ from starling.node.cli.help import command
 from starling.node.status import control
 from starling.node.status import format as show
 from starling.node.status.control import typed
-from starling.node.status.final import FinalStatus
+from starling.node.status.final import FinalStatus, how_ended
 from starling.node.status.snapshot import PeerStatus, Resources, StatusSnapshot, encode
 
 if TYPE_CHECKING:
@@ -164,25 +164,10 @@ def print_first(out: Console, snapshot: StatusSnapshot, ended: FinalStatus | Non
     from rich.text import Text
 
     if ended is not None:
-        out.print(Text(how_ended(ended, run_dir), style="bold"), soft_wrap=True)
+        mark = "! " if ended.ended == "failed" else ""
+        out.print(Text(mark + how_ended(ended, run_dir), style="bold"), soft_wrap=True)
     elif problem := problem_of(snapshot, run_dir):
         out.print(Text(problem, style="bold red"), soft_wrap=True)
-
-
-def how_ended(last: FinalStatus, run_dir: Path) -> str:
-    """Return one line such as `finished: 100 rounds, accuracy 0.956; model in …`."""
-    seen = last.snapshot
-    value = "" if seen.value is None else f", {show.metric(seen.metric) or 'value'} {show.figure(seen.value)}"
-    rounds = f"{show.count(seen.round)} {'round' if seen.round == 1 else 'rounds'}{value}"
-    model = f"; model in {run_dir / last.model}" if last.model else ""
-    match last.ended:
-        case "finished":
-            return f"finished: {rounds}{model}"
-        case "left":
-            way = "by running the script again" if last.snapshot.task == "script" else f"with `starling run --dir {typed(run_dir)}`"
-            return f"left after {rounds}{model}; continue {way}"
-        case _:
-            return f"! failed after {rounds}: {show.clean(last.reason)}; see `starling logs --dir {typed(run_dir)}`"
 
 
 def problem_of(snapshot: StatusSnapshot, run_dir: Path) -> str:

@@ -1,4 +1,4 @@
-"""Final status of a node whose process ended: `final.json` in the run directory. A leaf: imports only `starling.node.status.snapshot`.
+"""Final status of a node whose process ended: `final.json` in the run directory. A leaf: imports only `starling.node.status`.
 
 One JSON object, written when the last round is done and again when the process ends; removed when a node starts in that directory. So if it
 is there and no node answers on the control socket, it says how the last run ended:
@@ -13,6 +13,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from starling.node.status import format as show
+from starling.node.status.control import typed
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.versions import SNAPSHOT, unreadable
 
@@ -46,10 +48,26 @@ def load(run_dir: Path) -> FinalStatus | None:
     path = run_dir / FINAL_NAME
     try:
         final = msgspec.json.decode(path.read_bytes(), type=FinalStatus)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
     if final.snapshot.version not in SNAPSHOT:
         raise ValueError(unreadable(f"{path}: a status", final.snapshot.version, SNAPSHOT, f"move it away with `mv {path} {path}.old`"))
     return final
+
+
+def how_ended(last: FinalStatus, run_dir: Path) -> str:
+    """Return one line such as `finished: 100 rounds, accuracy 0.956; model in …`."""
+    seen = last.snapshot
+    value = "" if seen.value is None else f", {show.metric(seen.metric) or 'value'} {show.figure(seen.value)}"
+    rounds = f"{show.count(seen.round)} {'round' if seen.round == 1 else 'rounds'}{value}"
+    model = f"; model in {run_dir / last.model}" if last.model else ""
+    match last.ended:
+        case "finished":
+            return f"finished: {rounds}{model}"
+        case "left":
+            way = "by running the script again" if last.snapshot.task == "script" else f"with `starling run --dir {typed(run_dir)}`"
+            return f"left after {rounds}{model}; continue {way}"
+        case _:
+            return f"failed after {rounds}: {show.clean(last.reason)}; see `starling logs --dir {typed(run_dir)}`"

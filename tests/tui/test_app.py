@@ -54,6 +54,10 @@ PROBLEMS = [
         Reading("node-0", snapshot(state="finished", time_s=NOW - 9), "the node in /x went away"),
         "! this node has ended; its state of 9 s ago is shown",
     ),
+    (
+        Reading("node-0", snapshot(state="leaving", time_s=NOW - 9), STOPPED, result="left after 3 rounds"),
+        "! left after 3 rounds; its state of 9 s ago is shown",
+    ),
 ]
 
 

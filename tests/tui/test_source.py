@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from starling.node.status import control
+from starling.node.status import control, final
 from starling.node.status.snapshot import encode
 from starling.tui.source import DemoSource, SocketSource, names_of, open_sources, source_for
 from tests.harness.snapshots import snapshot
@@ -165,3 +165,40 @@ def test_nodes_in_equally_named_directories_are_named_with_their_parents(tmp_pat
         run.mkdir(parents=True, exist_ok=True)
     sources, _ = open_sources([tmp_path / "one", tmp_path / "two"])
     assert [reading.name for source in sources for reading in source.poll()] == ["one/node-0", "two/node-0", "two/node-1"]
+
+
+def test_a_node_that_has_ended_is_shown_by_the_status_that_it_left(tmp_path, clock, source):
+    directory = tmp_path / "n"
+    directory.mkdir()
+    left = final.FinalStatus("failed", snapshot(state="failed", round=3), "the disk is full")
+    (directory / final.FINAL_NAME).write_text(final.encode(left))
+    (ended,) = source.poll()
+    assert (ended.snapshot, ended.ended, ended.live) == (left.snapshot, True, False)
+    assert ended.result == final.how_ended(left, directory)
+    assert "failed after 3 rounds" in ended.result
+    again = FakeNode(directory)
+    clock.now = 2.0
+    source.poll()
+    again.say(snapshot(round=4))
+    (back,) = source.poll()
+    assert (back.snapshot.round, back.live, back.ended) == (4, True, False)
+    again.end()
+    (directory / final.FINAL_NAME).unlink()  # killed
+    source.poll()
+    clock.now = 4.0
+    (gone,) = source.poll()
+    assert (gone.snapshot.round, gone.result) == (4, "")
+    assert "no node is running" in gone.trouble
+
+
+def test_a_record_is_named_and_a_damaged_last_status_is_said(tmp_path):
+    (tmp_path / "record.jsonl").write_text("")
+    (reading,) = SocketSource(tmp_path).poll()
+    replayed = f"its record is replayed by `starling tui {tmp_path}/record.jsonl`"
+    assert reading.trouble.endswith(f"`starling run --dir {tmp_path}`; {replayed}")
+    (tmp_path / final.FINAL_NAME).write_text("{")
+    (reading,) = SocketSource(tmp_path).poll()
+    assert f"{tmp_path / final.FINAL_NAME}: " in reading.trouble
+    (tmp_path / final.FINAL_NAME).write_text(final.encode(final.FinalStatus("finished", snapshot(state="finished"))))
+    (reading,) = SocketSource(tmp_path).poll()
+    assert reading.result.endswith(replayed)

@@ -13,7 +13,7 @@ OTHER_STATES = {
     "starting": "starting",
     "joining": "looking for members of its swarm",
     "waiting": "waiting for its quorum; nothing is wrong",
-    "leaving": "saying goodbye and saving",
+    "leaving": "has left, or is saying goodbye and saving",
     "failed": "stopped by an error; its log.jsonl says which",
 }
 
@@ -31,7 +31,7 @@ def problem(view: View) -> str | None:
         return reading.trouble or f"attached to {reading.name}; waiting for its first snapshot"
     age_s = (view.now if reading.as_of is None else reading.as_of) - snapshot.time_s
     if reading.ended:
-        return f"this node has ended; its state of {show.duration(age_s)} ago is shown"
+        return f"{reading.result or 'this node has ended'}; its state of {show.duration(age_s)} ago is shown"
     if reading.trouble is not None:
         return f"{reading.trouble} (its state of {show.duration(age_s)} ago is shown; attaching again)"
     if age_s > FRESH_S:
