@@ -27,7 +27,8 @@ except control.ControlError as error:
     *) exec starling "$@" ;;
 esac
 
-# Without a terminal the node writes only its warnings for people, on standard error. Its log has all events: shown from where it ends now.
+# The node's log has all events: shown from where it ends now, instead of what the node would write for people on standard error.
+export STARLING_LOG_SHOWN=1
 log=/data/log.jsonl
 touch "$log"
 tail -c "+$(($(wc -c <"$log") + 1))" -F "$log" 2>/dev/null &

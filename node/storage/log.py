@@ -1,7 +1,7 @@
 """The node's log: one JSON object per line in the run directory, and lines for a person on standard error.
 
 A terminal gets all lines but those of the level debug, which are too frequent for it. A pipe or a journal gets warnings and errors alone,
-at most LINES_AN_HOUR of them.
+at most LINES_AN_HOUR of them; nothing if SHOWN is set, because another program shows the file, as in a container.
 
 Torch-free. Nothing global but one handler on Python's root logger, so that warnings of libraries land in the file and not on the
 terminal. The file is bounded: at 8 MiB `log.jsonl` becomes `log.jsonl.1`, which replaces the one before.
@@ -27,6 +27,7 @@ from starling.node.storage import private
 
 MAX_LOG_BYTES = 8 << 20
 MAX_LINE = 500  # characters on standard error: an event's text has at most 300
+SHOWN = "STARLING_LOG_SHOWN"  # environment variable
 LINES_AN_HOUR = 60  # peers choose how often they are at fault, and a container's log may have no other bound
 HOUR_S = 3600.0
 
@@ -65,7 +66,8 @@ def open_log(
     root = logging.getLogger()
     root.addHandler(libraries)
     try:
-        yield NodeLog(lines, _Terminal(stream) if stream.isatty() else _Pipe(stream, run_dir), bound)
+        shown = None if os.environ.get(SHOWN) else _Terminal(stream) if stream.isatty() else _Pipe(stream, run_dir)
+        yield NodeLog(lines, shown, bound)
     finally:
         root.removeHandler(libraries)
         lines.close()

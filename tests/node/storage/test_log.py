@@ -4,7 +4,10 @@ import io
 import json
 import logging
 
-from starling.node.storage.log import LOG_NAME, open_log
+import pytest
+
+from starling.node.storage.log import LOG_NAME, SHOWN, open_log
+from tests.harness.processes import ROOT
 
 
 class Terminal(io.StringIO):
@@ -65,6 +68,18 @@ def test_a_pipe_gets_sixty_warnings_an_hour_and_then_how_many_it_did_not_get(tmp
     assert shown[61].endswith("an hour later")
     assert shown[62].endswith("the clock was set back")
     assert len(lines(tmp_path / LOG_NAME)) == 102
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_warning_is_not_repeated_where_a_container_shows_the_file(tmp_path, monkeypatch, stream):
+    """The image's entry point prints the file, so what the node writes as well would be there twice."""
+    assert f"\nexport {SHOWN}=1\n" in (ROOT / "docker" / "entrypoint.sh").read_text()
+    monkeypatch.setenv(SHOWN, "1")
+    shown = stream()
+    with open_log(tmp_path, peer_id="a", run_id="r", stderr=shown) as log:
+        log.write("warning", "peer_fault", text="a broke the protocol")
+    assert shown.getvalue() == ""
+    assert len(lines(tmp_path / LOG_NAME)) == 1
 
 
 def test_the_file_is_bounded_by_rotation(tmp_path):
