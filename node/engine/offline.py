@@ -41,6 +41,7 @@ from starling.node.storage.run_dir import RunDir
 from starling.node.tasks.api import Generative, Sampled, Source, Task
 from starling.node.tasks.evaluate import Result, evaluate
 from starling.node.tasks.files import names_in_npz
+from starling.node.tasks.reserved import data_of
 
 BATCH = 256  # held-out samples at a time
 
@@ -85,7 +86,7 @@ def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
     learned, network, facts = _loaded(manifest, model)
     network.to(on)
     path = data or (Path(config.data) if config.data else None)
-    held: Any = learned.data(Source(path, manifest.partition, shard, manifest.seed), on)
+    held: Any = data_of(learned, Source(path, manifest.partition, shard, manifest.seed), on)
     if data is not None and data.suffix == ".npz" and "x_test" not in names_in_npz(data) and isinstance(held, Sampled):
         held = _Whole(held)
     *_, result = evaluate(learned, network, held, BATCH)

@@ -13,6 +13,10 @@ from starling.gossip.rng import generator as derived
 from starling.node.tasks.api import Data, Noted, Owned, Sampled, Source, Task
 from starling.node.tasks.evaluate import held_out
 
+CUT = ("partition", "shard")
+"""How errors begin that are about settings, not about data."""
+FORMS = "docs/operating.md#your-own-data has the forms of data, `starling task check` tries a file"
+
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
@@ -58,7 +62,12 @@ def data_of(task: Task, source: Source, device: str, share: float = 0.0) -> Data
 
     Raises ConfigError: as `Task.data`; or single samples cannot be drawn, or there are fewer than two.
     """
-    data = task.data(source, device)
+    try:
+        data = task.data(source, device)
+    except ConfigError as error:
+        if "`" in str(error) or str(error).startswith(CUT):
+            raise
+        raise ConfigError(f"{error}; {FORMS}") from error
     if not share:
         return data
     if not isinstance(data, Sampled) or data.units < 2:

@@ -178,7 +178,7 @@ class Text(keys.Text):
 
     def _test(self, path: Path, files: list[NDArray[Any]], ends: list[int]) -> NDArray[Any]:
         """Return (≤ MAX_WINDOWS, t) of the held-out text: adjacent windows, so that no byte is predicted twice."""
-        counts = [(len(file) - end - 1) // self.context for file, end in zip(files, ends, strict=True)]
+        counts = [max(0, len(file) - end - 1) // self.context for file, end in zip(files, ends, strict=True)]
         totals = np.cumsum(counts)
         if not totals[-1]:
             raise ConfigError(f"{path}: the held-out tenth of no file is longer than context = {self.context} bytes")

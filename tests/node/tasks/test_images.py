@@ -12,9 +12,22 @@ import torch
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.files import read_idx, read_npz
 from starling.node.tasks.images import Images
+from starling.node.tasks.reserved import FORMS, data_of
+from tests.harness.processes import ROOT
 from tests.harness.tasks import REAL_DATA, built_in, needs_real_data, own, seeded, write_mnist
 
 SMALL = {"height": 4, "width": 4}
+
+
+def test_data_that_a_task_cannot_read_are_refused_with_the_page_that_has_the_forms(tmp_path):
+    (tmp_path / "bad.npz").write_bytes(b"no zip")
+    images = Images(**SMALL)
+    page, heading = FORMS.split()[0].split("#")
+    assert f"## {heading.replace('-', ' ').capitalize()}\n" in (ROOT / page).read_text()
+    with pytest.raises(ConfigError, match=f"not a readable .npz file.*; {FORMS}$"):
+        data_of(images, own(tmp_path / "bad.npz"), "cpu")
+    with pytest.raises(ConfigError, match=r"^shard: must be in \[0, 2\), the manifest's partition.shards, got 3$"):
+        data_of(Images(path=str(write_mnist(tmp_path)), **SMALL), built_in(shards=2, shard=3), "cpu")
 
 
 @pytest.mark.parametrize("gz", ["", ".gz"])

@@ -76,6 +76,7 @@ def test_held_out_windows_are_adjacent_and_bounded(tmp_path):
 def test_files_too_short_for_training_are_skipped(tmp_path):
     write_texts(tmp_path, files=2)
     (tmp_path / "short.txt").write_bytes(b"z" * CONTEXT)
+    (tmp_path / "line.txt").write_bytes(b"z" * 5)
     (tmp_path / "empty.txt").touch()
     (tmp_path / "not_text.bin").write_bytes(b"y" * 4000)
     data = Text(**TINY).data(own(tmp_path), "cpu")
@@ -87,6 +88,7 @@ def test_files_too_short_for_training_are_skipped(tmp_path):
     [
         ({}, "no text here"),
         ({"a.txt": b""}, "no text here"),
+        ({"a.txt": b"x" * 5}, "held-out tenth of no file is longer than context = 15 bytes"),
         ({"a.txt": b"x" * 100}, "held-out tenth of no file is longer than context = 15 bytes"),
     ],
 )
