@@ -221,7 +221,7 @@ async def test_a_node_has_a_status_in_every_phase_of_its_start(seed):
         while node.progress.state == "starting":  # the manifest arrives soon: check at every step
             await trio.lowlevel.checkpoint()
         assert (type(node.phase), seen().state) == (Joining, "joining")
-        assert "no bootstrap peer answers" in seen().problem
+        assert "no bootstrap peer gives the manifest" in seen().problem
         await until(lambda: isinstance(node.phase, OpeningTask))
         assert store.manifest == swarm.manifest
         assert seen().activity == "starting the engine (importing torch)"

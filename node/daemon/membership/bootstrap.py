@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
+from textwrap import shorten
 
 import trio
 
-from starling.gossip.errors import OtherVersion, RemoteProtocolError, TransportError
+from starling.gossip.errors import RemoteProtocolError, TransportError
 from starling.gossip.wire.schema import MAX_ADDRESSES
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
@@ -23,6 +25,7 @@ OWN_SHARED = 4  # addresses of this node in an invite that also has others'
 MAX_LOOKED_AT = 64  # members without an answered dial whose addresses are considered for an invite
 MAX_ADDED = 64  # addresses stored beyond those that the owner gave
 VAIN_DIALS = 2  # failed dials of an added address, after which another may replace it
+MAX_WHY = 80  # characters of why an address gives no manifest
 MAX_REMEMBERED = 16  # addresses of members stored for the next run …
 STORE_S = 10.0  # … and the seconds between writes
 
@@ -42,7 +45,8 @@ class Bootstrap:
         self._kept = frozenset(known)
         self._remember = remember
         self._report = report
-        self._other_version = ""
+        self._refusals: dict[str, str] = {}
+        """Why each address gave no manifest, when it was last asked."""
 
     def add(self, address: str) -> None:
         """Add an address at which a member may be found.
@@ -89,9 +93,7 @@ class Bootstrap:
             if found is not None:
                 return found
             if not warned:
-                text = f"no bootstrap peer answers ({', '.join(self.addresses)}); still trying"
-                if self._other_version:
-                    text = f"no bootstrap peer can be asked: {self._other_version}"
+                text = f"no bootstrap peer gives the swarm's manifest, still trying: {listed(self._refusals)}"
                 self._report.event("bootstrap_unreachable", text, level="warning")
                 warned = True
             with trio.move_on_after(pause) as waited:
@@ -106,6 +108,7 @@ class Bootstrap:
         """
         found: list[Manifest] = []
         known = self.addresses
+        self._refusals.clear()
         left = set(known)  # not yet failed
 
         async def ask(address: str, failed: trio.Event, scope: trio.CancelScope) -> None:
@@ -116,10 +119,11 @@ class Bootstrap:
                 scope.cancel()
             except RemoteProtocolError as error:
                 self._report.fault(error.peer, error.reason)
-            except OtherVersion as error:
-                self._other_version = str(error)
-            except (TransportError, trio.TooSlowError):
-                pass
+                self._refusals[address] = "it is not of this swarm" if error.reason == "unknown_swarm" else error.reason
+            except TransportError as error:
+                self._refusals[address] = error.reason
+            except trio.TooSlowError:
+                self._refusals[address] = "it takes the connection and answers nothing"
             failed.set()
             left.discard(address)
             if not left:
@@ -171,6 +175,15 @@ class Bootstrap:
         if known and self._kept != set(known):
             self._kept = frozenset(known)
             self._remember(known)
+
+
+def listed(refusals: Mapping[str, str]) -> str:
+    """Return the reasons, each with the addresses that it is of, as 10.0.0.7:4001 where they are of that kind."""
+    places: dict[str, list[str]] = {}
+    for address, why in refusals.items():
+        place = re.sub(r"^/(?:ip4|dns[46]?)/([^/]+)/tcp/(\d+)$", r"\1:\2", address.rpartition("/p2p/")[0] or address)
+        places.setdefault(shorten(why.removeprefix(f"{place}: "), MAX_WHY, placeholder=" …"), []).append(place)
+    return "; ".join(f"{', '.join(at)}: {why}" for why, at in places.items()) or "there is no address"
 
 
 def to_share(

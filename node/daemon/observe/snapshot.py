@@ -138,7 +138,7 @@ def _problem(node: Node) -> str | None:
     """Return the most important problem, with the next command to try."""
     match node.phase:
         case Joining() if node.manifest is None:
-            return "no bootstrap peer answers; ask a member for a fresh invite: `starling join INVITE`"
+            return "no bootstrap peer gives the manifest, `starling logs` says why; ask a member for a fresh invite: `starling join INVITE`"
         case RunningNode() as running:
             members = len(running.membership.members)
             if running.membership.is_twice:

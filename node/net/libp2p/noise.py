@@ -17,6 +17,7 @@ from libp2p.crypto.keys import KeyPair, KeyType
 from libp2p.crypto.serialization import key_type_to_public_key_deserializer
 from libp2p.crypto.x25519 import create_new_key_pair as noise_key_pair
 from libp2p.peer.id import ID
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.security.noise.patterns import PatternXX
 from noise.connection import NoiseConnection  # type: ignore[import-untyped]
 from noise.state import CipherState  # type: ignore[import-untyped]
@@ -206,6 +207,8 @@ async def secure(stream: Carrier, identity: Identity, expected: str | None) -> t
             session = await pattern.handshake_outbound(raw, ID.from_base58(expected))
         else:
             session = await pattern.handshake_inbound(raw)
+    except PeerIDMismatchesPubkey as error:
+        raise HandshakeFailed("another peer answers there") from error
     except Exception as error:
         raise HandshakeFailed(f"Noise: {reason_of(error)}") from error
     channel = Channel(stream, session.conn.noise_state, raw.rest)

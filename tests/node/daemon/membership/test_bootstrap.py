@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starling.gossip.wire.schema import MAX_ADDRESSES
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
-from starling.node.daemon.membership.bootstrap import MAX_ADDED, NEXT_S, OWN_SHARED, VAIN_DIALS, Bootstrap, to_share
+from starling.node.daemon.membership.bootstrap import MAX_ADDED, NEXT_S, OWN_SHARED, VAIN_DIALS, Bootstrap, listed, to_share
 from starling.node.daemon.state.transfer import REPLY_S, Transfer
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub
@@ -69,6 +69,32 @@ async def test_dead_bootstrap_peers_are_reported_once_and_used_when_they_return(
         await appear(MEMBER, manifests.to_bytes(MANIFEST))
         await trio.sleep(65.0)
         assert found == [MANIFEST]
+
+
+@pytest.mark.trio
+async def test_what_each_bootstrap_peer_answered_is_said_once(autojump_clock):
+    """Where some answer, another invite or another network is what helps; "no answer" would send their owner to the firewall."""
+    hub, report, silent = MemoryHub(), Reports(), Identity.from_seed(b"4" * 32)
+    async with joining(hub) as appear, trio.open_nursery() as nursery:
+        network, transfer = await appear(JOINER)
+        await appear(CREATOR)  # of another swarm
+        hub.join(silent.peer_id)
+        nursery.start_soon(invited(report, CREATOR, MEMBER, silent).fetch_manifest, transfer, network, SWARM)
+        await trio.sleep(500.0)
+        (text,) = (text for name, text, *_ in report.events if name == "bootstrap_unreachable")
+        other, dead, mute = (address_of(each.peer_id).rpartition("/p2p/")[0] for each in (CREATOR, MEMBER, silent))
+        assert f"{other}: it is not of this swarm" in text
+        assert f"{mute}: it takes the connection and answers nothing" in text
+        assert f"{dead}: " in text
+        nursery.cancel_scope.cancel()
+
+
+def test_equal_reasons_are_said_once_and_each_is_bounded():
+    why = {f"/ip4/10.0.0.{n}/tcp/4/p2p/a": f"10.0.0.{n}:4: Connection refused" for n in (1, 2)} | {"/ip6/::1/tcp/4/p2p/b": "long " * 99}
+    same, other = listed(why).split("; ")
+    assert same == "10.0.0.1:4, 10.0.0.2:4: Connection refused"
+    assert other.startswith("/ip6/::1/tcp/4: long long")
+    assert len(other) < 100
 
 
 @pytest.mark.trio
