@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 from msgspec import structs
 from torch import nn
@@ -30,6 +32,7 @@ from starling.node.engine.script import start_file
 from starling.node.script.parts import Parts, say
 from starling.node.storage.run_dir import RunDir
 
+DEFAULTS = MappingProxyType({"pace.rounds": 200, "pace.local_steps": 20, "pace.quorum": 2})
 _METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _OF_SGD = ("momentum", "nesterov", "weight_decay")
 _SUGGESTED = re.compile(r"--set ([\w.]+=[^\s`]+)")  # in messages
@@ -48,7 +51,8 @@ class Metric:
 def create(folder: Path, parts: Parts, metric: Metric, given: Mapping[str, Any], preset: str | None, own: Mapping[str, Any]) -> None:
     """Write a new node's directory.
 
-    `given`: dotted keys of the manifest, which win over what follows from the optimiser; `own`: of the node's settings.
+    `given`: dotted keys of the manifest, which win over the defaults and over what follows from the optimiser; `own`: of the node's
+    settings. A value of None is not given.
 
     Raises ConfigError: the directory holds a node, or wrong keys or values, a line for each.
     """
@@ -62,7 +66,8 @@ def create(folder: Path, parts: Parts, metric: Metric, given: Mapping[str, Any],
         wrong.append(f"metric: must be 1 to 32 letters, digits and _, beginning with a letter, got {metric.name!r}")
         metric = Metric("loss", higher_is_better=False)
     figure = {"task.metric": metric.name, "task.higher_is_better": metric.higher_is_better}
-    chosen = assignments({"task": "script", **figure, **_optimizer(parts.optimizers), **given})
+    given = {key: value for key, value in given.items() if value is not None}
+    chosen = assignments({"task": "script", **figure, **_optimizer(parts.optimizers), **DEFAULTS, **given})
     with tempfile.TemporaryDirectory() as place:
         start = Path(place) / "start.safetensors"
         lines = fingerprint_of(layout, parts.model, metric)
@@ -116,17 +121,26 @@ def _heeded(line: str, chosen: Sequence[str]) -> Sequence[str]:
 
 
 def go_on(folder: Path, given: Mapping[str, Any], own: Sequence[str]) -> None:
-    """Prepare the directory of a node that was created before, with the settings `own`; report those of `given` that its swarm has
-    otherwise.
+    """Prepare the directory of a node that was created before, with the settings `own`.
 
-    Raises ConfigError: a wrong key or value.
+    Raises ConfigError: a wrong key or value, or keys of `given` that its swarm has otherwise, a line for each.
     """
     place = RunDir.existing(folder)
-    place.write_config(toml.apply_set(place.read_config(), own))
     agreed = place.read_manifest()
-    for key, value in given.items():
-        if agreed is not None and toml.apply_set(agreed, assignments({key: value})) != agreed:
-            say(f"{folder} holds a swarm whose manifest is signed: {key} = {value} is ignored; name another directory for another swarm")
+    if agreed is not None:
+        asked = toml.apply_set(agreed, assignments(given))
+        pairs = {key: (_value(agreed, key), _value(asked, key)) for key in given}
+        if wrong := [f"{key}: must be {here!r}, got {there!r}" for key, (here, there) in pairs.items() if here != there]:
+            raise ConfigError("\n".join(f"{line}; the swarm in {folder} is signed, create another in another directory" for line in wrong))
+    place.write_config(toml.apply_set(place.read_config(), own))
+
+
+def _value(manifest: Manifest, key: str) -> object:
+    """Return the value of a dotted key, of a section that of its kind."""
+    value: Any = msgspec.to_builtins(manifest)
+    for part in key.split("."):
+        value = value.get(part)
+    return value.get("kind", value) if isinstance(value, dict) else value
 
 
 def fingerprint_of(layout: Layout, model: nn.Module, metric: Metric) -> tuple[str, ...]:

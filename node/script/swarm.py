@@ -130,10 +130,10 @@ class Swarm:
         *,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
-        rounds: int = 200,
-        local_steps: int = 20,
-        quorum: int = 2,
-        metric: str = "loss",
+        rounds: int | None = None,
+        local_steps: int | None = None,
+        quorum: int | None = None,
+        metric: str | None = None,
         higher_is_better: bool | None = None,
         set: Mapping[str, Any] | None = None,
         preset: str | None = None,
@@ -147,11 +147,11 @@ class Swarm:
         """Create a swarm that begins with the parameters that the model has now, and return its first member.
 
         Args:
-            folder: the run directory; one that holds a node goes on with that.
-            rounds: of the run; 0 is endless.
-            local_steps: steps of the optimizer between exchanges.
-            quorum: members that must be there before training begins.
-            metric: name of what `evaluate` or `log` gives.
+            folder: the run directory; one that holds a node goes on with that, and refuses what its swarm has otherwise.
+            rounds: of the run, 200 unless given; 0 is endless.
+            local_steps: steps of the optimizer between exchanges, 20 unless given.
+            quorum: members that must be there before training begins, 2 unless given.
+            metric: name of what `evaluate` or `log` gives; "loss" unless given.
             higher_is_better: which way it improves; left out: not for a loss or an error.
             set: other keys of the manifest, dotted.
             preset: "vouched" or "open".
@@ -168,12 +168,14 @@ class Swarm:
         own = {"listen": [listen] if isinstance(listen, str) else listen, **(config or {})}
         given = {"pace.rounds": rounds, "pace.local_steps": local_steps, "pace.quorum": quorum, **(set or {})}
         if run_directory.holds_node(Path(folder)):
-            creation.go_on(Path(folder), given, assignments(own))
+            figure = {"task.metric": metric, "task.higher_is_better": higher_is_better}
+            creation.go_on(Path(folder), {**given, **figure}, assignments(own))
         else:
+            metric = "loss" if metric is None else metric
             parts = Parts(model, unwrapped(optimizer, by_hand=by_hand), copies=copies)
             lower = metric in {"loss", "error"} or metric.endswith(("_loss", "_error"))
-            figure = creation.Metric(metric, not lower if higher_is_better is None else higher_is_better)
-            creation.create(Path(folder), parts, figure, given, preset, own)
+            measured = creation.Metric(metric, not lower if higher_is_better is None else higher_is_better)
+            creation.create(Path(folder), parts, measured, given, preset, own)
         return cls(folder, model=model, optimizer=optimizer, evaluate=evaluate, state=state, copies=copies, by_hand=by_hand)
 
     @staticmethod

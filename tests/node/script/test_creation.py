@@ -59,6 +59,22 @@ def test_following_the_error_lines_creates_a_swarm_with_these_keys(tmp_path):
     assert (made.mix.kind, made.robust.rule, made.overlay.kind, made.compress.select) == tuple(keys.values())
 
 
+def test_a_directory_that_holds_a_node_goes_on_and_refuses_what_its_swarm_has_otherwise(tmp_path):
+    """What was not given is no contradiction: a script that names its directory alone goes on with any swarm."""
+    created(tmp_path, rounds=60, metric="accuracy", set={"mix": "pet"})
+    before = RunDir.existing(tmp_path).read_config()
+    for keys in ({}, {"rounds": 60, "quorum": 2, "set": {"mix": "pet"}}, {"metric": "accuracy", "higher_is_better": True}):
+        assert isinstance(created(tmp_path, **keys), Began)
+    refused = created(tmp_path, rounds=200, metric="loss", set={"mix": "dsgd", "mix.own": None}, config={"nice": 3})
+    rounds, mix, metric = str(refused).splitlines()
+    assert rounds.startswith("pace.rounds: must be 60, got 200; ")
+    assert mix.startswith("mix: must be 'pet', got 'dsgd'; ")
+    assert metric.startswith("task.metric: must be 'accuracy', got 'loss'; ")
+    assert RunDir.existing(tmp_path).read_config() == before
+    assert isinstance(created(tmp_path, config={"nice": 3}), Began)
+    assert RunDir.existing(tmp_path).read_config().nice == 3
+
+
 def test_a_non_finite_model_is_reported_with_the_other_errors(tmp_path):
     model = net()
     torch.nn.init.constant_(model[0].bias, math.inf)
