@@ -15,12 +15,14 @@ about equally far from ours whatever their data, as most of the difference is ou
     shortened   a difference longer than LIMIT references counts as one of the length of the reference; and the step towards a peer is as
                 much shorter as its progress is less than BEHIND times the usual: 0 towards one that stayed where we began
     strike      a difference longer than FAR times the base adds 1 to the peer's score, longer than FARTHER times 1½; one of a peer that
-                is behind adds 1 as well; any other takes ½. The base is the reference, or FLOOR times the mean of all references so far
+                is last adds 1 as well; any other takes ½. The base is the reference, or FLOOR times the mean of all references so far
                 where that is more: late in a run, when rates are low, a node with more data moves on and looks far. There is no second
                 one before another peer was met: it may be this node that has moved
     behind      a peer whose progress (`starling.robust.progress`) is less than BEHIND times the usual: the median of the last ones of the
                 other peers, lately met and not refused, and of our own, 1; the lower one of an even number. Where the usual is less than
                 COMMON, or fewer than VOTES others have one, nobody is behind: ways are then more one's own steps than the swarm's
+    last        the same of the least of these progresses instead of their median. Where a liar drives honest models apart some have little
+                progress without a fault, so what shortens a step is no strike
     worse       a peer whose model, when last met, was rather far and did worse on our own data than those of all others
                 (`starling.robust.own_loss`): a strike as well
     refused     at a score of NAMED: no exchange for REFUSED rounds, doubled each time up to DOUBLED times; afterwards the score is
@@ -33,8 +35,8 @@ A peer's own distance is never part of the measure it is judged by, so one liar 
 of the votes cannot raise it above the largest honest one. All thresholds are ratios: the rule is the same for models and rates of any
 scale. A stale or new node is far from everybody, so its own reference is large and it is back soon.
 
-It does not see what lies within FAR references, has come half as far as others and does as well on our data. What it knows is of this
-node's vectors, so it proves nothing to others and is not sent.
+It does not see what lies within FAR references, has come half as far as the last of the others and does as well on our data. What it knows
+is of this node's vectors, so it proves nothing to others and is not sent.
 Distances are Euclidean norms over all coordinates, estimated where an exchange is of some; of those that differ most it is their norm.
 """
 
@@ -70,7 +72,7 @@ _ROUNDING = 1e-6  # relative difference of a norm between two machines
 
 
 _Lag = tuple[float, float]
-"""The progress of a peer that is behind, and the usual one; `_NONE`: it is not behind, or nothing is known."""
+"""The progress of a peer that is behind, and the one that it is compared with; `_NONE`: it is not behind, or nothing is known."""
 
 
 @dataclass(slots=True)
@@ -135,13 +137,10 @@ class Distances:
     def _others(self, peer: str, round: int) -> list[_Seen]:
         return [seen for other, seen in self._seen.items() if other != peer and seen.round >= round - LATELY]
 
-    def _lag(self, peer: str, progress: float | None, round: int) -> _Lag:
-        """Return a peer's progress and the usual one, if it is behind."""
+    def _made(self, peer: str, round: int) -> list[float]:
+        """Return the other peers' progress and our own in ascending order; [] of too few others."""
         made = [seen.progress for seen in self._others(peer, round) if not seen.refused and seen.progress is not None]
-        if progress is None or len(made) < VOTES:
-            return _NONE
-        usual = sorted([*made, 1.0])[len(made) // 2]
-        return (progress, usual) if usual >= COMMON and progress < BEHIND * usual else _NONE
+        return sorted([*made, 1.0]) if len(made) >= VOTES else []
 
     def _median(self, peer: str, round: int) -> float:
         others = self._others(peer, round)
@@ -154,8 +153,9 @@ class Distances:
 
     def credit(self, peer: str, round: int, progress: float | None) -> float:
         """Return the share in [0, 1] of the step towards a peer of this progress: less than 1 if it is behind."""
-        made, usual = self._lag(peer, progress, round)
-        return max(0.0, made) / (BEHIND * usual) if usual else 1.0
+        made = self._made(peer, round)
+        progress, usual = _behind(progress, made[(len(made) - 1) // 2]) if made else _NONE
+        return max(0.0, progress) / (BEHIND * usual) if usual else 1.0
 
     def met(self, peer: str, distance: float, round: int, progress: float | None = None) -> Far | None:
         """Record the distance >= 0 of an exchange in a round, and the peer's progress; return the verdict, or None if there is none.
@@ -172,7 +172,7 @@ class Distances:
             self._references += reference
             self._count += 1
             base = max(reference, FLOOR * self._references / self._count)
-            strike = self._judged(peer, distance, reference, base, self._lag(peer, progress, round), worse)
+            strike = self._judged(peer, distance, reference, base, _behind(progress, min(self._made(peer, round), default=0.0)), worse)
             believed = min(distance, FAR * reference)
         refused = strike is not None and strike.refused > 0
         keep(self._seen, peer, _Seen(round, believed, self._drift, again or strike is not None, refused, progress), COMPARED)
@@ -192,6 +192,13 @@ class Distances:
             refused = REFUSED << min(record.refusals, DOUBLED)
             record.score, record.refusals, record.trusted = NAMED - 1.0, record.refusals + 1, False
         return Far(distance, reference, score, refused, *lag, *(worse if near and worse else ()))
+
+
+def _behind(progress: float | None, compared: float) -> _Lag:
+    """Return the progress of a peer, and the one that it is compared with, if it is behind that."""
+    if progress is None or compared < COMMON or progress >= BEHIND * compared:
+        return _NONE
+    return progress, compared
 
 
 def share(distance: float, reference: float) -> float:

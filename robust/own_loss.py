@@ -1,11 +1,13 @@
 """Find peers whose models do worse on this node's own data than those of all others.
 
     ratio     loss of a peer's model over that of ours, on one batch of our data
-    worse     of a model farther than NEAR usual distances: a ratio more than WORSE times the largest of the other peers'
+    worse     of a model farther than NEAR usual distances: a ratio more than WORSE times the largest of the other peers', if that one is
+              at most ALIKE
 
 The largest is the measure as honest models differ most where data do: where a node has samples that few have, one of its honest peers is
-bad at them as well. A liar's ratio can only raise it, which spares peers and accuses none. Distance alone names nobody who is near, and
-loss alone accuses who learns from other data; honest models are seldom both.
+bad at them as well. A liar's ratio can only raise it, which spares peers and accuses none. Where even that is larger than ALIKE our data
+are of few labels, which our model knows by heart: honest ratios are then hundreds apart. Distance alone names nobody who is near, and loss
+alone accuses who learns from other data; honest models are seldom both.
 
 A loss costs a forward pass, so it is asked for where a model is farther than NEAR, and of each peer once in EVERY rounds, for a measure.
 
@@ -14,7 +16,7 @@ Shapes: D numbers of a model.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple
 
 from starling.gossip.api import Losses
@@ -23,6 +25,7 @@ from starling.gossip.limits import keep
 
 NEAR = 1.25
 WORSE = 1.25
+ALIKE = 5.0
 VOTES = 3
 EVERY = 20
 LATELY = 60
@@ -75,8 +78,9 @@ class OwnLoss:
             return
         ratio = theirs / ours
         others = [seen for other, (at, seen) in self._ratios.items() if other != peer and at >= round - LATELY]
-        if far and len(others) >= VOTES and ratio > WORSE * max(1.0, *others):
-            keep(self._worse, peer, Worse(ratio, max(1.0, *others)), COMPARED)
+        largest = max(1.0, *others) if len(others) >= VOTES else inf
+        if far and largest <= ALIKE and ratio > WORSE * largest:
+            keep(self._worse, peer, Worse(ratio, largest), COMPARED)
         elif isfinite(ratio):
             keep(self._ratios, peer, (round, ratio), COMPARED)
 

@@ -113,7 +113,11 @@ MUTANTS = (
     Mutant("gossip/exchange/sampled.py", "return self._redone(turn)", "return None", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "[1] >= turn)", "[1] < 0)", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "2.0 * self._timeout_s(", "0.5 * self._timeout_s(", ("gossip/exchange/test_sampled.py",)),
-    Mutant("robust/own_loss.py", "if far and len(others)", "if len(others)", ("**/test_own_loss.py",)),
+    Mutant("robust/own_loss.py", "if far and largest", "if largest", ("**/test_own_loss.py",)),
+    Mutant("robust/own_loss.py", "largest <= ALIKE and ", "", ("**/test_own_loss.py",)),
+    Mutant(
+        "robust/distances.py", "min(self._made(peer, round), default", "max(self._made(peer, round), default", ("**/test_distances.py",)
+    ),
     Mutant("robust/own_loss.py", "at >= round - LATELY", "True", ("**/test_own_loss.py",)),
     Mutant("robust/own_loss.py", "elif isfinite(ratio):", "else:", ("**/test_own_loss.py",)),
     Mutant("node/engine/vectors.py", "self.examine(frozen.vector, committed)", "pass", ("**/exchange/test_defence.py",)),

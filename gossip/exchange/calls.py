@@ -135,7 +135,7 @@ class Far(msgspec.Struct, frozen=True, array_like=True):
     score: float  # with this
     refused: int  # number of following rounds without exchanges; 0: none
     progress: float = 1.0  # share of our way that the peer's model has made
-    usual: float = 0.0  # the usual one, of which this one is less than half; 0: what counts is the distance
+    least: float = 0.0  # of the other peers' and 1, of which this one is less than half; 0: what counts is another reason
     ratio: float = 1.0  # loss of the model that the peer had last on our data, over that of ours
     largest: float = 0.0  # of the other peers' ratios, if what counts is that this one is more by a quarter; 0: it is another reason
 
@@ -149,8 +149,8 @@ class Far(msgspec.Struct, frozen=True, array_like=True):
         """Return the reason, of "its model …"."""
         if self.largest:
             return f"had {self.ratio:.3g} times the loss of ours on our data, those of other peers at most {self.largest:.3g} times"
-        if self.usual:
-            return f"had made {self.progress:.0%} of the way that ours has, those of other peers about {self.usual:.0%}"
+        if self.least:
+            return f"had made {self.progress:.0%} of the way that ours has, those of other peers at least {self.least:.0%}"
         return f"was {self.distance:.3g} from ours, those of other peers about {self.reference:.3g}"
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.robust.distances import NAMED, REFUSED, Distances
-from starling.robust.own_loss import COMPARED, EVERY, LATELY, NEAR, VOTES, WORSE, OwnLoss
+from starling.robust.own_loss import ALIKE, COMPARED, EVERY, LATELY, NEAR, VOTES, WORSE, OwnLoss
 
 RATIOS = st.floats(0.1, 10.0)
 USUAL = 2.0
@@ -35,9 +35,10 @@ def compare(it, peer, ratio, round=0, distance=OFF):
 def test_a_peer_is_worse_if_far_and_above_the_largest_ratio_by_a_quarter(others, ratio):
     found, largest = compare(comparing(*others), "liar", ratio), max(1.0, *others)
     if found is None:
-        assert ratio <= WORSE * largest * (1.0 + 1e-9)
+        assert ratio <= WORSE * largest * (1.0 + 1e-9) or largest > ALIKE * (1.0 - 1e-9)
     else:
         assert ratio > WORSE * largest * (1.0 - 1e-9)
+        assert largest <= ALIKE * (1.0 + 1e-9)
         assert found == (pytest.approx(ratio), pytest.approx(largest))
 
 
@@ -56,6 +57,11 @@ def test_a_near_model_is_never_worse_nor_one_without_a_usual_distance(others, ne
     it.met("liar", anywhere, 0.0, 2 * EVERY)
     it.record("liar", 1.0, 1e6, 2 * EVERY)
     assert it.met("liar", USUAL, USUAL, 2 * EVERY) is None
+
+
+def test_where_honest_models_differ_much_on_our_data_nobody_is_worse():
+    assert compare(comparing(1.0, 1.0, 0.99 * ALIKE), "liar", 100.0) is not None
+    assert compare(comparing(1.0, 1.0, 1.01 * ALIKE), "liar", 100.0) is None
 
 
 def test_fewer_than_three_others_are_no_measure_nor_are_old_ones():

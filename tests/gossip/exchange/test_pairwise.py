@@ -453,7 +453,7 @@ def test_a_peer_that_is_refused_since_it_is_behind_is_told_so_in_the_log():
     m, far = at("applying"), calls.Far(1.0, 1.0, 3.0, 20, 0.04, 0.8)
     (event,) = [it for it in m.reply(APPLY, calls.Done(far=far), 0.0) if isinstance(it, Event)]
     assert event.text == (
-        "no exchanges with c for 20 rounds: again its model had made 4% of the way that ours has, those of other peers about 80%"
+        "no exchanges with c for 20 rounds: again its model had made 4% of the way that ours has, those of other peers at least 80%"
     )
 
 

@@ -113,7 +113,7 @@ def test_a_peer_at_the_common_start_is_refused_though_it_is_not_far(one, other, 
     assert scores == [1.0, 2.0, 3.0]
     assert far.refused == REFUSED
     assert far.progress == pytest.approx(0.0, abs=0.15)
-    assert 0.5 < far.usual < 1.0
+    assert 0.5 < far.least < 1.0
 
 
 @BOTH_WAYS
@@ -152,7 +152,7 @@ def test_a_node_whose_model_was_replaced_measures_progress_from_the_new_one():
     nodes["a"].exchange.forget_all()
     for peer in "bcd":
         transact(nodes, "a", peer, seq=1)
-    assert transact(nodes, "a", "f", seq=1)[0].far.usual == 0.0, "it is far, but we have not moved since"
+    assert transact(nodes, "a", "f", seq=1)[0].far.least == 0.0, "it is far, but we have not moved since"
 
 
 def first_number(models):
@@ -218,7 +218,7 @@ def test_where_the_coordinates_that_differ_most_are_exchanged_progress_is_not_ju
     nodes = on_the_way(CompressSection(select="top_k", ratio=0.5, request="identity", response="identity"))
     back_at_the_start(nodes)
     told = [transact(nodes, one, other, seq=seq)[0].far for seq, (one, other) in enumerate((("a", "f"), ("f", "a")), 1)]
-    assert all(far is None or far.usual == 0.0 for far in told)
+    assert all(far is None or far.least == 0.0 for far in told)
 
 
 @BOTH_WAYS
