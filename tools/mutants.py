@@ -118,6 +118,7 @@ MUTANTS = (
     Mutant(
         "robust/distances.py", "min(self._made(peer, round), default", "max(self._made(peer, round), default", ("**/test_distances.py",)
     ),
+    Mutant("node/engine/exchange/broadcasts.py", "differ=differ or self._late_differ", "differ=differ", ("swarm/test_sparse_outer.py",)),
     Mutant("robust/own_loss.py", "at >= round - LATELY", "True", ("**/test_own_loss.py",)),
     Mutant("robust/own_loss.py", "elif isfinite(ratio):", "else:", ("**/test_own_loss.py",)),
     Mutant("node/engine/vectors.py", "self.examine(frozen.vector, committed)", "pass", ("**/exchange/test_defence.py",)),

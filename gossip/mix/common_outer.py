@@ -42,6 +42,11 @@ class Wanted:
 NOTHING = Wanted({}, 0, 0)
 
 
+def parted(own: bytes, other: bytes) -> bool:
+    """Return whether two digests are of different outer parameters; of UNKNOWN ones nothing is known."""
+    return UNKNOWN not in (own, other) and own != other
+
+
 def wanted(own: bytes, reported: Mapping[str, bytes], members: int) -> Wanted:
     """Return what a node with `own` digest needs of what peers report in a round of so many `members`; NOTHING: it keeps its own.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix.broadcast_codec import anchor_digest
-from starling.gossip.mix.common_outer import UNKNOWN, Choice
+from starling.gossip.mix.common_outer import Choice, parted
 from starling.gossip.mix.past_rounds import PastRounds
 from starling.gossip.replica import Replica
 from starling.node.engine import tensor_file
@@ -36,7 +36,7 @@ class OuterRepair:
         """Return whether members' outer parameters differ in a round by the digests that peers report, and what this node needs of them."""
         own = self._past.closed(round)
         needed = self._choice.compare(own, self._replica.given.get(own), reported, members)
-        differ = own != UNKNOWN and any(digest not in (own, UNKNOWN) for digest in reported.values())
+        differ = any(parted(own, digest) for digest in reported.values())
         sources = tuple(sorted(needed.sources.items()))
         return differ, calls.Divergence(sources, needed.voices - needed.own) if sources else None
 

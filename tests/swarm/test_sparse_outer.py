@@ -5,6 +5,7 @@ from random import Random
 import msgspec
 import pytest
 import torch
+import trio
 
 from starling.gossip.exchange.attestation import body, digest
 from starling.gossip.mix.broadcast_codec import ANCHOR_BYTES, anchor_digest
@@ -182,3 +183,37 @@ async def test_members_whose_outer_parameters_all_differ_have_equal_ones_four_ro
         assert all(float(v.vector.abs().max()) < 2.0 for v in honest)
         assert all(not v.node.events.faults for v in honest)
         assert min(v.node.progress.evaluated.value for v in honest) > LEARNED
+
+
+def differing(v):
+    """Return what will be the rounds after which a node's outer parameters of two rounds before differ from others'."""
+    engine, seen = v.node.running.engine, []
+    call = engine.call
+
+    async def watched(request):
+        reply = await call(request)
+        if isinstance(request, calls.Mix) and reply.diverged is not None:
+            seen.append(request.round)
+        return reply
+
+    engine.call = watched
+    return seen
+
+
+@virtual(1, more=(2, 3))
+async def test_a_member_that_is_half_a_round_late_finds_whom_to_ask_for_their_outer_parameters(seed):
+    """For 4 s its probes arrive and its messages do not, and the others go on. Its messages come late then, but say what it has."""
+    swarm = story(agreement(40), seed)
+    async with swarm.running(4):
+        late = swarm.nodes[3]
+        await until(lambda: rounds_done(swarm, 8))
+        cut = [True]
+        for v in swarm.nodes.values():
+            lie(v.node.network, "exchange", lambda _it: [], lambda peer, me=v.peer_id: cut[0] and late.peer_id in (peer, me))
+        await trio.sleep(4.0)
+        ahead = max(v.node.progress.round for v in swarm.nodes.values())
+        assert ahead > late.node.progress.round
+        cut[0], seen = False, differing(late)
+        await swarm.finished()
+        assert ahead < max(seen, default=0) <= ahead + 5
+        assert len({anchor_digest(v.vector) for v in swarm.nodes.values()}) == 1

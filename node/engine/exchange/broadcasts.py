@@ -14,7 +14,9 @@ from starling.gossip.compress.budget import Effort
 from starling.gossip.edge_memory import Committed
 from starling.gossip.exchange.attestation import digest
 from starling.gossip.exchange.relays import DEPTH
-from starling.gossip.mix.broadcast_codec import BroadcastCodec
+from starling.gossip.limits import keep
+from starling.gossip.mix.broadcast_codec import ANCHOR_BYTES, BroadcastCodec
+from starling.gossip.mix.common_outer import UNKNOWN, parted
 from starling.gossip.mix.past_rounds import PastRounds
 from starling.gossip.replica import Replica
 from starling.node.engine.exchange.api import Frozen, Handlers, Mixed, Site
@@ -36,6 +38,8 @@ class Broadcasts:
         self._sent: Tensor | None = None  # (D,) this node's message of the round, as decoded
         self._payloads: dict[str, bytes] = {}  # payloads of the round by peer, ours included
         self._anchors: dict[str, bytes] = {}  # digests of outer parameters in received messages, by peer
+        self._told: dict[int, bytes] = {}  # those in our own messages, by round
+        self._late_differ = False  # whether a late message says other ones than ours of its round
         self._past = PastRounds(replica, self._decoded, DEPTH)
         self._repair = OuterRepair(replica, self._past)
 
@@ -53,10 +57,12 @@ class Broadcasts:
         """Return the message from this node's outer parameters. Raises LocalProtocolError if our own numbers cannot be sent."""
         shared, dim = self._vectors.vector(""), self._terms.form.dim
         with fault_of_ours():
-            payload = self._codec.encode(shared, self._past.publish(call.round))
+            anchor = self._past.publish(call.round)
+            payload = self._codec.encode(shared, anchor)
             _, sent = self._codec.decode(payload, dim, self._terms.form.dtype)
             self._sent = bounded(sent).to(self._terms.form.device)
         self._payloads[self._terms.node] = payload
+        keep(self._told, call.round, anchor, DEPTH + 1)
         return calls.Published(payload, digest(payload), self._codec.longest(dim))
 
     def verify(self, call: calls.VerifyUpdate) -> calls.Done:
@@ -79,6 +85,7 @@ class Broadcasts:
         whole(call)
         with fault_of(call.peer):
             self._past.add(call.round, call.peer, call.payload)
+        self._late_differ |= parted(self._told.get(call.round, UNKNOWN), call.payload[:ANCHOR_BYTES])
         return calls.Done()
 
     def mix(self, frozen: Frozen, committed: Sequence[Committed], requested: Sequence[str], *, own: bool) -> Mixed:
@@ -91,7 +98,7 @@ class Broadcasts:
         ours = order.index(self._terms.node)
         messages[ours], present[ours] = sent, self._sent is not None
         differ, diverged = self._repair.compare(number, self._anchors, len(order))
-        self._past.mixed(number, order, self._payloads, differ=differ)
+        self._past.mixed(number, order, self._payloads, differ=differ or self._late_differ)
         self.forget_all()
         shortened = self.replica.advance(frozen.vector, sent, messages, present, order, frozen.phase)
         self._past.ended()
@@ -107,7 +114,7 @@ class Broadcasts:
         self._inbox.clear()
         self._anchors.clear()
         self._payloads.clear()
-        self._sent = None
+        self._sent, self._late_differ = None, False
 
     def _decoded(self, payload: bytes) -> Tensor:
         _, vector = self._codec.decode(payload, self._terms.form.dim, self._terms.form.dtype)
