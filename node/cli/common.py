@@ -85,10 +85,10 @@ force_option = click.option("--force", is_flag=True, help="Replace files that ex
 """`--force`, given to the command as `force: bool`."""
 
 
-def refuse_existing(option: str, path: Path | None, *, force: bool) -> None:
-    """Raise ConfigError for a file that `option` would replace, unless the person asked for that with `force`."""
-    if path is not None and path.exists() and (path.is_dir() or not force):
-        replaced = "" if path.is_dir() else ", or replace it with `--force`"
+def refuse_existing(option: str, path: Path | None, *, force: bool, folder: bool = False) -> None:
+    """Raise ConfigError for a file, or `folder`, that `option` would replace, unless the person asked for that with `force`."""
+    if path is not None and path.exists() and (path.is_dir() != folder or not force):
+        replaced = "" if path.is_dir() != folder else ", or replace it with `--force`"
         raise ConfigError(f"{option}: {path} exists; name another file{replaced}")
 
 

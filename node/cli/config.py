@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from starling.node.storage.run_dir import RunDir
 
 PARTS = ("manifest", "node", "scenario")
+_ADVICE = re.compile(r"`--set ([^`]+)`")
 
 
 def check(manifest: Manifest) -> None:
@@ -124,7 +126,7 @@ def check_manifest(file: Path, trust: bool) -> None:
 
 def _to_correct(error: ConfigError) -> ConfigError:
     """Return an error whose advice is about the file itself, as checking one takes no `--set`."""
-    return ConfigError(str(error).replace("`--set ", "`"))
+    return ConfigError(_ADVICE.sub(lambda advice: ", ".join(f"`{each}`" for each in advice[1].split(" --set ")), str(error)))
 
 
 def _import(key: str, section: PartSection) -> None:

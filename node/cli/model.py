@@ -6,7 +6,7 @@ from typing import get_args
 import click
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.cli.common import PATH, dir_and_json, emit, force_option, result, say
+from starling.node.cli.common import PATH, dir_and_json, emit, force_option, refuse_existing, result, say
 from starling.node.cli.documents import Exported
 from starling.node.cli.help import command
 from starling.node.cli.progress import slow
@@ -96,8 +96,7 @@ def export(file: Path, form: Form, card: bool, best: bool, force: bool, run_dir:
         raise ConfigError(f"export: {str(file)!r} must end in {suffix}; try `starling export {typed(file.with_suffix(suffix))}{chosen}`")
     if not target.parent.is_dir():
         raise ConfigError(f"export: {target.parent} is not a folder; try `mkdir -p {typed(target.parent)}`")
-    if target.exists() and (not force or target.is_dir() == bool(suffix)):
-        raise ConfigError(f"export: {file} exists; name another file, or replace it with `starling export {typed(file)}{chosen} --force`")
+    refuse_existing("export", file.expanduser(), force=force, folder=not suffix)
     with slow(f"writing {target.name}"):
         Attached(run_dir).export(target, format=form, card=card, best=best)
     size = sum(each.stat().st_size for each in ([target] if suffix else target.iterdir()))

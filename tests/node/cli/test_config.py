@@ -53,6 +53,12 @@ def test_wrong_input_is_one_line_that_names_it_and_the_next_command(arguments, w
     refused(capsys, arguments, *words)
 
 
+def test_advice_about_a_file_names_each_key_without_the_option_of_other_commands(here, capsys):
+    (here / "two.toml").write_text('[mix]\nkind = "push_sum"\n[compress]\nresponse = "int4"\n')
+    assert main(["manifest", "check", "two.toml"]) == 2
+    assert capsys.readouterr().err.endswith("; try `compress.response=identity`, `compress.select=full`\n")
+
+
 @pytest.mark.slow
 @pytest.mark.real
 def test_check_needs_no_torch(here):

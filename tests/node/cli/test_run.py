@@ -438,10 +438,13 @@ def test_export_asks_for_an_absolute_path_and_replaces_only_by_force(running, he
     assert main(["export", "m.safetensors"]) == 0
     assert running[-1] == ("export", {"path": str(target), "best": False})
     target.write_bytes(b"precious")
-    refused(capsys, ["export", "m.safetensors"], "`starling export m.safetensors --force`")
+    refused(capsys, ["export", "m.safetensors"], "m.safetensors exists; name another file, or replace it with `--force`")
     assert target.read_bytes() == b"precious"
     assert main(["export", "m.safetensors", "--force"]) == 0
     assert target.read_bytes() == b"model"
+    (here / "folder.safetensors").mkdir()
+    said = refused(capsys, ["export", "folder.safetensors", "--force"], "folder.safetensors exists; name another file")
+    assert "or replace" not in said, "a folder is not replaced by a file"
 
 
 def test_export_takes_the_model_that_a_finished_run_left_behind(here, capsys):

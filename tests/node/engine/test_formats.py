@@ -151,7 +151,7 @@ def test_the_command_writes_a_format_and_a_card(tmp_path, capsys, monkeypatch):
     assert "| task | `digits` |" in page
     assert "never left its machine" in page
     assert main(["export", "m.pt", "--format", "torch", "--dir", str(place.path)]) == 2
-    assert "`starling export m.pt --format torch --force`" in capsys.readouterr().err
+    assert "m.pt exists; name another file, or replace it with `--force`" in capsys.readouterr().err
     assert main(["export", "m.bin", "--format", "torch", "--dir", str(place.path)]) == 2
     assert "`starling export m.pt --format torch`" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--format: hf needs a transformers model"):
