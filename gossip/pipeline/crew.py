@@ -17,7 +17,9 @@ that was given up is no fault: it is late, and ignored.
     a frame is lost                it is asked for once a second, and sent again
     a stage owes and is mute,      its peer's seat is freed (`owed.py`, `waiting.py`); so is it when another stage has already left over it
     withholds it, or sends
-    nothing of use
+    nothing of use; puts off
+    meetings, or calls them
+    without end
 
 `receive`, `tick`, `joined` and `parted` may come at any time; `want` when nothing is wanted; `done` after each `Work`.
 """
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from contextlib import suppress
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.pipeline.company import Company, Flow, Moment
@@ -50,11 +53,12 @@ class Crew:
         self.company, self.roll, self.owed = Company(stage, stages), Roll(), Owed()
         self.states = StageStates(stage, stages, copies, step)
         self._moment = moment = Moment()
-        self.meeting = CrewMeeting(self.company, self.roll, self.states, self.owed, moment, plan.keep_after, batches)
-        waiting = Waiting(self.company, keys)
+        waiting, kept = Waiting(self.company, keys), (plan.micro_batches, plan.keep_after, batches)
+        self.meeting = CrewMeeting(self.company, self.roll, self.states, self.owed, moment, waiting, *kept)
         self.steps = CrewStep(self.company, self.roll, self.states, self.owed, plan, moment, waiting, self.meeting.free)
         self._flow: Flow[Outcome] | None = None
         self._busy = False  # the engine is
+        self._trained_at = math.inf  # when the last round's steps were done
 
     @property
     def phase(self) -> str:
@@ -68,6 +72,7 @@ class Crew:
 
     def train(self, round: int, left: int, now: float) -> list[Command]:
         """Want the `left` local steps of a round. Ends in Trained."""
+        self.meeting.slow_s = max(self.steps.fastest_s, now - self._trained_at)
         return self._want(self._training(round, left), now)
 
     def evaluate(self, round: int, left: int, now: float) -> list[Command]:
@@ -108,7 +113,8 @@ class Crew:
         self.steps.renamed()
         self.meeting.renamed()
         for stage, ready in company.rename(crew, name, peers):
-            self.roll.came(stage, ready)
+            with suppress(ValueError):  # what no honest stage says; it came when nobody could know
+                self.meeting.came(stage, ready)
         return self._go_on()
 
     def parted(self, left: Collection[str], now: float) -> list[Command]:
@@ -167,6 +173,7 @@ class Crew:
             case Piece():
                 answer = self.states.piece(peer, stage, frame, taking=self.meeting.open)
                 self._moment.commands += [] if answer is None else [answer]
+                self.meeting.given(stage, frame)
             case PieceStored():
                 self.states.kept(stage, frame)
             case _:
@@ -177,14 +184,17 @@ class Crew:
         steps, moment = self.steps, self._moment
         self.meeting.named(stage, ready)
         steps.asked(stage, ready)
-        if self.meeting.called(stage, ready, busy=self._busy) and steps.running is not None:
-            moment.trouble = moment.trouble or steps.evaluating or ready.step <= self.states.step
+        if not self.meeting.called(stage, ready, busy=self._busy):
+            return
+        leaves = steps.running is not None and (steps.evaluating or ready.step <= self.states.step)
+        moment.trouble = moment.trouble or leaves
+        if self.meeting.incomplete or (leaves and not steps.evaluating):
+            self.meeting.interrupted()
 
     def _training(self, round: int, left: int) -> Flow[Outcome]:
         while True:
             start = yield from self.meeting.agreed(round, left, evaluate=False, until=math.inf)
-            if start is None:
-                continue  # another stage still evaluates, and comes when it hears of us
+            assert start is not None, "nobody evaluates, and there is no end to wait for"
             yield from self.meeting.begin(start)
             self._moment.phase = "stepping"
             try:
@@ -194,6 +204,7 @@ class Crew:
                 yield Abandon()
                 round, left = start.round, max(0, start.until - self.states.step)  # noqa: A001
             else:
+                self._trained_at = self._moment.now
                 return Trained(start.round)
 
     def _evaluation(self, round: int, left: int, until: float) -> Flow[Outcome]:

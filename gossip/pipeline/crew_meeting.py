@@ -11,9 +11,10 @@ from starling.gossip.pipeline.company import Company, Flow, Moment
 from starling.gossip.pipeline.crew_commands import Abandon, Blame, FreeStage, Note, Send, Unfollow, UseState
 from starling.gossip.pipeline.crew_states import StageStates, notes
 from starling.gossip.pipeline.meeting import Fetch, Start, agree
-from starling.gossip.pipeline.owed import TURN_S, Owed
+from starling.gossip.pipeline.owed import TURN_S, TURNS, Owed
 from starling.gossip.pipeline.roll import Roll, has
-from starling.gossip.wire.schema import Ready
+from starling.gossip.pipeline.waiting import Waiting
+from starling.gossip.wire.schema import Piece, Ready
 
 VOICES = 2  # number of stages that must free a seat before its holder's score is charged: one of them may be deaf, or lie
 REPEAT_S = 1.0  # a Ready that is not answered by all is sent again
@@ -29,8 +30,11 @@ class CrewMeeting:
     states: StageStates
     owed: Owed
     moment: Moment
+    waiting: Waiting
+    micro_batches: int  # of a step
     keep_after: int  # local steps between states that are kept
     batches: int  # held-out batches at stage 0
+    slow_s: float = 0.0  # seconds of this stage's fastest step, or of its own last time between rounds' steps, whichever is longer
     open: bool = False
     _calling: bool = False  # our Ready is repeated anyway, so it is not sent in answer
     _freed: set[str] = field(default_factory=set)  # of this crew
@@ -38,9 +42,11 @@ class CrewMeeting:
     _charged: set[int] = field(default_factory=set)
     _followed: set[str] = field(default_factory=set)  # peers on whose word alone a seat was freed
     carried: bool = False  # our states are valid in the current crew
+    _fetched: tuple[int, ...] = ()  # stages that are given their states, by the last conclusion
+    _given: int = 0  # bytes of ours that have come since
 
     def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[Start | None]:
-        """Meet until all know from where to continue; None: others plan to evaluate and we do not, or the reverse, or it is `until`."""
+        """Meet until all know from where to continue; None: we plan to evaluate and others do not, or it is `until`."""
         self.open = True
         try:
             while True:
@@ -58,6 +64,7 @@ class CrewMeeting:
                 if len({ready.evaluate for ready in told}) > 1:
                     return None
                 conclusion = agree([has(ready) for ready in told], self.keep_after)
+                self._fetched, self._given = conclusion.stages if isinstance(conclusion, Fetch) else (), 0
                 if isinstance(conclusion, Start):
                     return conclusion
                 yield from self._fetch(conclusion)
@@ -81,12 +88,12 @@ class CrewMeeting:
     def called(self, stage: int, ready: Ready, *, busy: bool) -> bool:
         """A stage is at a meeting -> whether it is a later one than ours. `busy`: we cannot come at once.
 
-        Raises ValueError: turn_too_far.
+        Raises ValueError: as `came`.
         """
         roll, peer = self.roll, self.company.peers[stage]
         if ready.turn < max(1, roll.number):
             return False
-        again = roll.came(stage, ready)
+        again = self.came(stage, ready)
         if again and not self._calling and roll.own is not None and roll.own.turn == ready.turn:
             self.moment.commands.append(Send(peer, structs.replace(roll.own, answers=True)))  # it has not received our Ready
         if ready.turn == roll.number:
@@ -95,8 +102,37 @@ class CrewMeeting:
             self.moment.commands.append(Send(peer, self._ready(0, 0, 0, evaluate=False)))
         return True
 
+    def came(self, stage: int, ready: Ready) -> bool:
+        """Record a stage's report; return whether it repeated itself and may lack ours.
+
+        Raises ValueError: turn_too_far; nobody of the crew signed the number, which is new.
+        """
+        call = self.roll.call if ready.turn <= self.roll.called else self.waiting.called(ready.turn, ready.waits)
+        again = self.roll.came(stage, ready)
+        self.roll.call = call
+        return again
+
+    def interrupted(self) -> None:
+        """Count the last call, once, for who made it."""
+        roll = self.roll
+        if roll.call is not None and roll.call.turn > roll.counted:
+            roll.counted = roll.call.turn
+            self.owed.interrupted(roll.call.stage)
+
+    @property
+    def incomplete(self) -> bool:
+        """Return whether this stage is at a meeting to which not all have come."""
+        return self._calling
+
+    def given(self, stage: int, piece: Piece) -> None:
+        """Note that more of our state has come back: whoever sends it has a reason not to be at the meeting."""
+        if piece.stage == self.company.stage and piece.offset + len(piece.data) > self._given:
+            self._given = piece.offset + len(piece.data)
+            self.owed.put_off.end(stage)
+
     def renamed(self) -> None:
         """The crew is another one."""
+        self._fetched = ()
         self._freed.clear()
         self._named.clear()
         self._charged.clear()
@@ -159,15 +195,19 @@ class CrewMeeting:
     def _charge(self) -> None:
         """Blame those of whose arrears enough stages say, we among them."""
         for stage, voices in sorted(self._named.items()):
-            if len(voices) >= VOICES and self.company.stage in voices and stage not in self._charged:
+            put_off = self.owed.put_off.turns.get(stage, 0) >= TURNS  # its owner may have a reason
+            if len(voices) >= VOICES and self.company.stage in voices and stage not in self._charged and not put_off:
                 self._charged.add(stage)
                 self.moment.commands.append(Blame(self.company.peers[stage], "crew_mute"))
 
     def _ready(self, number: int, round: int, left: int, *, evaluate: bool) -> Ready:
-        states = self.states
-        return Ready(
+        states, call = self.states, self.roll.call
+        if number and (call is None or call.turn != number):
+            call = self.waiting.call(number, states.step)
+        word = Ready(
             self.company.name, number, round, states.step, left, evaluate, states.points, states.copies.steps, states.safe, self.batches
         )
+        return structs.replace(word, waits=(call,)) if number and call is not None else word
 
     def _whole(self, until: float) -> Flow[None]:
         repeat_at = self.moment.now + REPEAT_S
@@ -190,25 +230,48 @@ class CrewMeeting:
         """Return what all stages have, in their order; None: there is another meeting, or another crew, or it is `until`."""
         company, roll, owed, moment = self.company, self.roll, self.owed, self.moment
         roll.own = own
-        roll.came(company.stage, own)
+        self.came(company.stage, own)
         owed.agree((stage, "ready") for stage in company.others)
         self.free(owed.mute)
-        repeat_at, over_at = moment.now, moment.now + TURN_S
+        repeat_at, over_at, count_at = moment.now, moment.now + TURN_S, moment.now + REPEAT_S
         while True:
             if not company.whole or company.name != own.crew or roll.called > own.turn or moment.now >= until:
                 return None
             if moment.now >= repeat_at:
                 moment.tell(company, own)
                 repeat_at = moment.now + REPEAT_S
-            if (told := roll.complete(company.stages)) is not None:
+            here = roll.here(company.stages)
+            if len(told := [ready for ready in here if ready is not None]) == company.stages:
+                owed.put_off.clear()
                 return told
             yield from self._restored()
+            if self.states.points != own.points:
+                return None  # what we said here no longer holds
+            if moment.now >= count_at:
+                self._wait_for([stage for stage, ready in enumerate(here) if ready is None])
+                count_at = moment.now + REPEAT_S
             if moment.now >= over_at:
                 owed.end_turn()
                 self.free(owed.mute)
                 over_at = moment.now + TURN_S
-            moment.phase, moment.deadline = "meeting", min(repeat_at, over_at, until)
+            moment.phase, moment.deadline = "meeting", min(repeat_at, over_at, count_at, until)
             yield None
+
+    def _wait_for(self, missing: Collection[int]) -> None:
+        """Count a second for those who have not come, are not about to finish what they were to do, and have no state to give."""
+        company, owed, moment = self.company, self.owed, self.moment
+        for stage in company.others:
+            if stage not in missing:
+                continue
+            if (stage + 1) % company.stages in self._fetched and self.states.before != stage:
+                continue  # whoever it gives it to knows whether it does
+            if self.waiting.finishes(stage, self.states.step, self.micro_batches, moment.now):
+                continue  # as the one that it names knows
+            if owed.put_off.second(stage, max(TURN_S, self.slow_s)):
+                turns, fields = owed.put_off.turns[stage], {"stage": stage, "peer": company.peers[stage]}
+                text = f"stage {stage} has not come to its crew's meeting for long, though it is heard; turn {turns} of {TURNS}"
+                moment.commands.append(Note("crew_withheld", text, "warning", fields))
+        self.free(owed.mute)
 
     def _restored(self) -> Flow[None]:
         """Adopt a state that was sent back."""

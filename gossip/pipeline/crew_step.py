@@ -58,8 +58,8 @@ class CrewStep:
     _early: Early = field(default_factory=Early)
     _answered: dict[int, float] = field(default_factory=dict)  # stage -> time of the last answer to its request
     _tasks: deque[Task] = field(default_factory=deque)
+    fastest_s: float = 0.0  # seconds of the fastest step; 0: none is done
     _last_part: StepReport | None = None  # our part of the last finished step
-    _fastest_s: float = 0.0  # seconds of the fastest step; 0: none is done
     _long: dict[int, int] = field(default_factory=dict)  # by stage, how often its message was scaled down
     _over: int = 0  # the last meeting with an abandoned step: later frames of its steps are ignored
 
@@ -77,7 +77,7 @@ class CrewStep:
         yield ApplyStep(round, shortened(parts, self.plan.clip_norm), loss, fine(parts), states.step + 1)
         states.step += 1
         took_s = self.moment.now - began
-        self._fastest_s = min(self._fastest_s or took_s, took_s)
+        self.fastest_s = min(self.fastest_s or took_s, took_s)
         self.owed.done()
 
     def evaluate(self, batches: int) -> Flow[Part | None]:
@@ -133,9 +133,14 @@ class CrewStep:
         Raises ValueError: no honest stage says that.
         """
         core, moment = self.running, self.moment
+        if ready.turn:
+            return  # it is at a meeting
         self.waiting.learn(ready.waits)
         own = next((waits for waits in ready.waits if waits.stage == stage), None)
-        if own is None or moment.now < self._answered.get(stage, -math.inf) + ANSWERED_S:
+        if own is None:
+            return
+        self.waiting.says(stage, moment.now)
+        if moment.now < self._answered.get(stage, -math.inf) + ANSWERED_S:
             return
         self._answered[stage] = moment.now
         part, sent = self._last_part, None
@@ -161,8 +166,8 @@ class CrewStep:
             core.ask()
         moment.tell(self.company, self._alive(self.waiting.say(turn, step, core.done)))
         for stage in self.waiting.without_excuse(core, turn, step):
-            if self.owed.in_vain(stage, max(TURN_S, self._fastest_s)):
-                turns, fields = self.owed.withheld[stage], {"stage": stage, "peer": self.company.peers[stage]}
+            if self.owed.withheld.second(stage, max(TURN_S, self.fastest_s)):
+                turns, fields = self.owed.withheld.turns[stage], {"stage": stage, "peer": self.company.peers[stage]}
                 text = f"stage {stage} was asked in vain for a result for long, and does not say that it waits; turn {turns} of {TURNS}"
                 moment.commands.append(Note("crew_withheld", text, "warning", fields))
         self.free(self.owed.mute)

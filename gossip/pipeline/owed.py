@@ -9,7 +9,11 @@ A message that cannot be used counts as not sent: its stage has one more turn of
 
 A stage that is heard and keeps this one waiting without an excuse (`waiting.py`) is asked once a second in vain. Its turns last as many
 seconds as the fastest step did, at least `TURN_S`, then twice as many, four and eight times: a stage that is slow at first is not freed.
-Any result that is due resets them.
+Any result that is due resets them. So it is with one that puts off a meeting, until it comes.
+
+A stage that calls a meeting before this one has finished what it does interrupts it. Two interruptions are a turn, since a stage calls
+after each message that it cannot use, and leaves its neighbor at the fourth: with two such neighbors it has called seven times at most.
+The next finished step resets them.
 """
 
 from __future__ import annotations
@@ -22,6 +26,34 @@ TURNS = 4
 lasts, and those behind it go with it: one turn may pass so at our end, one at the other, and before these the step's own. In the fourth
 both ends had a connection, and the stage was asked once a second in vain."""
 TURN_S = 30.0  # seconds of a turn in which a stage is silent
+CALLS = 2  # interruptions in a turn
+
+
+@dataclass(slots=True)
+class Vain:
+    """Seconds in which each stage was waited for in vain, as turns of which each lasts twice as long as the one before."""
+
+    turns: dict[int, int] = field(default_factory=dict)
+    _seconds: dict[int, int] = field(default_factory=dict)  # of the current turn
+
+    def second(self, stage: int, turn_s: float) -> bool:
+        """Count a second; return whether it ends a turn. The first turn lasts `turn_s`."""
+        self._seconds[stage] = self._seconds.get(stage, 0) + 1
+        turns = self.turns.get(stage, 0)
+        if self._seconds[stage] < turn_s * 2**turns:
+            return False
+        self.turns[stage], self._seconds[stage] = turns + 1, 0
+        return True
+
+    def end(self, stage: int) -> None:
+        """Forget the seconds of a stage: it sent what was waited for."""
+        self.turns.pop(stage, None)
+        self._seconds.pop(stage, None)
+
+    def clear(self) -> None:
+        """Forget the seconds of all stages."""
+        self.turns.clear()
+        self._seconds.clear()
 
 
 @dataclass(slots=True)
@@ -31,8 +63,9 @@ class Owed:
     due: dict[int, set[str]] = field(default_factory=dict)
     turns: dict[int, int] = field(default_factory=dict)
     unfit: dict[int, int] = field(default_factory=dict)  # deliveries by stage, since a step was done
-    withheld: dict[int, int] = field(default_factory=dict)  # turns in which a stage was asked in vain, since a result of it arrived
-    _vain: dict[int, int] = field(default_factory=dict)  # seconds of the current one
+    withheld: Vain = field(default_factory=Vain)  # since a result of a stage arrived
+    put_off: Vain = field(default_factory=Vain)  # since a stage was at a meeting
+    calls: dict[int, int] = field(default_factory=dict)  # interruptions by stage, since a step was done
     _heard: set[int] = field(default_factory=set)  # in this turn
 
     def agree(self, debts: Iterable[tuple[int, str]]) -> None:
@@ -44,13 +77,19 @@ class Owed:
 
     def reset(self) -> None:
         """Forget all: the stages are other peers'."""
-        self.due, self.turns, self.unfit, self.withheld, self._vain = {}, {}, {}, {}, {}
+        self.due, self.turns = {}, {}
         self._heard.clear()
+        self.done()
+        self.put_off.clear()
 
     def done(self) -> None:
         """A step is finished, so all expected messages have arrived."""
-        for counts in (self.unfit, self.withheld, self._vain):
+        for counts in (self.unfit, self.withheld, self.calls):
             counts.clear()
+
+    def interrupted(self, stage: int) -> None:
+        """Count a meeting that a stage called before this one had finished what it did."""
+        self.calls[stage] = self.calls.get(stage, 0) + 1
 
     def refused(self, stage: int) -> None:
         """Count an unusable message of a stage."""
@@ -61,17 +100,7 @@ class Owed:
         if what in self.due.get(stage, ()):
             self.due[stage].remove(what)
             if what != "ready":
-                self.withheld.pop(stage, None)
-                self._vain.pop(stage, None)
-
-    def in_vain(self, stage: int, turn_s: float) -> bool:
-        """Count a second for which a stage was asked in vain; return whether that ends a turn, of which the first lasts `turn_s`."""
-        self._vain[stage] = self._vain.get(stage, 0) + 1
-        turns = self.withheld.get(stage, 0)
-        if self._vain[stage] < turn_s * 2**turns:
-            return False
-        self.withheld[stage], self._vain[stage] = turns + 1, 0
-        return True
+                self.withheld.end(stage)
 
     def heard(self, stage: int) -> None:
         """Record any frame of a stage."""
@@ -92,8 +121,9 @@ class Owed:
 
     @property
     def arrears(self) -> tuple[int, ...]:
-        """Return the stages with at least one turn of silence, or as many of withheld results as free a seat: fewer are nobody's fault."""
-        return tuple(sorted({*self.turns, *self.unfit, *(stage for stage, turns in self.withheld.items() if turns >= TURNS)}))
+        """Return the stages with at least one turn of silence, or as many others as free a seat: fewer are nobody's fault."""
+        others = {*self.withheld.turns, *self.put_off.turns, *self.calls}
+        return tuple(sorted({*self.turns, *self.unfit, *(stage for stage in others if self.count(stage) >= TURNS)}))
 
     @property
     def mute(self) -> tuple[int, ...]:
@@ -102,4 +132,5 @@ class Owed:
 
     def count(self, stage: int) -> int:
         """Return the owed turns of a stage."""
-        return max(self.turns.get(stage, 0) + self.unfit.get(stage, 0), self.withheld.get(stage, 0))
+        silent, vain = self.turns.get(stage, 0) + self.unfit.get(stage, 0), (self.withheld.turns, self.put_off.turns)
+        return max(silent, self.calls.get(stage, 0) // CALLS, *(turns.get(stage, 0) for turns in vain))

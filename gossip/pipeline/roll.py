@@ -1,7 +1,8 @@
 """The meetings of a crew, and frames of steps that this stage has not begun; pure.
 
 Meetings have increasing numbers. Every stage sends its Ready with the number to all others, and a stage that receives a later number joins
-that meeting. Number 0 means no meeting: the sender of such a Ready is alive, but busy with something else.
+that meeting. Number 0 means no meeting: the sender of such a Ready is alive, but busy with something else. Whoever calls a meeting signs
+its number (`call`), and all who come pass that on, so everybody knows who called it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from starling.gossip.pipeline.meeting import Has
-from starling.gossip.wire.schema import Backward, Forward, Ready, StepReport
+from starling.gossip.wire.schema import Backward, Forward, Ready, StepReport, Waits
 
 MOST_SKIPPED = 1 << 20  # meetings
 MOST_STEPS_AHEAD = 4
@@ -25,12 +26,14 @@ class Roll:
 
     number: int = 0  # number of our last meeting
     called: int = 0  # number of the last meeting that any stage called
+    call: Waits | None = None  # the caller's signed word for that number
+    counted: int = 0  # the last one that was counted as an interruption
     own: Ready | None = None
     _newest: dict[int, Ready] = field(default_factory=dict)  # by stage
 
     def reset(self) -> None:
         """Reset after the crew has changed: meetings are counted from 0."""
-        self.number, self.called, self.own, self._newest = 0, 0, None, {}
+        self.number, self.called, self.counted, self.call, self.own, self._newest = 0, 0, 0, None, None, {}
 
     def open(self) -> int:
         """Begin the next meeting, or go to the one that was called -> its number."""
@@ -48,11 +51,14 @@ class Roll:
         self.called = max(self.called, ready.turn)
         return before == ready and not answers
 
-    def complete(self, stages: int) -> list[Ready] | None:
-        """Return what all stages say at our meeting, in their order; None: somebody is missing."""
-        here = [self._newest.get(stage) for stage in range(stages)]
-        found = [ready for ready in here if ready is not None and ready.turn == self.number]
-        return found if len(found) == stages else None
+    def here(self, stages: int) -> list[Ready | None]:
+        """Return what the stages say at our meeting, in their order; None for each that has not come.
+
+        A stage that evaluates has not come to a meeting about local steps: it comes when it hears that the others do not.
+        """
+        said = [self._newest.get(stage) for stage in range(stages)]
+        evaluates = self.own is None or self.own.evaluate
+        return [it if it is not None and it.turn == self.number and (evaluates or not it.evaluate) else None for it in said]
 
 
 def has(ready: Ready) -> Has:

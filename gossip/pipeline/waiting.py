@@ -11,11 +11,14 @@ and passes on the numbers that it was told: the largest of a stage is what count
 A stage that sends nothing may name any stage for what it waits for, but one only: who is told a larger number knows it for an excuse no
 longer, and the one that it names knows better. Two stages told different things learn so from each other, as nobody can forge a number.
 
+A call to a meeting is the same statement for its number, with nothing done in its steps: nobody can call in another's name.
+
 Shapes: N stages, m micro-batches.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -26,6 +29,7 @@ from starling.gossip.pipeline.company import Company
 from starling.gossip.pipeline.stage import Step
 from starling.gossip.wire.schema import Waits
 
+FRESH_S = 3.0  # who waits says so once a second
 _DOMAIN = b"starling/crew/1\0"
 
 
@@ -44,16 +48,36 @@ class Waiting:
     company: Company
     keys: Keys
     _newest: dict[int, Waits] = field(default_factory=dict)  # by stage
+    _said_at: dict[int, float] = field(default_factory=dict)  # stage -> when it last said itself that it waits
 
     def reset(self) -> None:
         """Forget all: the crew is another one."""
         self._newest.clear()
+        self._said_at.clear()
 
     def say(self, turn: int, step: int, done: int) -> tuple[Waits, ...]:
         """Return our statement, and those of others in this meeting's steps."""
-        own = Waits(self.company.stage, turn, step, done)
         known = (waits for _, waits in sorted(self._newest.items()) if waits.turn == turn)
-        return structs.replace(own, signature=self.keys.sign(self._body(own))), *known
+        return self._signed(turn, step, done), *known
+
+    def call(self, turn: int, step: int) -> Waits:
+        """Return our signed word that we call a meeting."""
+        return self._signed(turn, step, 0)
+
+    def called(self, turn: int, said: Iterable[Waits]) -> Waits:
+        """Return the word of who called a meeting, among what its message says. Raises ValueError: no_such_stage, call_unsigned."""
+        word = next((waits for waits in said if waits.turn == turn), None)
+        if word is None:
+            raise ValueError("call_unsigned")
+        if word.stage >= self.company.stages:
+            raise ValueError("no_such_stage")
+        if not self.keys.verify(self.company.peers[word.stage], word.signature, self._body(word)):
+            raise ValueError("call_unsigned")
+        return word
+
+    def _signed(self, turn: int, step: int, done: int) -> Waits:
+        own = Waits(self.company.stage, turn, step, done)
+        return structs.replace(own, signature=self.keys.sign(self._body(own)))
 
     def learn(self, said: Iterable[Waits]) -> None:
         """Store statements that are new here. Raises ValueError: no_such_stage, waits_forged."""
@@ -81,6 +105,17 @@ class Waiting:
         if source == self.company.stage:
             return behind or core.gave(stage, said.done)
         return source is None and needed is not None
+
+    def says(self, stage: int, now: float) -> None:
+        """Note that a stage says itself, now, that it waits."""
+        self._said_at[stage] = now
+
+    def finishes(self, stage: int, step: int, micro_batches: int, now: float) -> bool:
+        """Return whether a stage still waits, as it says, for a third one's part of the step that ended here at `step`."""
+        said = self._newest.get(stage)
+        if said is None or said.step != step - 1 or now > self._said_at.get(stage, -math.inf) + FRESH_S:
+            return False
+        return 0 <= said.done - 2 * micro_batches < self.company.stages and said.done - 2 * micro_batches not in {stage, self.company.stage}
 
     def _body(self, waits: Waits) -> bytes:
         packed: bytes = msgpack.packb([self.company.name, waits.stage, waits.turn, waits.step, waits.done], use_bin_type=True)

@@ -121,6 +121,9 @@ class Node:
     forges: str = ""  # kinds of frames whose payload it replaces
     withholds: str = ""  # kinds of frames that it does not send; it frees and blames nobody then
     excuse: str = "truth"  # what it says that it waits for, one of EXCUSES
+    only_to: str = ""  # the one peer that it treats so; "": all
+    says: dict[str, object] = field(default_factory=dict)  # what it says at meetings instead of the truth
+    calls_s: float = 0.0  # seconds after which it calls a meeting again; 0: never without a reason
     aside: bool = False
     dead: bool = False
     round: int = 0
@@ -133,6 +136,11 @@ class Node:
     freed: list[tuple[float, str]] = field(default_factory=list)
     evaluations: list[Part | None] = field(default_factory=list)
 
+    @property
+    def lies(self) -> bool:
+        """Return whether it breaks the rules; then its accusations do not count."""
+        return bool(self.withholds or self.says or self.calls_s)
+
 
 class World:
     """A crew of `stages` that does rounds of `k` local steps. The share `lost` of all frames is lost; others take up to `delay_s`."""
@@ -140,6 +148,7 @@ class World:
     def __init__(self, stages, *, seed=0, k=3, micro=3, lost=0.0, delay_s=0.02, reorders=False, evaluates=False, task_s=TASK_S):
         self.chance, self.stages, self.k, self.micro = random.Random(seed), stages, k, micro
         self.lost, self.delay_s, self.reorders, self.evaluates, self.task_s = lost, delay_s, reorders, evaluates, task_s
+        self.state_s = TASK_S  # that a state is on its way to a new machine
         self.now, self.order, self.events = 0.0, count(), []
         self.nodes, self.claims, self.lines, self.blamed = {}, {}, {}, []
         for stage in range(stages):
@@ -154,6 +163,13 @@ class World:
         self.at(0.0, self.look, node)
         self.at(0.0, self._round, node)
         return node
+
+    def lose_engine(self, node):
+        """Let a node's engine die; half a second later another one begins."""
+        node.machine.give_up()
+        self.events = [each for each in self.events if each[2] == self.look or not each[3] or each[3][0] is not node]
+        heapq.heapify(self.events)
+        self.at(0.5, self._round, node)
 
     def kill(self, peer):
         """Remove a machine, and let all others know."""
@@ -221,6 +237,17 @@ class World:
         if not node.dead:
             self._do(node, node.machine.train(node.round, self.k, self.now))
 
+    def call(self, node):
+        """Let a node call a meeting, of all others or of one, again and again."""
+        roll, company, state = node.machine.roll, node.machine.company, node.machine.states
+        if company.whole and roll.own is not None:
+            turn = roll.called + 1
+            call = structs.replace(roll.own, turn=turn, step=state.step, waits=(node.machine.steps.waiting.call(turn, state.step),))
+            others = [peer for peer in company.peers if peer != node.peer]
+            for peer in [node.only_to] if node.only_to else self.chance.choice([others, others[:1], others[-1:]]):
+                self.send(node, peer, call)
+        self.at(node.calls_s, self.call, node)
+
     def measure(self, node):
         """Let a node request an evaluation."""
         if not node.dead:
@@ -230,10 +257,10 @@ class World:
         for command in commands:
             match command:
                 case Send(peer, frame):
-                    self._send(node, peer, frame)
+                    self.send(node, peer, frame)
                 case Note(name):
                     node.notes.append(name)
-                case FreeStage() | Blame() if node.withholds:
+                case FreeStage() | Blame() if node.lies:
                     pass
                 case Blame(peer, reason):
                     self.blamed.append((peer, reason))
@@ -246,8 +273,8 @@ class World:
                     self._state(node, peer, stage, step, node.engine.points[step])
                     self.at(TASK_S, node.machine.pushed)
                 case GiveState(peer, stage, step, state):
-                    self._state(node, peer, stage, step, state)
-                    self.at(TASK_S, self._done, node, None)
+                    self._state(node, peer, stage, step, state, self.state_s)
+                    self.at(self.state_s, self._done, node, None)
                 case Trained(round):
                     node.round = round + 1
                     self.at(node.rests_s, self.measure if self.evaluates else self._round, node)
@@ -265,19 +292,24 @@ class World:
         if not node.dead:
             self._do(node, node.machine.done(result, self.now))
 
-    def _state(self, node, peer, stage, step, state):
+    def _state(self, node, peer, stage, step, state, lasts_s=0.0):
         for offset in range(0, BYTES, 4):
             piece = Piece(node.machine.company.name, stage, step, BYTES, offset, state[offset : offset + 4])
-            self._send(node, peer, piece)
+            self.at(lasts_s * (offset + 4) / (BYTES + 4), self.send, node, peer, piece)
 
-    def _send(self, node, peer, frame):
+    def send(self, node, peer, frame):
+        """Let a node send a frame, or what it sends in its place."""
         there = self.nodes.get(peer, node)
         if node.mute or self.chance.random() < max(self.lost, node.lost, there.lost):
             return
-        if type(frame).__name__ in node.withholds.split():
-            return
-        if isinstance(frame, Ready) and node.withholds:
-            frame = self._excused(node, there, structs.replace(frame, freed=()))
+        if node.only_to in {"", peer}:
+            if type(frame).__name__ in node.withholds.split():
+                return
+            if isinstance(frame, Ready) and frame.turn:
+                frame = structs.replace(frame, **node.says)
+        if isinstance(frame, Ready) and node.lies:
+            frame = structs.replace(frame, freed=())
+            frame = self._excused(node, there, frame) if node.withholds and not frame.turn else frame
         if type(frame).__name__ in node.forges:
             frame = structs.replace(frame, payload=FORGED)
         arrives = self.now + self.delay_s * self.chance.random()
@@ -314,7 +346,7 @@ class World:
         try:
             self._do(node, node.machine.receive(sender, frame, self.now))
         except RemoteProtocolError as error:
-            self.blamed += [] if node.withholds else [(error.peer, error.reason)]
+            self.blamed += [] if node.lies else [(error.peer, error.reason)]
 
 
 def learned(stages, steps, **rounds):

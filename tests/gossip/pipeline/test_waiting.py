@@ -8,7 +8,7 @@ from msgspec import structs
 from starling.gossip.pipeline.company import Company
 from starling.gossip.pipeline.schedule import ahead, order, position
 from starling.gossip.pipeline.stage import Part, Step
-from starling.gossip.pipeline.waiting import Keys, Waiting, waited_for
+from starling.gossip.pipeline.waiting import FRESH_S, Keys, Waiting, waited_for
 from starling.gossip.wire.schema import Waits
 from tests.gossip.pipeline.crews import signed, verified
 
@@ -144,3 +144,23 @@ def test_every_number_names_one_stage():
 def test_positions_are_those_of_the_order(stage, m, w):
     kept = ahead(stage, 3, m, w)
     assert [position(kept, m, *task) for task in order(kept, m)] == list(range(2 * m))
+
+
+def test_who_lacks_a_third_ones_part_of_the_last_step_is_about_to_finish_as_long_as_it_says_so():
+    """Stage 0 is at the next meeting, after 8 steps; after its tasks stage 1 needs the parts of stages 0, 1 and 2."""
+    here, other = book_of(0), book_of(1)
+
+    def said(step, done, now=10.0):
+        here.reset()
+        here.learn(other.say(3, step, done))
+        here.says(1, now)
+        return here.finishes(1, 8, M, 12.0)
+
+    assert said(7, 2 * M + 2)
+    assert not said(7, 2 * M), "our part, which it has been sent"
+    assert not said(7, 2 * M + 1), "its own"
+    assert not said(7, 2 * M - 1), "a task: nobody could have ended that step"
+    assert not said(7, 2 * M + 3), "nothing"
+    assert not said(6, 2 * M + 2), "another step"
+    assert not said(7, 2 * M + 2, now=12.0 - FRESH_S - 0.1), "it no longer says so"
+    assert not here.finishes(2, 8, M, 12.0), "it has said nothing"
