@@ -261,7 +261,7 @@ def test_mismatched_labels_free_all_possible_senders_stages_and_blame_nobody(rea
     assert {peer for peer, _ in world.blamed} == blamed
 
 
-@pytest.mark.parametrize(("rests_s", "of_others_s"), [(400.0, 0.0), (1200.0, 100.0)])
+@pytest.mark.parametrize(("rests_s", "of_others_s"), [(400.0, 0.0), (700.0, 60.0)])
 def test_a_stage_that_is_busy_between_rounds_keeps_its_assignment(rests_s, of_others_s):
     """It may exchange with slow peers: for as long as a result may take, or fifteen times as long as the others' exchanges."""
     world = World(3)
@@ -274,8 +274,9 @@ def test_a_stage_that_is_busy_between_rounds_keeps_its_assignment(rests_s, of_ot
     assert world.steps() >= 3 * world.k
 
 
+@example(0, 3, 1, "evaluates", 0.0)
 @given(SEEDS, st.integers(2, 5), st.integers(0, 4), st.sampled_from(["busy", "evaluates"]), st.sampled_from([0.0, 0.1]))
-@settings(max_examples=8, deadline=None, phases=SHOWN)
+@settings(max_examples=3, deadline=None, phases=SHOWN)
 def test_a_stage_that_puts_off_every_meeting_loses_its_assignment(seed, stages, which, how, lost):
     """It is heard and says that it does something else, so it is not mute; it is no fault, as its owner may have a reason."""
     world, which = World(stages, seed=seed), which % stages
@@ -304,7 +305,7 @@ def test_a_stage_that_puts_off_every_meeting_loses_its_assignment(seed, stages, 
     st.booleans(),
     st.sampled_from([0.0, 0.1]),
 )
-@settings(max_examples=10, deadline=None, phases=SHOWN)
+@settings(max_examples=6, deadline=None, phases=SHOWN)
 def test_a_stage_that_calls_meetings_without_end_loses_its_assignment(seed, stages, which, times, by_one, lost):
     """It comes to all of them. It calls now all others and now one, or only one, who then calls the rest: they know whose meeting it is."""
     (task_s, calls_s), which = times, which % stages
