@@ -27,8 +27,10 @@ engine verifies the vector (`VerifyUpdate`), and `reply` takes its result. Where
 Staying in step. The peers pulled from are a private sample, so their reports count: if most of them are more than SLACK rounds further,
 they left us `behind`; if most have not reached our round, we are `ahead`: those are waited for as long as that many rounds take; if that is
 not enough the deadline is learned anew. A report is the round of a vector or of a NotNow; half of the sample must have reported, and nobody
-is left behind on one report. Rounds
-in pulls of others are ignored, as Byzantine peers may pull as often as they like.
+is left behind on one report. Rounds in pulls of others are ignored, as Byzantine peers may pull as often as they like. Where messages add
+up (`exact`) all ask all, and answers do not say how far a peer is. A message that is a round late is still passed on; nobody takes one that
+is later. So if most had asked for a round two later or more before we ask for ours, the one after theirs is next: a node that skipped none
+would be late in every round.
 """
 
 from collections.abc import Callable, Iterable
@@ -84,6 +86,7 @@ class Pulls:
     questions: dict[str, int] = field(default_factory=dict)  # requests of this or the last round: peer -> nonce
     _again: dict[str, float] = field(default_factory=dict)  # peer -> time at which its request is repeated
     _reports: dict[str, int] = field(default_factory=dict)  # rounds reported by the requested peers
+    _missed: int = 0  # the round for which most of them had asked before we asked for ours
     _asked_at: float = 0.0
     _round_s: float = 0.0  # seconds for which a round is waited for
     _verifying: dict[str, VerifyUpdate] = field(default_factory=dict)  # vectors that the engine is verifying, by peer
@@ -117,8 +120,9 @@ class Pulls:
     @property
     def behind(self) -> int:
         """Return a later round that most of the requested peers, two at least, have reached; our own if there is none."""
-        reports = self._sorted_reports
-        middle = reports[(len(reports) - 1) // 2] if len(reports) > 1 else 0
+        if self._missed > self.round + 1:
+            return self._missed + 1
+        middle = _most_reached(self._sorted_reports)
         return middle if middle > self.round + SLACK else self.round
 
     @property
@@ -165,6 +169,7 @@ class Pulls:
         for peer in sorted(set(peers)):
             self.questions[peer] = self._number(peer)
             self._again[peer] = now + self.link_deadlines.retry_s(peer)
+        self._missed = _most_reached(self.progress.of(peer) for peer in self.questions) if self.exact else 0
         self.relays.begin(round, self.questions)
         return [*(self._question(peer) for peer in self.questions), *self._seek()]
 
@@ -392,3 +397,9 @@ class Pulls:
             self.link_deadlines.deadline.observe(LONGER * (now - self._asked_at))
         else:
             self.link_deadlines.resolve(peer, outcome, now)
+
+
+def _most_reached(rounds: Iterable[int]) -> int:
+    """Return the round that most of these have reached; 0 of fewer than two."""
+    reached = sorted(rounds)
+    return reached[(len(reached) - 1) // 2] if len(reached) > 1 else 0

@@ -320,6 +320,49 @@ def test_only_invalid_bytes_are_a_fault_of_their_peer(reply, outcome, commands):
     assert m.outcomes == {"a": outcome}
 
 
+def late(*asked: int, exact: bool = True) -> Pulls:
+    """Return a machine in round 7 whose peers had asked for these rounds before it asked for its own."""
+    m, peers = machine(exact=exact), "abcdefgh"[: len(asked)]
+    m.compute(7)
+    for peer, at in zip(peers, asked, strict=True):
+        m.receive(peer, Pull(1, at), 0.0)
+    m.publish(published("me", 7), 0.0)
+    m.ask(7, peers, 0.0)
+    return m
+
+
+@pytest.mark.parametrize(
+    ("asked", "following"),
+    [
+        ((9, 9, 9), 10),
+        ((12, 11, 7), 12),
+        ((9, 8, 7), 7),
+        ((8, 8, 8), 7),
+        ((7, 7, 7), 7),
+        ((9, 9), 10),
+        ((9, 7), 7),
+        ((11,), 7),
+        ((11, 6, 6, 6), 7),
+    ],
+)
+def test_where_messages_add_up_a_node_is_behind_if_most_asked_for_a_round_two_later(asked, following):
+    """Their answers are of the round asked for, so they do not say it; a single peer decides nothing."""
+    assert late(*asked).behind == following
+    assert late(*asked, exact=False).behind == 7, "what others ask for says nothing where they choose whom to ask"
+
+
+def test_who_is_overtaken_while_it_asks_is_not_behind():
+    """Others may be done with a round before us, with our message."""
+    m = late(7, 7, 7)
+    for peer in "abc":
+        m.receive(peer, Pull(2, 9), 0.1)
+    assert m.behind == 7
+    m.compute(8)
+    m.publish(published("me", 8), 0.2)
+    m.ask(8, "abc", 0.2)
+    assert m.behind == 8
+
+
 @pytest.mark.parametrize(
     ("words", "behind", "ahead"),
     [
