@@ -25,7 +25,7 @@ from starling.gossip.limits import keep
 
 NEAR = 1.25
 WORSE = 1.25
-ALIKE = 5.0
+ALIKE = 30.0
 VOTES = 3
 EVERY = 20
 LATELY = 60
