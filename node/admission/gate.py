@@ -123,7 +123,7 @@ class Gatekeeper:
         """Return the proof against a record that is not admitted: its revocation, or another peer's record with the same invitation."""
         standing = self.standing(record)
         if standing.reason == "invitation_revoked":
-            return self.revocations.voids(self.credential(record).chain)
+            return self.revocations.voids(self.credential(record).chain, self._now_ms())
         return self._rival(record) if standing == GOOD else None
 
     def revoke(self, revocations: Sequence[Revocation]) -> list[Revocation]:
@@ -215,7 +215,7 @@ class Gatekeeper:
     def _invited(self, peer: str, credential: Credential) -> Standing:
         if peer == self.manifest.founder:
             return GOOD
-        if self.revocations.voids(credential.chain) is not None:
+        if self.revocations.voids(credential.chain, self._now_ms()) is not None:
             return Standing("lapsed", "invitation_revoked")
         if self._now_ms() >= chains.not_after_ms(credential.chain):
             return Standing("lapsed", "invitation_expired")

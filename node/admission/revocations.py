@@ -1,8 +1,8 @@
 """Revocations of invitations: a bounded set that depends only on the revocations received, not on their order.
 
-A revocation names an invitation by its slot (inviter, number): all chains through that slot are void permanently, and the slot is used
-up. It is signed by the inviter, by a peer above it in the chain, or by the creator, and carries the chain down to the slot, so that every
-node can verify it. When that chain expires the revocation is dropped.
+A revocation names an invitation by its slot (inviter, number): all chains through that slot are void, and the slot is used up, until
+the invitation ends; then its number may be given again. It is signed by the inviter, by a peer above it in the chain, or by the creator,
+and carries the chain down to the slot, so that every node can verify it. When that chain expires the revocation is dropped.
 
 Bounds: `MAX_HELD` in all and `MAX_PER_BRANCH` below each member that the creator invited; the shortest chains stay, then the lowest
 slots. So no member can fill the set with revocations below itself, or push out others', and the order of arrival does not matter.
@@ -75,20 +75,25 @@ class Revocations:
         for revocation in revocations:
             chain = chains.from_bytes(revocation.chain)
             path = chains.slots(chain, self.terms.creator)
-            if not path or path[-1] not in self._held:
+            if not path or self._in_force(path[-1], now_ms) is None:
                 check(revocation, chain, self.terms)  # expensive, so only for unknown ones
                 fresh.append(_Listed(revocation, chain, path[-1], path[0]))
         if not fresh:
             return []
         for each in fresh:
-            self._held.setdefault(each.slot, each)
+            self._held[each.slot] = self._in_force(each.slot, now_ms) or each
         self._trim(now_ms)
         return [each.revocation for each in fresh if self._held.get(each.slot) is each]
 
-    def voids(self, chain: Chain) -> Revocation | None:
+    def voids(self, chain: Chain, now_ms: int) -> Revocation | None:
         """Return the revocation of one of a chain's invitations, the one nearest to the creator; None if all are valid."""
-        held = (self._held.get(slot) for slot in chains.slots(chain, self.terms.creator))
+        held = (self._in_force(slot, now_ms) for slot in chains.slots(chain, self.terms.creator))
         return next((each.revocation for each in held if each is not None), None)
+
+    def _in_force(self, slot: Slot, now_ms: int) -> _Listed | None:
+        """Return the revocation of a slot; None: there is none, or its invitation has ended, so that the number may be given again."""
+        each = self._held.get(slot)
+        return None if each is None or chains.not_after_ms(each.chain) <= now_ms else each
 
     def _trim(self, now_ms: int) -> None:
         branches: Counter[Slot] = Counter()

@@ -226,7 +226,19 @@ def test_a_revocation_is_forgotten_when_its_invitation_expires():
     assert len(held.listed) == 1
     held.add([revocations.revoke(CREATOR, one_more((), CREATOR, 2, number=1), TERMS)], 1000)
     assert len(held.listed) == 1
-    assert held.voids(one_more((), CREATOR, 1, until=1000)) is None
+    assert held.voids(one_more((), CREATOR, 1, until=1000), 0) is None
+
+
+def test_a_number_that_is_given_again_after_its_invitation_has_ended_is_valid():
+    """Nobody revokes anything meanwhile, so the old revocation is still there; the new invitation can be revoked as well."""
+    held = Revocations(TERMS)
+    old, new = (one_more((), CREATOR, to, until=until) for to, until in ((1, 1000), (2, 2000)))
+    held.add([revocations.revoke(CREATOR, old, TERMS)], 0)
+    assert held.voids(new, 999) is not None
+    assert held.voids(new, 1000) is None
+    again = revocations.revoke(CREATOR, new, TERMS)
+    assert held.add([again], 1000) == [again]
+    assert held.voids(new, 1000) == again
 
 
 def users(count):
