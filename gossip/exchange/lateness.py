@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from starling.gossip.limits import tolerable
 
@@ -21,21 +22,42 @@ NEED_DECAY = 1.1
 
 @dataclass(slots=True)
 class Lateness:
-    """Peers that let their last link expire, and the time needed by those that came for it afterwards."""
+    """Peers that let their last link expire, the time needed by those that came for it afterwards, and those that sent nothing at all."""
 
     last: set[str] = field(default_factory=set)
     """Peers whose last link expired."""
     _opened: dict[str, tuple[float, int]] = field(default_factory=dict)
     """When waiting began for peers whose last link expired, and that did not come since, and the round of that link."""
     _needs_s: dict[str, float] = field(default_factory=dict)
+    _heard: dict[str, float] = field(default_factory=dict)
+    """When the last message about an exchange came from each peer."""
+    _unheard: dict[str, list[float]] = field(default_factory=dict)
+    """When the links with a peer were opened, MISSED_LINKS at most, that expired in a row without such a message."""
 
     def expired(self, peer: str, opened: float, round: int) -> None:
         """Record that a link of a round expired that had been open since `opened`."""
         self.last.add(peer)
         self._opened[peer] = opened, round
+        links = self._unheard.get(peer, [])
+        if self._heard.get(peer, -inf) < opened and len(links) < MISSED_LINKS:
+            self._unheard[peer] = [*links, opened]
 
-    def in_time(self, peer: str, seconds: float) -> None:
-        """Record an answer after `seconds`, in time."""
+    def heard(self, peer: str, now: float) -> None:
+        """Record a message of a peer about an exchange, of whatever round."""
+        self._heard[peer] = now
+        self._unheard.pop(peer, None)
+
+    def is_mute(self, peer: str) -> bool:
+        """Return whether MISSED_LINKS links in a row expired without any message of a peer; one, if there never was a message of it."""
+        return len(self._unheard.get(peer, ())) >= (MISSED_LINKS if peer in self._heard else 1)
+
+    def mute_since(self) -> dict[str, float]:
+        """Return the peers without any message while MISSED_LINKS links in a row expired, and when the first of these was opened."""
+        return {peer: links[0] for peer, links in self._unheard.items() if len(links) == MISSED_LINKS}
+
+    def in_time(self, peer: str, opened: float, seconds: float) -> None:
+        """Record an answer after `seconds`, in time, on a link open since `opened`."""
+        self.heard(peer, opened + seconds)
         self.last.discard(peer)
         self._opened.pop(peer, None)
         if peer in self._needs_s:
@@ -65,8 +87,8 @@ class Lateness:
     def forget(self, peer: str) -> None:
         """Delete the records of a peer."""
         self.last.discard(peer)
-        self._opened.pop(peer, None)
-        self._needs_s.pop(peer, None)
+        for known in (self._opened, self._needs_s, self._heard, self._unheard):
+            known.pop(peer, None)
 
 
 @dataclass(slots=True)

@@ -141,11 +141,20 @@ class LinkDeadlines:
 
         `round`: of which it comes; of an earlier one than that link's it says nothing of it. None: it comes for that link.
         """
+        self.heard(peer, now)
         if not self._lateness.owes(peer, round):
             return
         self._withdrawals.works(peer)
         if self._lateness.arrived(peer, now, MAX_FACTOR * self._in_time_s):
             self._withdrawals.excuse(peer)
+
+    def heard(self, peer: str, now: float) -> None:
+        """Record a message of a peer about an exchange."""
+        self._lateness.heard(peer, now)
+
+    def mute_since(self) -> dict[str, float]:
+        """Return the peers that sent nothing while several links in a row expired, and when the first of these was opened."""
+        return self._lateness.mute_since()
 
     def forget(self, peer: str) -> None:
         """Delete the records of a peer that is gone."""
@@ -154,7 +163,7 @@ class LinkDeadlines:
 
     def _answered(self, peer: str, seconds: float) -> None:
         self._withdrawals.excuse(peer)
-        self._lateness.in_time(peer, seconds)
+        self._lateness.in_time(peer, self._opened, seconds)
         self.deadline.observe(seconds)
         self._answers.observe(peer, seconds)
 
@@ -178,6 +187,7 @@ class LinkDeadlines:
         return PeerFacts(
             usual_s=self.usual_s(peer),
             silent=self.silent(peer),
+            mute=self._round is not None and self._lateness.is_mute(peer),
             lately_gone=self.lately_gone(peer),
             withdrawn=self._withdrawals.active(peer),
             late=peer in self._lateness.last,

@@ -1,8 +1,9 @@
 """Progress of the swarm, estimated from the rounds that peers report; some of them may be Byzantine.
 
 A round is credible if f + 1 voters report it or a later one, with f = a third of the voters and at least one. Voters are the electors of
-`starling.gossip.quorum`; while fewer than two of them are there, the peers that this node has exchanged with; without any, as before its
-first exchange, all peers: it knows nothing better and has no training with others to lose. So strangers, however many, move nobody else.
+`starling.gossip.quorum`; while fewer than two of them are there, the peers that this node has exchanged with. Without any, or with a
+single one that is no elector, all peers are: the node knows nothing better and has hardly any training with others to lose. So strangers,
+however many, move nobody else.
 """
 
 from collections.abc import Collection
@@ -90,4 +91,6 @@ class PeerProgress:
         """Return the peers whose reports count."""
         heard = self.rounds.keys()
         electors, partners = self._electorate.electors & heard, self._electorate.partners & heard
-        return electors if len(electors) >= 2 else partners or heard | self._met.keys()
+        if len(electors) >= 2:
+            return electors
+        return partners if electors or len(partners) >= 2 else heard | self._met.keys()

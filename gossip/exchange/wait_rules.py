@@ -28,6 +28,8 @@ class PeerFacts:
     """Usual time of other peers' answers."""
     silent: bool = False
     """It left a probe unanswered."""
+    mute: bool = False
+    """It sent nothing about exchanges while links in a row expired."""
     lately_gone: bool = False
     """It was silent a short time ago."""
     withdrawn: bool = False
@@ -77,6 +79,18 @@ def no_answer_to_probes(peer: PeerFacts, context: Context) -> float | None:
     return min(_least_s(peer, context) + _unlinked_s(peer, context), _timely_s(peer, context))
 
 
+def says_nothing(peer: PeerFacts, context: Context) -> float | None:
+    """Give a peer that answers probes and sends nothing about exchanges the time of two, at most the shortest deadline. Decision 0160.
+
+    Also while this node is out of phase: others come too early or too late then, but they come. A peer at work sends something in the end,
+    and has its full deadline from then on.
+    """
+    if not peer.mute:
+        return None
+    exchanges_s = USUAL * context.exchange_s or context.shortest_s
+    return min(max(min(exchanges_s, context.shortest_s), context.payload_s), _timely_s(peer, context))
+
+
 def deadline_withdrawn(peer: PeerFacts, context: Context) -> float | None:
     """Give a peer that delayed this node, or let links in a row expire, the time of its own exchanges. Decisions 0070, 0089, 0145.
 
@@ -96,15 +110,15 @@ def lately_gone(peer: PeerFacts, context: Context) -> float | None:
 
 
 def others_ahead(peer: PeerFacts, context: Context) -> float | None:
-    """Limit the wait to the shortest deadline and the time of a round while other peers are in later rounds. Decisions 0096, 0145.
+    """Limit the wait to the shortest deadline and the time of a round while other peers are in later rounds. Decisions 0096, 0145, 0160.
 
     A peer one round behind answers within that time, and peers that already wait for this node do so for as long. Deadlines differ between
-    nodes: without this bound a node with a longer one would stay out of phase for many rounds. A node without any answer does not know what
+    nodes: without this bound a node with a longer one would stay out of phase for many rounds. A node with few answers does not know what
     is usual; that others have gone on says that it is less than the upper bound.
     """
     if context.position != "behind":
         return None
-    working_s = _working_s(peer, context) if context.exchange_s else context.payload_s
+    working_s = _working_s(peer, context) if context.learned else context.payload_s
     longest_s = max(working_s, context.shortest_s) + context.lag_s + _unlinked_s(peer, context)
     return min(longest_s, _timely_s(peer, context))
 
@@ -144,6 +158,7 @@ def in_time(_peer: PeerFacts, context: Context) -> float:
 
 RULES: tuple[Rule, ...] = (
     no_answer_to_probes,
+    says_nothing,
     deadline_withdrawn,
     lately_gone,
     others_ahead,

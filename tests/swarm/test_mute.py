@@ -8,6 +8,7 @@ import trio
 from starling.gossip.wire.schema import NotNow, Pulled
 from starling.node.config import presets
 from starling.node.config.schema import Manifest
+from starling.node.simulate.virtual.swarm import VirtualSwarm
 from tests.harness.hostile import answering, silent
 from tests.harness.stories import virtual
 from tests.harness.swarms import STEP_S, lie, rounds_done, story, until
@@ -86,3 +87,24 @@ async def test_a_member_that_puts_off_every_pull_costs_the_others_few_rounds(rea
         honest = list(swarm.nodes.values())
         assert await seconds_for(honest, ROUNDS) <= 1.4 * USUAL_S
         assert await seconds_for(honest, 2 * ROUNDS) <= 1.3 * USUAL_S
+
+
+FIVE = ("partition.shards=5", "pace.quorum=5", "task.nodes=5")
+SHORT_S = 0.0025  # cost of a local step: a round takes a tenth of the shortest deadline
+
+
+@virtual(3, more=(1, 2))
+@pytest.mark.acceptance
+async def test_a_member_that_goes_mute_costs_few_rounds_where_rounds_are_shorter_than_any_deadline(seed):
+    """Each wait for it puts this node rounds behind the others. Sixty rounds took 34 s, and take 3 s where all answer.
+
+    A node out of phase waited for it as long as for a node that is behind, for ten seconds, and others for that one.
+    """
+    swarm = VirtualSwarm(bowls(*FIVE), seed=seed, step_cost_s=lambda index: SHORT_S * (1 + (index == 3)))
+    async with swarm.running(5):
+        mute = swarm.nodes.pop(4)
+        await until(lambda: rounds_done(swarm, 5))
+        answering(mute.node.network, "exchange", silent)
+        honest = list(swarm.nodes.values())
+        assert await seconds_for(honest, 60) <= 6.0
+        assert not any(it.node.events.faults for it in honest)

@@ -343,6 +343,7 @@ def test_a_departed_peer_has_missed_nothing():
 
 def test_each_link_of_a_round_has_its_own_deadline():
     rounds = Rounds(LinkDeadlines(Deadline(1.0, 1.0)))
+    rounds.link_deadlines.heard("b", 0.0)
     rounds.link_deadlines.resolve("b", "timeout", 0.0)
     rounds.open(0, {"b": 0.5, "c": 0.5}, b"view", 0.0, steps_s=2.0)
     assert rounds.tick(2.9) == ()
@@ -424,12 +425,15 @@ def test_a_peer_behind_the_others_gets_the_shortest_or_usual_deadline_plus_a_rou
     link_deadlines.resolve("a", "committed", 0.01)
     link_deadlines.begin(100.0, 0.02)
     assert link_deadlines.until("b", "behind") == pytest.approx(100.0 + 0.25 + 0.02)
-    link_deadlines.resolve("a", "committed", 100.3)
-    link_deadlines.resolve("a", "committed", 100.3)
+    for answer_s in (0.2, 0.3, 0.6, 0.9):
+        link_deadlines.begin(100.0, 2.0)
+        assert link_deadlines.until("b", "behind") == 100.0 + 0.25 + 2.0, "fewer than five answers do not tell what is usual"
+        link_deadlines.resolve("a", "committed", 100.0 + answer_s)
     link_deadlines.begin(100.0, 2.0)
-    assert link_deadlines.until("b") == 100.0 + 10.0 + 2 * 2.0
+    assert link_deadlines.until("b") > 104.0
     assert link_deadlines.until("b", "behind") == pytest.approx(100.0 + USUAL * 0.3 + 2.0)
     link_deadlines.transfers.observe("a", 0.6)
+    link_deadlines.begin(100.0, 2.0)
     assert link_deadlines.until("b", "behind") == pytest.approx(100.0 + EXCHANGE_PAYLOADS * 0.6 + 2.0)
 
 
@@ -466,11 +470,16 @@ def test_payload_seconds_are_the_longest_of_any_peer():
     assert link_deadlines.longest_s == EXCHANGE_PAYLOADS * 0.5, "one of three changes nothing"
 
 
-def missed_by(peer: str, *, rounds: int) -> tuple[LinkDeadlines, float]:
-    """A peer that did not come for so many links in a row, in rounds 0, 1, …, of a second of local steps each. -> when the next begins"""
+def missed_by(peer: str, *, rounds: int, heard: bool = True) -> tuple[LinkDeadlines, float]:
+    """A peer that did not come for so many links in a row, in rounds 0, 1, …, of a second of local steps each. -> when the next begins
+
+    `heard`: it sends messages of other rounds.
+    """
     link_deadlines, at = LinkDeadlines(Deadline(0.25, 1.0)), 0.0
     for number in range(rounds):
         link_deadlines.begin(at, 1.0, round=number)
+        if heard:
+            link_deadlines.heard(peer, at)
         for other in QUICK:
             link_deadlines.resolve(other, "committed", at + 0.01)
         link_deadlines.resolve(peer, "timeout", link_deadlines.until(peer))
@@ -482,6 +491,7 @@ def test_a_peer_that_owes_exchanges_in_a_row_gets_the_usual_deadline_until_it_co
     link_deadlines, at = missed_by("mute", rounds=MISSED_LINKS)
     for number in range(MISSED_LINKS, MISSED_LINKS + 4 * WITHDRAWN_ROUNDS):
         link_deadlines.begin(at, 1.0, round=number)
+        link_deadlines.heard("mute", at)
         assert link_deadlines.until("mute") - at == pytest.approx(MIN_DELAY / 2.0), number
         link_deadlines.resolve("mute", "timeout", at + 1.0)
         at += 10.0
@@ -509,3 +519,35 @@ def test_a_request_of_an_earlier_round_does_not_lengthen_a_deadline(round, needs
     link_deadlines.came("far", at - 9.5, round)
     link_deadlines.begin(at, 1.0, round=MISSED_LINKS - 1)
     assert link_deadlines.until("far") - at == pytest.approx(needs_s + 1.0)
+
+
+def test_a_peer_that_never_said_anything_is_given_two_exchanges_after_one_link_until_it_does():
+    """One that is many times slower says something after its first deadline, and has all of it from then on."""
+    link_deadlines, at = missed_by("mute", rounds=1, heard=False)
+    link_deadlines.begin(at, 1.0, round=1)
+    assert link_deadlines.until("mute") - at == pytest.approx(2.0 * 0.01)
+    link_deadlines.heard("mute", at + 0.5)
+    assert link_deadlines.until("mute") - at > 1.0
+
+
+def test_a_peer_that_has_gone_mute_is_given_two_exchanges_after_three_links():
+    link_deadlines, at = missed_by("mute", rounds=1)
+    for number in range(1, 1 + MISSED_LINKS):
+        link_deadlines.begin(at, 1.0, round=number)
+        assert link_deadlines.until("mute") - at > 0.1, number
+        assert not link_deadlines.mute_since()
+        link_deadlines.resolve("mute", "timeout", link_deadlines.until("mute"))
+        at += 10.0
+    link_deadlines.begin(at, 1.0, round=number + 1)
+    assert link_deadlines.until("mute") - at == pytest.approx(2.0 * 0.01)
+    assert link_deadlines.mute_since() == {"mute": 10.0}
+    link_deadlines.forget("mute")
+    assert link_deadlines.until("mute") - at > 1.0
+    assert not link_deadlines.mute_since()
+
+
+def test_visits_and_pulls_do_not_wait_less_for_a_peer_that_says_nothing():
+    """There a peer may have nothing to say: it answers a visit or a pull, and need not begin one."""
+    link_deadlines, at = missed_by("mute", rounds=1, heard=False)
+    link_deadlines.begin(at, 1.0)
+    assert link_deadlines.until("mute") - at > 1.0

@@ -139,6 +139,7 @@ def test_links_open_at_the_deadline_time_out():
 @pytest.mark.parametrize("late", [req(5), solicit(5)])
 def test_a_peer_late_for_a_closed_round_gets_more_time_in_the_next(late):
     rounds = rounds_at(5, "exchanging")
+    rounds.link_deadlines.heard("c", 2.0)
     assert rounds.tick(3.0) == ("b", "c")
     rounds.close()
     assert rounds.decide("b", late, 4.5) == Reject("late")

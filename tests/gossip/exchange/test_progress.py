@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.exchange.progress import PeerProgress
+from starling.gossip.quorum import EXCHANGES
 
 
 def lead(rounds):
@@ -69,9 +70,23 @@ def test_strangers_move_no_node_that_has_exchanged_with_two_others(voters, stran
 def test_a_node_whose_partners_all_left_listens_to_others():
     progress = PeerProgress()
     progress.record("gone", 9)
-    progress.exchanged("gone")
+    for _ in range(EXCHANGES):
+        progress.exchanged("gone")
     for peer in "ab":
         progress.record(peer, 500)
-    assert progress.lead == 0, "one partner that is there is no two"
+    assert progress.lead == 0, "one elector that is there is no two"
     progress.forget("gone")
     assert progress.lead == 500
+
+
+def test_a_node_that_met_a_single_peer_listens_to_others_until_that_has_a_vote():
+    """It would go on alone for ever if its only exchange was the first of the run, and the others went on while it waited for the next."""
+    progress = PeerProgress()
+    for peer in "abc":
+        progress.record(peer, 20)
+    progress.exchanged("a")
+    assert progress.lead == 20
+    progress.exchanged("b")
+    progress.record("c", 900)
+    progress.record("d", 900)
+    assert progress.lead == 20, "two partners"

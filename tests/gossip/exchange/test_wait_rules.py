@@ -24,6 +24,17 @@ TABLE = {
         ({"silent": True, "usual_s": 50.0, "late": True}, {}, 3.0),
         ({"silent": True}, {"out_of_phase": True, "position": "ahead"}, 0.5),
     ],
+    rules.says_nothing: [
+        ({}, {}, None),
+        ({"mute": True}, {}, 0.25),
+        ({"mute": True}, {"exchange_s": 0.03125}, 0.0625),
+        ({"mute": True}, {"exchange_s": 0.0}, 0.25),
+        ({"mute": True}, {"payload_s": 0.75}, 0.75),
+        ({"mute": True}, {"payload_s": 75.0}, 4.0),
+        ({"mute": True, "late": True}, {"payload_s": 75.0}, 3.0),
+        ({"mute": True}, {"out_of_phase": True, "position": "ahead"}, 0.25),
+        ({"mute": True, "needs_s": 9.0, "quickest_s": 9.0}, {"unlinked_s": 3.0}, 0.25),
+    ],
     rules.deadline_withdrawn: [
         ({}, {}, None),
         ({"withdrawn": True}, {}, 0.5),
@@ -53,8 +64,8 @@ TABLE = {
         ({}, {"position": "behind", "payload_s": 0.75}, 1.75),
         ({}, {"position": "behind", "unlinked_s": 3.0}, 4.5),
         ({"withdrawn": True}, {"position": "behind", "unlinked_s": 3.0, "out_of_phase": True}, 1.5),
-        ({"usual_s": 10.0}, {"position": "behind", "exchange_s": 0.0}, 1.25),
-        ({"usual_s": 10.0}, {"position": "behind", "exchange_s": 0.0, "payload_s": 0.75}, 1.75),
+        ({"usual_s": 10.0}, {"position": "behind", "learned": False}, 1.25),
+        ({"usual_s": 10.0}, {"position": "behind", "learned": False, "payload_s": 0.75}, 1.75),
         ({"usual_s": 50.0}, {"position": "behind"}, 4.0),
     ],
     rules.others_behind: [
@@ -102,6 +113,9 @@ def test_every_rule_has_a_table_with_a_case_in_which_it_decides():
     ("peer", "context", "decides"),
     [
         ({"silent": True, "withdrawn": True, "lately_gone": True}, {"position": "behind"}, rules.no_answer_to_probes),
+        ({"silent": True, "mute": True}, {}, rules.no_answer_to_probes),
+        ({"mute": True, "withdrawn": True, "lately_gone": True}, {"position": "behind"}, rules.says_nothing),
+        ({"mute": True}, {"position": "ahead", "out_of_phase": True}, rules.says_nothing),
         ({"withdrawn": True, "lately_gone": True}, {"position": "behind"}, rules.deadline_withdrawn),
         ({"lately_gone": True, "needs_s": 5.0}, {"position": "behind"}, rules.lately_gone),
         ({"needs_s": 5.0, "late": True}, {"position": "behind", "out_of_phase": True}, rules.others_ahead),
@@ -123,6 +137,7 @@ facts = st.builds(
     PeerFacts,
     usual_s=seconds,
     silent=st.booleans(),
+    mute=st.booleans(),
     lately_gone=st.booleans(),
     withdrawn=st.booleans(),
     late=st.booleans(),
@@ -151,6 +166,6 @@ def test_a_known_peer_gets_at_most_twice_the_others_time_or_an_exchange_s_maximu
 
 @given(facts, contexts)
 def test_silence_withdrawal_absence_and_peers_ahead_never_extend_deadlines(peer, context):
-    less = replace(peer, silent=False, withdrawn=False, lately_gone=False)
+    less = replace(peer, silent=False, mute=False, withdrawn=False, lately_gone=False)
     level = replace(context, position="level")
     assert seconds_for(peer, context if context.position == "behind" else level) <= seconds_for(less, level)
