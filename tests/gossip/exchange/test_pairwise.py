@@ -275,6 +275,28 @@ def test_a_peer_in_a_later_round_is_not_waited_for():
     assert m.left_behind(ROUND) == ROUND, "one voice"
 
 
+@pytest.mark.parametrize(
+    ("peer", "message", "mute"),
+    [
+        ("a", requested(ROUND - 1), False),
+        ("a", Busy(INC, 0, "early", ROUND - 1), False),
+        ("c", Solicit(INC, ROUND + 1, VIEW), False),
+        ("c", Response(INC, 1, b"v"), False),
+        ("a", Reset(INC + 1), True),
+        ("c", Reset(INC + 1), True),
+    ],
+)
+def test_a_peer_is_mute_until_it_sends_something_about_an_exchange(peer, message, mute):
+    m = at("exchanging")
+    m.tick(0.0)
+    m.tick(WAIT_S)
+    m.end(WAIT_S)
+    m.receive(peer, message, WAIT_S + 1.0)
+    m.compute(ROUND + 1, LINKS, VIEW, 10.0)
+    m.begin_round(ROUND + 1, LINKS, VIEW, 12.0)
+    assert (m.pace.link_deadlines.until(peer) < 12.0 + WAIT_S) is mute
+
+
 def test_answering_an_abandoned_request_returns_the_initiators_round_without_a_wait_for_proof():
     initiator, responder = at("asking"), at("asking")
     initiator.tick(WAIT_S)
