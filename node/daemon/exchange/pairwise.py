@@ -20,6 +20,7 @@ from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.budget import budget_of
 from starling.node.daemon.exchange.durations import Durations
 from starling.node.daemon.exchange.facts import About, Noted, Received, Subscriber
+from starling.node.daemon.exchange.mute_watch import MuteWatch
 from starling.node.daemon.exchange.service import ExchangeService
 from starling.node.daemon.exchange.slow_watch import SlowWatch
 from starling.node.daemon.membership.neighbors import Members
@@ -44,6 +45,7 @@ class PairwiseExchange(ExchangeService[Pairwise]):
         subscribers: Sequence[Subscriber],
     ) -> None:
         self._watch = SlowWatch(context.report, context.limits)
+        self._mute = MuteWatch(context.report, pace.link_deadlines.mute_since)
         self._budget = budget_of(context.manifest, context.limits)
         core = Pairwise(
             context.me,
@@ -77,8 +79,8 @@ class PairwiseExchange(ExchangeService[Pairwise]):
 
     @property
     def slow(self) -> str:
-        """Return a description of what became slow; "" if nothing did."""
-        return "; ".join(self._watch.words)
+        """Return a description of what became slow, and of peers that say nothing; "" without any."""
+        return "; ".join((*self._mute.words, *self._watch.words))
 
     def committed(self, peer: str) -> int:
         """Return the number of exchanges committed with `peer`."""

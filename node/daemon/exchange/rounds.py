@@ -68,6 +68,7 @@ class RoundExchange(PairwiseExchange):
             # peers are waited for until the deadline at most: anything later is this node's own delay
             waited_s = min(trio.current_time(), core.pace.link_deadlines.expires) - began - core.pace.link_deadlines.usual_s()
             self.carry_out(core.end(trio.current_time()))
+        self._mute.look()
         outcomes = dict(core.pace.outcomes)
         for peer in list(core.edges):
             await self._rest(peer)
