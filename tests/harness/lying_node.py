@@ -8,11 +8,12 @@ from functools import partial
 from starling.node.cli.main import main as starling
 from starling.node.daemon import main as daemon
 from starling.node.net.api import Network
-from tests.harness.hostile import answering, late, useless
+from tests.harness.hostile import answering, late, silent, useless
 from tests.harness.swarms import lie
 
 LIES: dict[str, Callable[[Network], None]] = {
     "useless": partial(answering, lane="exchange", answer=useless),
+    "mute": partial(answering, lane="exchange", answer=silent),
     "late": partial(answering, lane="exchange", answer=late(8)),
     "garbled": partial(lie, lane="exchange", forge=lambda _message: [b"\xc1" * 100], to=lambda _peer: True),
 }

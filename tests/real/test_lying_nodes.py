@@ -1,6 +1,7 @@
 """Real nodes with one liar: the lies of the virtual-time tests, by processes on real sockets."""
 
 import sys
+import time
 from statistics import mean
 
 import pytest
@@ -67,3 +68,25 @@ def test_a_real_node_that_sends_garbage_is_refused_by_all(tmp_path, warm_engines
             lambda: all((now := status_of(it)) and now.exchanges.committed > was + 10 for it, was in zip(folders, before, strict=True)),
         )
         assert all(len(shut_out(it)) == 1 and not shut_out(it) & honest for it in folders)
+
+
+@pytest.mark.timeout(300)
+def test_a_real_node_that_says_nothing_is_named_by_most_and_soon_costs_little(tmp_path, warm_engines):
+    """Rounds take a twentieth of a second. A node waited ten seconds for it every few rounds, and the others for that one."""
+    with terminals() as terminal:
+        folders = with_one_that_is("mute", AGREED, terminal, tmp_path / "mute")
+        until("they do not begin", lambda: all((now := training(it)) and now.members == NODES for it in folders))
+        honest, began = {status_of(it).peer for it in folders}, time.monotonic()
+
+        def naming() -> list[str]:
+            return [event.text.split()[0] for it in folders for event in status_of(it).events if event.name == "peer_mute"]
+
+        until("it is not named", lambda: len(naming()) >= NODES - 2, patience_s=60.0)
+        sys.stdout.write(f"\nnamed by {len(naming())} of {NODES - 1} after {time.monotonic() - began:.0f} s\n")
+        assert not honest.intersection(naming())
+        before = min(status_of(it).round for it in folders)
+        time.sleep(10.0)
+        per_s = (min(status_of(it).round for it in folders) - before) / 10.0
+        sys.stdout.write(f"{per_s:.1f} rounds a second\n")
+        assert per_s >= 3.0
+        assert not any(row.faults for it in folders for row in status_of(it).peers)
