@@ -141,6 +141,13 @@ MUTANTS = (
         ("**/test_wait_rules.py",),
     ),
     Mutant("gossip/exchange/wait_rules.py", "if not peer.mute:", "if True:", ("**/test_link_deadlines.py",)),
+    Mutant("gossip/exchange/link_deadlines.py", "exchange_s if self.deadline.learned else min", "min", ("**/test_link_deadlines.py",)),
+    Mutant(
+        "gossip/exchange/link_deadlines.py",
+        "exchange_s if self.deadline.learned else min",
+        "exchange_s or min",
+        ("**/test_link_deadlines.py",),
+    ),
     Mutant("gossip/exchange/pairwise.py", "isinstance(message, ABOUT_EXCHANGES):", "False:", ("**/exchange/test_pairwise.py",)),
     Mutant("gossip/exchange/pairwise.py", "isinstance(message, ABOUT_EXCHANGES):", "True:", ("**/exchange/test_pairwise.py",)),
     Mutant("gossip/exchange/progress.py", "self._electorate.partners & heard", "self._electorate.partners", ("**/test_progress.py",)),

@@ -68,8 +68,12 @@ class LinkDeadlines:
 
     @property
     def exchange_s(self) -> float:
-        """Return the seconds that an exchange takes if both ends are ready; 0 before any answer."""
-        return self._answers.exchange_s()
+        """Return the seconds that an exchange takes if both ends are ready; 0 before any answer.
+
+        The first answers were waited for by nodes that did not begin at once: before there are enough, at most the shortest deadline.
+        """
+        exchange_s = self._answers.exchange_s()
+        return exchange_s if self.deadline.learned else min(exchange_s, self.deadline.min_wait_s)
 
     @property
     def out_of_phase(self) -> bool:

@@ -551,3 +551,13 @@ def test_visits_and_pulls_do_not_wait_less_for_a_peer_that_says_nothing():
     link_deadlines, at = missed_by("mute", rounds=1, heard=False)
     link_deadlines.begin(at, 1.0)
     assert link_deadlines.until("mute") - at > 1.0
+
+
+def test_the_first_answers_count_as_exchanges_of_the_shortest_deadline_at_most():
+    """They were waited for by nodes that did not begin at once."""
+    link_deadlines = LinkDeadlines(Deadline(0.25, 10.0))
+    for answers in range(5):
+        assert link_deadlines.exchange_s == (0.25 if answers else 0.0)
+        link_deadlines.begin(0.0, 0.01)
+        link_deadlines.resolve("a", "committed", 2.5)
+    assert link_deadlines.exchange_s == 2.5
