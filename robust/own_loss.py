@@ -6,8 +6,8 @@
 
 The largest is the measure as honest models differ most where data do: where a node has samples that few have, one of its honest peers is
 bad at them as well. A liar's ratio can only raise it, which spares peers and accuses none. Where even that is larger than ALIKE our data
-are of few labels, which our model knows by heart: honest ratios are then hundreds apart. Distance alone names nobody who is near, and loss
-alone accuses who learns from other data; honest models are seldom both.
+are of few labels and our own loss on them is almost 0: honest ratios are then hundreds apart. Distance alone names nobody who is near, and
+loss alone accuses who learns from other data; honest models are seldom both.
 
 A loss costs a forward pass, so it is asked for where a model is farther than NEAR, and of each peer once in EVERY rounds, for a measure.
 

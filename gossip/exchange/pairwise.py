@@ -49,7 +49,7 @@ from starling.gossip.wire.schema import Busy, PairwiseMessage, Request, Response
 
 TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
 """Reasons for the end of a transaction after which its link is still open."""
-ABOUT_EXCHANGES = (Request, Solicit, Busy, Response)
+ABOUT_EXCHANGES = frozenset({Request, Solicit, Busy, Response})
 """Messages without which there is no exchange; the others only keep an edge."""
 NEVER = 0.0  # when a request came of which nothing is learned: it waited for a round that was jumped over
 MAX_ATTEMPTS = 4  # transactions begun on one link in one round at most
@@ -234,7 +234,7 @@ class Pairwise:
         edge = self.edges.get(peer) or Edge(self.me, peer, self.fresh_inc())
         if broken := BROKEN[type(message)](message, edge.end):
             raise RemoteProtocolError(peer, broken)
-        if isinstance(message, ABOUT_EXCHANGES):
+        if type(message) in ABOUT_EXCHANGES:
             self.pace.link_deadlines.heard(peer, now)
         commands = edge.receive(message)
         if peer not in self.edges:

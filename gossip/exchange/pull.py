@@ -86,7 +86,7 @@ class Pulls:
     questions: dict[str, int] = field(default_factory=dict)  # requests of this or the last round: peer -> nonce
     _again: dict[str, float] = field(default_factory=dict)  # peer -> time at which its request is repeated
     _reports: dict[str, int] = field(default_factory=dict)  # rounds reported by the requested peers
-    _missed: int = 0  # the round for which most of them had asked before we asked for ours
+    _asked_by_most: int = 0  # the round for which most of them had asked before we asked for ours
     _asked_at: float = 0.0
     _round_s: float = 0.0  # seconds for which a round is waited for
     _verifying: dict[str, VerifyUpdate] = field(default_factory=dict)  # vectors that the engine is verifying, by peer
@@ -120,8 +120,8 @@ class Pulls:
     @property
     def behind(self) -> int:
         """Return a later round that most of the requested peers, two at least, have reached; our own if there is none."""
-        if self._missed > self.round + 1:
-            return self._missed + 1
+        if self._asked_by_most > self.round + 1:
+            return self._asked_by_most + 1
         middle = _most_reached(self._sorted_reports)
         return middle if middle > self.round + SLACK else self.round
 
@@ -169,7 +169,7 @@ class Pulls:
         for peer in sorted(set(peers)):
             self.questions[peer] = self._number(peer)
             self._again[peer] = now + self.link_deadlines.retry_s(peer)
-        self._missed = _most_reached(self.progress.of(peer) for peer in self.questions) if self.exact else 0
+        self._asked_by_most = _most_reached(self.progress.of(peer) for peer in self.questions) if self.exact else 0
         self.relays.begin(round, self.questions)
         return [*(self._question(peer) for peer in self.questions), *self._seek()]
 

@@ -64,9 +64,10 @@ class CrewMeeting:
                 if len({ready.evaluate for ready in told}) > 1:
                     return None
                 conclusion = agree([has(ready) for ready in told], self.keep_after)
-                self._fetched, self._given = conclusion.stages if isinstance(conclusion, Fetch) else (), 0
+                self._fetched, self._given = (), 0
                 if isinstance(conclusion, Start):
                     return conclusion
+                self._fetched = conclusion.stages
                 yield from self._fetch(conclusion)
         finally:
             self.open = self._calling = False

@@ -19,7 +19,7 @@ MUTE_S = 30.0
 
 @dataclass(slots=True)
 class MuteWatch:
-    """Watches for peers that say nothing. `since`: their first unanswered links, by the times at which these were opened."""
+    """Watches for peers that say nothing. `since` returns when the first of a peer's links that expired without a message was opened."""
 
     report: Reporter
     since: Callable[[], Mapping[str, float]]

@@ -339,26 +339,27 @@ def test_a_stage_whose_engine_is_lost_seven_times_in_a_row_keeps_its_assignment(
     assert all(not node.freed for node in world.nodes.values())
 
 
-def test_a_state_that_takes_an_hour_on_its_way_costs_nobody_the_assignment():
-    """Its sender is not at the meetings meanwhile; who receives it sees that it comes, and the third stage was told so."""
+def lacking_its_state(state_s):
+    """Return three stages that have trained, and a newcomer in the place of the second whose state takes so many seconds."""
     world = World(3)
-    world.state_s = 1200.0
+    world.state_s = state_s
     assert world.run(lambda: world.steps() >= STEPS, 60.0)
     world.kill("p1")
     world.run(lambda: False, 3.0)
-    world.start("new", 1)
+    return world, world.start("new", 1)
+
+
+def test_a_state_that_takes_an_hour_on_its_way_costs_nobody_the_assignment():
+    """Its sender is not at the meetings meanwhile; who receives it sees that it comes, and the third stage was told so."""
+    world, _ = lacking_its_state(1200.0)
     assert world.run(lambda: world.steps() > STEPS, 1300.0), "and it is sent once"
     assert all(not node.freed for node in world.nodes.values())
 
 
 def test_a_stage_that_gives_no_more_of_a_state_loses_its_assignment():
     """It sends the first piece again and again; who waits for the state knows, and the third stage follows."""
-    world = World(3)
-    world.state_s = 1e9
-    assert world.run(lambda: world.steps() >= STEPS, 60.0)
-    world.kill("p1")
-    world.run(lambda: False, 3.0)
-    new, giver = world.start("new", 1), world.nodes["p0"]
+    world, new = lacking_its_state(1e9)
+    giver = world.nodes["p0"]
 
     def again():
         kept = giver.machine.states.copies.kept[max(giver.machine.states.copies.steps)]
