@@ -7,7 +7,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Generator, Tensor, nn
 
+from starling.gossip.errors import ConfigError
 from starling.node.config.schema import PartitionSection
+
+
+class DataError(ConfigError):
+    """Data that a task cannot use: says which file, line or row, and what is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,7 @@ class Task(Protocol):
         """
 
     def data(self, source: Source, device: str) -> Data:
-        """Load and cut. Raises ConfigError if the path is missing or not what this task reads."""
+        """Load and cut. Raises DataError if the path is missing or not what this task reads; ConfigError: it cannot be cut so."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the scalar training loss."""

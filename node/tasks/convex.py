@@ -22,7 +22,7 @@ from torch.nn.functional import softplus
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator as derived
 from starling.node.tasks import keys
-from starling.node.tasks.api import Source
+from starling.node.tasks.api import DataError, Source
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Samples = tuple[Tensor, Tensor]  # (m, d) features and (m,) labels, −1 or 1
@@ -56,10 +56,10 @@ class Convex:
         return Point(self.dim, DTYPES[self.dtype])
 
     def check(self, source: Source) -> None:
-        """Raises ConfigError unless the source is one of `nodes` shards, and no file."""
+        """Raises ConfigError unless the source is one of `nodes` shards; DataError: it is a file."""
         if source.path is not None:
             kind = type(self).__name__.lower()
-            raise ConfigError(f"data: {kind} draws its own problem and reads no files, got {source.path}")
+            raise DataError(f"data: {kind} draws its own problem and reads no files, got {source.path}")
         if source.partition.shards != self.nodes:
             raise ConfigError(f"partition.shards: must be task.nodes = {self.nodes}, got {source.partition.shards}")
         if not 0 <= source.shard < self.nodes:

@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, nn
 
-from starling.gossip.errors import ConfigError
 from starling.node.tasks import keys
-from starling.node.tasks.api import Source
+from starling.node.tasks.api import DataError, Source
 from starling.node.tasks.files import read_npz
 from starling.node.tasks.labelled import Classification, Examples, LabelledData, check_labels, labelled
 from starling.node.tasks.networks import classifier
@@ -55,7 +54,7 @@ class Digits(Classification):
         return self.model(generator).children()
 
     def data(self, source: Source, device: str) -> LabelledData:
-        """Return our shard of the built-in digits, or all of the volunteer's own. Raises ConfigError if their file does not fit."""
+        """Return our shard of the built-in digits, or all of the volunteer's own. Raises DataError if their file does not fit."""
         if source.path is not None:
             return labelled(source, self._shaped(_own(source.path)), None, device)
         train, test = built_in()
@@ -83,9 +82,9 @@ def _own(path: Path) -> Examples:
     arrays = read_npz(path, ("x", "y"))
     x = arrays["x"]
     if x.shape[1:] not in ((PIXELS,), (SIDE, SIDE)) or x.dtype.kind not in "uif":
-        raise ConfigError(f"{path}: x must be numbers of shape (n, 64) or (n, 8, 8), got {x.dtype} of shape {x.shape}")
+        raise DataError(f"{path}: x must be numbers of shape (n, 64) or (n, 8, 8), got {x.dtype} of shape {x.shape}")
     if not ((x >= 0) & (x <= BRIGHTEST)).all():
-        raise ConfigError(f"{path}: x must be in [0, {BRIGHTEST}]")
+        raise DataError(f"{path}: x must be in [0, {BRIGHTEST}]")
     return Examples(_normalised(x), check_labels(f"{path}: y", arrays["y"], len(x), CLASSES))
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import DataError
 
 MAX_BYTES = 4 << 30  # largest array read, uncompressed: a file that claims more is refused before anything is allocated
 
@@ -37,7 +37,7 @@ NPY_HEADER = re.compile(rb"\{'descr': '([<>|][uifUS]\d{1,4})', 'fortran_order': 
 def read_idx(path: Path, rank: int) -> NDArray[np.uint8]:
     """Read one IDX file of unsigned bytes with `rank` dimensions, gzipped if its name ends in .gz.
 
-    Raises ConfigError if the file is missing, or differs from its header.
+    Raises DataError if the file is missing, or differs from its header.
     """
     with _reading(path, "IDX"), gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         return _idx(file, rank)
@@ -62,18 +62,18 @@ def _idx(file: IO[bytes] | gzip.GzipFile, rank: int) -> NDArray[np.uint8]:
 def read_npz(path: Path, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, NDArray[Any]]:
     """Read arrays of an .npz file by name; only those in `needed` or `optional`.
 
-    Raises ConfigError if the file is missing or damaged, lacks a name, or has objects instead of numbers or strings.
+    Raises DataError if the file is missing or damaged, lacks a name, or has objects instead of numbers or strings.
     """
     with _reading(path, ".npz"), zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         if missing := sorted(name for name in needed if f"{name}.npy" not in names):
-            raise ConfigError(f"{path}: has no array {missing[0]!r}, needed are {', '.join(sorted(needed))}")
+            raise DataError(f"{path}: has no array {missing[0]!r}, needed are {', '.join(sorted(needed))}")
         present = [name for name in (*needed, *optional) if f"{name}.npy" in names]
         return {name: _npy(archive, archive.getinfo(f"{name}.npy")) for name in present}
 
 
 def names_in_npz(path: Path) -> frozenset[str]:
-    """Names of the arrays in an .npz file; ConfigError if it is missing or damaged."""
+    """Names of the arrays in an .npz file; DataError if it is missing or damaged."""
     with _reading(path, ".npz"), zipfile.ZipFile(path) as archive:
         return frozenset(name.removesuffix(".npy") for name in archive.namelist())
 
@@ -83,7 +83,7 @@ def _reading(path: Path, form: str) -> Iterator[None]:
     try:
         yield
     except BAD_FILE as error:
-        raise ConfigError(f"{path}: not a readable {form} file: {error}") from error
+        raise DataError(f"{path}: not a readable {form} file: {error}") from error
 
 
 def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:

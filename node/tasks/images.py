@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Generator, nn
 
-from starling.gossip.errors import ConfigError
 from starling.node.tasks import keys
-from starling.node.tasks.api import Source
+from starling.node.tasks.api import DataError, Source
 from starling.node.tasks.files import names_in_npz, read_idx, read_npz
 from starling.node.tasks.labelled import Classification, Examples, LabelledData, check_labels, labelled
 from starling.node.tasks.networks import classifier
@@ -57,12 +56,12 @@ class Images(Classification):
         return classifier(self.network, shape, self.hidden, self.classes, generator)
 
     def data(self, source: Source, device: str) -> LabelledData:
-        """Return our shard of the built-in images, or all of the volunteer's own. Raises ConfigError if there are no images of
+        """Return our shard of the built-in images, or all of the volunteer's own. Raises DataError if there are no images of
         this size.
         """
         path = source.path or (Path(self.path).expanduser() if self.path else None)
         if path is None:
-            raise ConfigError("task.path: images needs a folder or an .npz file; set it, or start with --data PATH")
+            raise DataError("task.path: images needs a folder or an .npz file; set it, or start with --data PATH")
         train, test = self._folder(path) if path.is_dir() else self._npz(path)
         return labelled(source, train, test, device)
 
@@ -74,7 +73,7 @@ class Images(Classification):
         names = (f"{split}-images-idx3-ubyte", f"{split}-labels-idx1-ubyte")
         images, labels = (_find(folder, name) for name in names)
         if images is None or labels is None:
-            raise ConfigError(f"{folder}: needs {names[0]} and {names[1]}, each plain or with .gz")
+            raise DataError(f"{folder}: needs {names[0]} and {names[1]}, each plain or with .gz")
         return self._examples(str(images), read_idx(images, 3), read_idx(labels, 1), None)
 
     def _npz(self, path: Path) -> tuple[Examples, Examples | None]:
@@ -88,16 +87,16 @@ class Images(Classification):
     def _examples(self, where: str, x: NDArray[Any], y: NDArray[Any], keys: NDArray[Any] | None) -> Examples:
         shape = (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
         if x.shape[1:] != shape:
-            raise ConfigError(f"{where}: images must be of shape {shape}, as [task] says, got {x.shape[1:]}")
+            raise DataError(f"{where}: images must be of shape {shape}, as [task] says, got {x.shape[1:]}")
         if x.dtype.kind == "f":
             with np.errstate(over="ignore"):
                 x = x.astype(np.float32)
             if not np.isfinite(x).all():
-                raise ConfigError(f"{where}: every pixel must be finite")
+                raise DataError(f"{where}: every pixel must be finite")
         elif x.dtype != np.uint8:
-            raise ConfigError(f"{where}: pixels must be uint8 or floats, got {x.dtype}")
+            raise DataError(f"{where}: pixels must be uint8 or floats, got {x.dtype}")
         if keys is not None and keys.shape != (len(x),):
-            raise ConfigError(f"{where}: keys must be {len(x)}, one an image, got shape {keys.shape}")
+            raise DataError(f"{where}: keys must be {len(x)}, one an image, got shape {keys.shape}")
         labels = check_labels(f"{where}: labels", y, len(x), self.classes)
         if self.network == "mlp":
             return Examples(x.reshape(len(x), -1), labels, keys)

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from starling.gossip.errors import ConfigError
 from starling.gossip.seeds import derive
-from starling.node.tasks.api import Source
+from starling.node.tasks.api import DataError, Source
 from starling.node.tasks.partition import cut, take
 
 Batch = tuple[Tensor, Tensor]  # (m, …) float32 samples and (m,) int64 labels
@@ -136,8 +135,8 @@ class Classification:
 def labelled(source: Source, train: Examples, test: Examples | None, device: str) -> LabelledData:
     """Return one node's data: all of a volunteer's own, else its shard of the built-in ones, as tensors on a device.
 
-    Without a test split one sample in ten is held out, equal on all nodes with the same data. Raises ConfigError: there are too few
-    samples, or these data cannot be partitioned that way.
+    Without a test split one sample in ten is held out, equal on all nodes with the same data. Raises DataError: there are too few
+    samples; ConfigError: these data cannot be partitioned that way.
     """
     if test is None:
         train_rows, test_rows = held_out_rows(len(train.y))
@@ -155,18 +154,18 @@ def placed(train: Examples, test: Examples, device: str) -> LabelledData:
 
 
 def check_labels(where: str, y: NDArray[Any], samples: int, classes: int) -> NDArray[np.int64]:
-    """Labels as int64. Raises ConfigError if they are not `samples` whole numbers in [0, classes)."""
+    """Labels as int64. Raises DataError if they are not `samples` whole numbers in [0, classes)."""
     if y.shape != (samples,) or y.dtype.kind not in "ui":
-        raise ConfigError(f"{where}: labels must be {samples} whole numbers, got {y.dtype} of shape {y.shape}")
+        raise DataError(f"{where}: labels must be {samples} whole numbers, got {y.dtype} of shape {y.shape}")
     if int(y.min()) < 0 or int(y.max()) >= classes:
-        raise ConfigError(f"{where}: labels must be in [0, {classes}), got {y.min()} to {y.max()}")
+        raise DataError(f"{where}: labels must be in [0, {classes}), got {y.min()} to {y.max()}")
     return y.astype(np.int64)
 
 
 def held_out_rows(samples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows to train on, and one in ten to test on, equal on all nodes. Raises ConfigError: there are fewer than two."""
+    """Rows to train on, and one in ten to test on, equal on all nodes. Raises DataError: there are fewer than two."""
     if samples < 2:
-        raise ConfigError(f"data: {samples} sample is too few, one is needed to train and one to test")
+        raise DataError(f"data: {samples} sample is too few, one is needed to train and one to test")
     order = np.random.Generator(np.random.PCG64(derive(0, "held_out"))).permutation(samples)
     tested = max(1, int(samples * HELD_OUT))
     return np.sort(order[tested:]), np.sort(order[:tested])

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import DataError
 from starling.node.tasks.files import BAD_FILE, MAX_BYTES, names_in_npz, read_npz
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
@@ -30,21 +31,21 @@ def read(path: Path) -> tuple[Pair, Pair | None]:
     A folder has a folder of .png or .jpg files for each class, all of one size: x is (n, channels, height, width) uint8, one channel if all
     are grey, and y the place of the class in alphabetical order, so that all nodes need folders for the same classes.
 
-    Raises ConfigError, with file and line: it is missing, empty, ragged, too large, or holds something else.
+    Raises DataError, with file and line: it is missing, empty, ragged, too large or something else; ConfigError: a package is missing.
     """
     kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     if path.is_dir():
         return _images(path), None
     if not path.is_file():
-        raise ConfigError(f"{path}: is not there, or no file; needed is one of {', '.join(_READERS)}, or a folder")
+        raise DataError(f"{path}: is not there, or no file; needed is one of {', '.join(_READERS)}, or a folder")
     if kind not in _READERS:
-        raise ConfigError(f"{path}: unknown kind of file {kind!r}, choose one of {', '.join(_READERS)}")
+        raise DataError(f"{path}: unknown kind of file {kind!r}, choose one of {', '.join(_READERS)}")
     if kind == ".npz":
         return _npz(path)
     try:
         return _READERS[kind](path), None
     except BAD_FILE as error:
-        raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from error
+        raise DataError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
 def _npz(path: Path) -> tuple[Pair, Pair | None]:
@@ -62,7 +63,7 @@ def _lines(path: Path) -> Iterator[str]:
         for line in file:
             left -= len(line)
             if left < 0:
-                raise ConfigError(f"{path}: must be at most {MAX_BYTES} bytes")
+                raise DataError(f"{path}: must be at most {MAX_BYTES} bytes")
             yield line
 
 
@@ -76,15 +77,15 @@ def _csv(path: Path) -> Pair:
         if not width:
             width = len(row)
             if width < 2:
-                raise ConfigError(f"{path}: line {number} has one column, needed are features and a target")
+                raise DataError(f"{path}: line {number} has one column, needed are features and a target")
             if not any(map(_is_number, row)):  # a header
                 names = [name.strip().lower() for name in row]
                 at = next((names.index(name) for name in _TARGETS if name in names), -1)
                 continue
         if len(row) != width:
-            raise ConfigError(f"{path}: line {number} has {len(row)} columns, the first has {width}")
+            raise DataError(f"{path}: line {number} has {len(row)} columns, the first has {width}")
         if (bad := next((column for column, cell in enumerate(row, 1) if not _is_number(cell)), None)) is not None:
-            raise ConfigError(f"{path}: line {number}, column {bad}: {row[bad - 1]!r:.40} is no finite number")
+            raise DataError(f"{path}: line {number}, column {bad}: {row[bad - 1]!r:.40} is no finite number")
         targets.append(row.pop(at).strip())
         rows.append([float(cell) for cell in row])
     return _dense(path, np.array(rows, np.float32)), _targets(path, targets)
@@ -100,14 +101,14 @@ def _libsvm(path: Path) -> Pair:
         for cell in cells:
             index, _, value = cell.partition(":")
             if not (index.isascii() and index.isdigit() and int(index) >= 1 and _is_number(value)):
-                raise ConfigError(f"{path}: line {number}: {cell!r:.40} is not index:value, from index 1")
+                raise DataError(f"{path}: line {number}: {cell!r:.40} is not index:value, from index 1")
             entries.append((len(targets), int(index) - 1, float(value)))
         if not _is_number(target):
-            raise ConfigError(f"{path}: line {number}: the target {target!r:.40} is no finite number")
+            raise DataError(f"{path}: line {number}: the target {target!r:.40} is no finite number")
         targets.append(target)
     width = max((column for _, column, _ in entries), default=-1) + 1
     if 4 * width * len(targets) > MAX_BYTES:
-        raise ConfigError(f"{path}: {len(targets)} rows of {width} features are more than {MAX_BYTES} bytes")
+        raise DataError(f"{path}: {len(targets)} rows of {width} features are more than {MAX_BYTES} bytes")
     x = np.zeros((len(targets), width), np.float32)
     for row, column, entry in entries:
         x[row, column] = entry
@@ -127,11 +128,11 @@ def _parquet(path: Path) -> Pair:
     columns = {name: np.asarray(table.column(name)) for name in table.column_names}
     for name, column in columns.items():
         if column.dtype.kind not in "fiub":
-            raise ConfigError(f"{path}: column {name!r:.40} holds {column.dtype}, needed are numbers")
+            raise DataError(f"{path}: column {name!r:.40} holds {column.dtype}, needed are numbers")
         if not (fine := np.isfinite(column)).all():
-            raise ConfigError(f"{path}: row {int(np.argmin(fine))}, column {name!r:.40}: is empty or not finite")
+            raise DataError(f"{path}: row {int(np.argmin(fine))}, column {name!r:.40}: is empty or not finite")
     if len(columns) < 2:
-        raise ConfigError(f"{path}: has {len(columns)} column, needed are features and a target")
+        raise DataError(f"{path}: has {len(columns)} column, needed are features and a target")
     y = columns.pop(next((name for name in columns if name.lower() in _TARGETS), [*columns][-1]))
     x = np.stack([column.astype(np.float32) for column in columns.values()], axis=1)
     return _dense(path, x), y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64)
@@ -145,7 +146,7 @@ def _images(folder: Path) -> Pair:
     classes = sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
     files = [(file, label) for label, each in enumerate(classes) for file in sorted(each.iterdir()) if file.suffix.lower() in _IMAGES]
     if len(classes) < 2 or not files:
-        raise ConfigError(f"{folder}: needs a folder of {', '.join(_IMAGES)} files for each of two or more classes")
+        raise DataError(f"{folder}: needs a folder of {', '.join(_IMAGES)} files for each of two or more classes")
     pixels: list[NDArray[np.uint8]] = []
     size = (0, 0)
     for file, _ in files:
@@ -153,15 +154,15 @@ def _images(folder: Path) -> Pair:
             with Image.open(file, formats=("PNG", "JPEG")) as image:
                 size = size if pixels else image.size
                 if image.size != size:
-                    raise ConfigError(f"{file}: is {image.size[0]} × {image.size[1]} pixels, {files[0][0]} is {size[0]} × {size[1]}")
+                    raise DataError(f"{file}: is {image.size[0]} × {image.size[1]} pixels, {files[0][0]} is {size[0]} × {size[1]}")
                 if 3 * size[0] * size[1] * len(files) > MAX_BYTES:
-                    raise ConfigError(f"{folder}: {len(files)} images of {size[0]} × {size[1]} are more than {MAX_BYTES} bytes")
+                    raise DataError(f"{folder}: {len(files)} images of {size[0]} × {size[1]} are more than {MAX_BYTES} bytes")
                 if image.mode not in {"1", "L", "LA", "P", "RGB", "RGBA"}:
-                    raise ConfigError(f"{file}: pixels must be bytes, got mode {image.mode}")
+                    raise DataError(f"{file}: pixels must be bytes, got mode {image.mode}")
                 grey = image.mode in {"L", "1"}
                 pixels.append(np.atleast_3d(np.asarray(image.convert("L" if grey else "RGB"))))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a damaged PNG
-            raise ConfigError(f"{file}: not a readable image: {' '.join(str(error).split())[:200]}") from error
+            raise DataError(f"{file}: not a readable image: {' '.join(str(error).split())[:200]}") from error
     channels = max(each.shape[2] for each in pixels)
     x = np.stack([np.broadcast_to(each, (*each.shape[:2], channels)).transpose(2, 0, 1) for each in pixels])
     return np.ascontiguousarray(x), np.array([label for _, label in files], np.int64)
@@ -180,14 +181,14 @@ _READERS: Mapping[str, Callable[[Path], Pair]] = {
 
 def _dense(path: Path, x: NDArray[Any]) -> NDArray[Any]:
     if not x.size:
-        raise ConfigError(f"{path}: holds no samples")
+        raise DataError(f"{path}: holds no samples")
     return x
 
 
 def _targets(path: Path, written: list[str]) -> NDArray[Any]:
     """Return labels if all targets are written as integers, else floats."""
     if not written:
-        raise ConfigError(f"{path}: holds no samples")
+        raise DataError(f"{path}: holds no samples")
     try:
         return np.array([int(each) for each in written], np.int64)
     except ValueError:

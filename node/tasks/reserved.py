@@ -10,11 +10,9 @@ from torch import Generator
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator as derived
-from starling.node.tasks.api import Data, Noted, Owned, Sampled, Source, Task
+from starling.node.tasks.api import Data, DataError, Noted, Owned, Sampled, Source, Task
 from starling.node.tasks.evaluate import held_out
 
-CUT = ("partition", "shard")
-"""How errors begin that are about settings, not about data."""
 FORMS = "docs/operating.md#your-own-data has the forms of data, `starling task check` tries a file"
 
 
@@ -64,9 +62,7 @@ def data_of(task: Task, source: Source, device: str, share: float = 0.0) -> Data
     """
     try:
         data = task.data(source, device)
-    except ConfigError as error:
-        if "`" in str(error) or str(error).startswith(CUT):
-            raise
+    except DataError as error:
         raise ConfigError(f"{error}; {FORMS}") from error
     if not share:
         return data

@@ -27,6 +27,7 @@ from torch.utils.data import (
 )
 
 from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import DataError
 from starling.node.tasks.trees import leaves, mapped, rebuilt, tensors
 
 LABELS = ("labels", "label")  # keys of a batch that is a dict
@@ -174,14 +175,14 @@ def seeded(seed: int) -> Iterator[None]:
 def samples_of(name: str, given: Any) -> Samples:
     """Return samples from (nested) arrays or tensors, a map-style Dataset, or a DataLoader's dataset and collate_fn.
 
-    Raises ConfigError: it is none of these, is empty, ragged, or holds numbers that are not finite.
+    Raises DataError: it is none of these, is empty, ragged, or holds numbers that are not finite.
     """
     if isinstance(given, Tensors | Mapped):
         return given
     if isinstance(given, DataLoader):
         known = type(given.sampler) in {RandomSampler, SequentialSampler} and type(given.batch_sampler) is BatchSampler
         if not known and not isinstance(given.dataset, IterableDataset):
-            raise ConfigError(
+            raise DataError(
                 f"{name}: the DataLoader has a sampler of its own, {type(given.sampler).__name__}; the node draws samples itself, "
                 "so that a resumed run sees the same: give it without a sampler"
             )
@@ -190,21 +191,21 @@ def samples_of(name: str, given: Any) -> Samples:
     else:
         collate = default_collate
     if isinstance(given, IterableDataset):
-        raise ConfigError(f"{name}: an IterableDataset cannot be cut into shards; give a map-style Dataset")
+        raise DataError(f"{name}: an IterableDataset cannot be cut into shards; give a map-style Dataset")
     if isinstance(given, TensorDataset) and collate is default_collate:
         given = given.tensors
     made: Samples
     if isinstance(given, Dataset) or (hasattr(given, "__getitem__") and not _nest(given)):
         made = Mapped(name, given, collate)
         if not hasattr(given, "__len__"):
-            raise ConfigError(f"{name}: {type(given).__name__} has no length; give a map-style Dataset")
+            raise DataError(f"{name}: {type(given).__name__} has no length; give a map-style Dataset")
     else:
         made = Tensors(_arrays(name, given))
         counts = [len(leaf) if leaf.ndim else 0 for leaf in leaves(made.tree)]
         if len(set(counts)) > 1:
-            raise ConfigError(f"{name}: all arrays must have as many rows, got {', '.join(map(str, counts))}")
+            raise DataError(f"{name}: all arrays must have as many rows, got {', '.join(map(str, counts))}")
     if not len(made):
-        raise ConfigError(f"{name}: holds no samples")
+        raise DataError(f"{name}: holds no samples")
     return made
 
 
@@ -226,14 +227,14 @@ def _tensor(name: str, given: Any) -> Tensor:
     try:
         array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     except ValueError as error:
-        raise ConfigError(f"{name}: rows differ in length: {_line(error)}") from error
+        raise DataError(f"{name}: rows differ in length: {_line(error)}") from error
     if array.dtype.kind not in "fiub":
-        raise ConfigError(f"{name}: needs arrays of numbers, got {array.dtype} of shape {array.shape}")
+        raise DataError(f"{name}: needs arrays of numbers, got {array.dtype} of shape {array.shape}")
     if array.dtype.kind == "f":
         array = array.astype(np.float32, copy=False)
         if not (fine := np.isfinite(array)).all():
             row = int(np.argwhere(~fine)[0][0]) if array.ndim else 0
-            raise ConfigError(f"{name}: row {row} holds a number that is not finite")
+            raise DataError(f"{name}: row {row} holds a number that is not finite")
     elif array.dtype != np.uint8:
         array = array.astype(np.int64, copy=False)
     return torch.tensor(array)

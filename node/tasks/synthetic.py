@@ -18,7 +18,7 @@ from torch import Generator, nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks import keys
-from starling.node.tasks.api import Source
+from starling.node.tasks.api import DataError, Source
 from starling.node.tasks.labelled import Classification, Examples, LabelledData, labelled, placed
 from starling.node.tasks.networks import mlp
 from starling.node.tasks.partition import take
@@ -56,9 +56,9 @@ class Synthetic(Classification):
         return layer
 
     def data(self, source: Source, device: str) -> LabelledData:
-        """Return our part. Raises ConfigError if a path is given, or the samples cannot be cut that way."""
+        """Return our part. Raises DataError if a path is given; ConfigError if the samples cannot be cut that way."""
         if source.path is not None:
-            raise ConfigError(f"data: synthetic draws its own samples and reads no files, got {source.path}")
+            raise DataError(f"data: synthetic draws its own samples and reads no files, got {source.path}")
         train, test = drawn()
         if source.partition.kind != "dirichlet":
             return labelled(source, train, test, device)

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks import keys
-from starling.node.tasks.api import Source
+from starling.node.tasks.api import DataError, Source
 from starling.node.tasks.files import MAX_BYTES
 from starling.node.tasks.gpt import BYTES, Gpt, blocks
 from starling.node.tasks.partition import Indices, cut, take
@@ -107,20 +107,20 @@ class Text(keys.Text):
         return batch[:, :-1], batch[:, 1:]
 
     def data(self, source: Source, device: str) -> TextData:
-        """Return our shard of the built-in text, or all of the volunteer's own. Raises ConfigError if it is missing or too short."""
+        """Return our shard of the built-in text, or all of the volunteer's own. Raises DataError if it is missing or too short."""
         return self.windows(source, device)
 
     def windows(self, source: Source, device: str, encode: Encode | None = None) -> TextData:
         """Return the data in tokens that `encode` makes of each file, else in bytes; `context` counts tokens then."""
         path = source.path or (Path(self.path).expanduser() if self.path else None)
         if path is None:
-            raise ConfigError("task.path: text needs a file or a folder; set it, or start with --data PATH")
+            raise DataError("task.path: text needs a file or a folder; set it, or start with --data PATH")
         files = _open(path, encode)
         ends = [len(file) - len(file) // 10 for file in files]
         test = self._test(path, files, ends)
         blocks = self._blocks(ends)
         if not blocks.size:
-            raise ConfigError(f"{path}: no file is longer than context = {self.context} bytes")
+            raise DataError(f"{path}: no file is longer than context = {self.context} bytes")
         if source.path is None:
             parts = cut(source.partition, len(blocks), source.seed, files=blocks[:, 0])
             blocks = blocks[take(parts, source.shard)]
@@ -181,7 +181,7 @@ class Text(keys.Text):
         counts = [max(0, len(file) - end - 1) // self.context for file, end in zip(files, ends, strict=True)]
         totals = np.cumsum(counts)
         if not totals[-1]:
-            raise ConfigError(f"{path}: the held-out tenth of no file is longer than context = {self.context} bytes")
+            raise DataError(f"{path}: the held-out tenth of no file is longer than context = {self.context} bytes")
         windows = []
         for window in np.linspace(0, totals[-1] - 1, min(totals[-1], MAX_WINDOWS)).astype(np.int64):
             file = int(np.searchsorted(totals, window, side="right"))
@@ -196,13 +196,13 @@ def _open(path: Path, encode: Encode | None) -> list[NDArray[Any]]:
         paths = sorted(path.glob("*.txt")) if path.is_dir() else [path]
         sizes = [file.stat().st_size for file in paths]
         if not any(sizes):
-            raise ConfigError(f"{path}: no text here, needed is a file or a folder of .txt files")
+            raise DataError(f"{path}: no text here, needed is a file or a folder of .txt files")
         if len(paths) > MAX_FILES or sum(sizes) > MAX_BYTES:
-            raise ConfigError(f"{path}: at most {MAX_FILES} files and {MAX_BYTES} bytes, got {len(paths)} and {sum(sizes)}")
+            raise DataError(f"{path}: at most {MAX_FILES} files and {MAX_BYTES} bytes, got {len(paths)} and {sum(sizes)}")
         files = {file: np.memmap(file, np.uint8, "r") for file, size in zip(paths, sizes, strict=True) if size}
         return [raw if encode is None else encode(file, raw) for file, raw in files.items()]
     except OSError as error:
-        raise ConfigError(f"{path}: not readable: {error}") from error
+        raise DataError(f"{path}: not readable: {error}") from error
 
 
 def _joined(blocks: Indices) -> list[tuple[int, int, int]]:

@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from starling.gossip.errors import ConfigError
-from starling.node.tasks.api import Source
+from starling.node.tasks.api import DataError, Source
 from starling.node.tasks.gpt import BYTES
 from starling.node.tasks.samples import seeded
 from starling.node.tasks.text import Text, TextData
@@ -58,7 +58,7 @@ class LanguageModel:
         return made
 
     def data(self, source: Source, device: str) -> TextData:
-        """Return our shard of the built-in text, or all of the volunteer's own. Raises ConfigError if it is missing or too short."""
+        """Return our shard of the built-in text, or all of the volunteer's own. Raises DataError if it is missing or too short."""
         return self.text.windows(source, device, _encoder(self.tokenizer) if self.tokenizer else None)
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ def _encoder(file: str) -> Callable[[Path, NDArray[np.uint8]], NDArray[Any]]:
         try:
             text = raw.tobytes().decode()
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{path}: is not UTF-8, byte {error.start}: {error.reason}") from error
+            raise DataError(f"{path}: is not UTF-8, byte {error.start}: {error.reason}") from error
         return np.asarray(tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     return encode

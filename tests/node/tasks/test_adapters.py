@@ -12,7 +12,7 @@ import starling
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
-from starling.node.tasks.api import Generative
+from starling.node.tasks.api import DataError, Generative
 from starling.node.tasks.evaluate import evaluate
 from tests.harness.tasks import built_in, write_texts
 
@@ -90,7 +90,7 @@ def test_text_is_read_by_a_tokenizer(tmp_path):
     assert task.decode(task.encode("sun moon")) == "sun moon"
     assert task.logits(task.model(generator(1, "model")), torch.tensor([[1, 2]])).shape == (1, 2, 3)
     (tmp_path / "bad.txt").write_bytes(b"sun \xff moon")
-    with pytest.raises(ConfigError, match=r"bad.txt: is not UTF-8, byte 4"):
+    with pytest.raises(DataError, match=r"bad.txt: is not UTF-8, byte 4"):
         starling.adapters.causal_lm(gpt2(n_positions=128), text=tmp_path / "bad.txt", tokenizer=tmp_path / "tokenizer.json").data(
             built_in(), "cpu"
         )

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import DataError
 from starling.node.tasks.convex import Diagonal, Logistic, Quadratic
 from tests.harness.tasks import built_in, own, seeded
 
@@ -56,7 +57,7 @@ def test_the_wrong_shards_and_files_are_refused(made):
         made.data(built_in(shards=4), "cpu")
     with pytest.raises(ConfigError, match=r"shard: must be in \[0, 5\)"):
         made.data(built_in(shards=5, shard=5), "cpu")
-    with pytest.raises(ConfigError, match=f"data: {type(made).__name__.lower()} draws its own problem and reads no"):
+    with pytest.raises(DataError, match=f"data: {type(made).__name__.lower()} draws its own problem and reads no"):
         made.data(own("/nowhere"), "cpu")
 
 

@@ -8,6 +8,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine.optimizers import optimizer
 from starling.node.engine.schedules import schedule
+from starling.node.tasks.api import DataError
 from starling.node.tasks.digits import DATA, TRAINING, Digits, built_in
 from starling.node.tasks.evaluate import evaluate
 from tests.harness.tasks import built_in as source
@@ -87,7 +88,7 @@ GOOD_X, GOOD_Y = np.ones((20, 64), np.float32), np.arange(20) % 10
 )
 def test_own_digits_that_do_not_fit_are_refused_in_one_line(tmp_path, arrays, message):
     np.savez(tmp_path / "mine.npz", **arrays)
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         Digits().data(own(tmp_path / "mine.npz"), "cpu")
     assert "\n" not in str(caught.value)
 

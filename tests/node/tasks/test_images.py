@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import DataError
 from starling.node.tasks.files import read_idx, read_npz
 from starling.node.tasks.images import Images
 from starling.node.tasks.reserved import FORMS, data_of
@@ -74,7 +75,7 @@ def test_keys_of_an_npz_partition_the_samples(tmp_path):
 
 
 def test_without_any_path_the_next_command_is_named():
-    with pytest.raises(ConfigError, match=r"task\.path: .* start with --data PATH"):
+    with pytest.raises(DataError, match=r"task\.path: .* start with --data PATH"):
         Images().data(built_in(), "cpu")
 
 
@@ -93,7 +94,7 @@ def test_without_any_path_the_next_command_is_named():
 )
 def test_arrays_that_do_not_fit_are_refused_in_one_line(tmp_path, arrays, message):
     np.savez(tmp_path / "a.npz", **arrays)
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         Images(**SMALL).data(own(tmp_path / "a.npz"), "cpu")
     assert "\n" not in str(caught.value)
 
@@ -102,7 +103,7 @@ def test_arrays_that_do_not_fit_are_refused_in_one_line(tmp_path, arrays, messag
 def test_a_folder_that_lacks_a_file_is_refused(tmp_path, name):
     folder = write_mnist(tmp_path)
     (folder / name).unlink()
-    with pytest.raises(ConfigError, match=name):
+    with pytest.raises(DataError, match=name):
         Images(**SMALL).data(own(folder), "cpu")
 
 
@@ -124,14 +125,14 @@ def test_a_folder_that_lacks_a_file_is_refused(tmp_path, name):
 def test_an_idx_file_that_is_not_what_its_header_says_is_refused(tmp_path, raw, gz):
     path = tmp_path / f"images{gz}"
     path.write_bytes(gzip.compress(raw) if gz else raw)
-    with pytest.raises(ConfigError, match="not a readable IDX file"):
+    with pytest.raises(DataError, match="not a readable IDX file"):
         read_idx(path, 3)
 
 
 def test_a_gzip_bomb_is_read_up_to_its_header_s_size_only(tmp_path):
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(struct.pack(">HBB1I", 0, 8, 1, 10) + bytes(1 << 20)))
-    with pytest.raises(ConfigError, match="10 bytes of data, it has more"):
+    with pytest.raises(DataError, match="10 bytes of data, it has more"):
         read_idx(path, 1)
 
 
@@ -143,19 +144,19 @@ def test_an_npz_with_a_false_size_is_refused_before_allocating(tmp_path):
     assert b"80000000000" in raw
     with zipfile.ZipFile(tmp_path / "big.npz", "w") as archive:
         archive.writestr("x.npy", raw)
-    with pytest.raises(ConfigError, match="claims shape"):
+    with pytest.raises(DataError, match="claims shape"):
         read_npz(tmp_path / "big.npz", ("x",))
 
 
 def test_an_npz_without_samples_says_so(tmp_path):
     np.savez(tmp_path / "none.npz", x=np.zeros((0, 8, 8)))
-    with pytest.raises(ConfigError, match=r"x\.npy holds nothing, its shape is \(0, 8, 8\)"):
+    with pytest.raises(DataError, match=r"x\.npy holds nothing, its shape is \(0, 8, 8\)"):
         read_npz(tmp_path / "none.npz", ("x",))
 
 
 @pytest.mark.parametrize("name", ["gone.npz", "."])
 def test_a_path_that_is_no_file_is_refused(tmp_path, name):
-    with pytest.raises(ConfigError):
+    with pytest.raises(DataError):
         read_npz(tmp_path / name, ("x",))
     with pytest.raises(ConfigError):
         Images(**SMALL).data(own(tmp_path / name), "cpu")

@@ -8,6 +8,7 @@ from torch import nn
 
 import starling
 from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import DataError
 from starling.node.tasks.read import read
 from tests.harness.tasks import REAL_DATA, built_in, needs_real_data, own
 
@@ -54,9 +55,9 @@ def test_parquet_is_read_by_column(tmp_path):
     assert (x.tolist(), y.tolist()) == ([[0.5, 2], [1.5, 3]], [1, 0])
     for bad, said in (({"a": ["x"], "y": [1]}, "column 'a' holds object"), ({"a": [1.0, None], "y": [1, 0]}, "row 1, column 'a'")):
         parquet.write_table(pyarrow.table(bad), tmp_path / "bad.parquet")
-        with pytest.raises(ConfigError, match=rf"bad.parquet: {said}"):
+        with pytest.raises(DataError, match=rf"bad.parquet: {said}"):
             read(tmp_path / "bad.parquet")
-    with pytest.raises(ConfigError, match=r"none.parquet: cannot be read"):
+    with pytest.raises(DataError, match=r"none.parquet: cannot be read"):
         read(put(tmp_path, "none.parquet", "PAR1"))
 
 
@@ -74,12 +75,12 @@ def test_a_folder_of_images_has_a_folder_for_each_class(tmp_path):
     (x, _), _ = read(tmp_path)
     assert x[:, :, 3, 4].tolist()[::6] == [[200, 200, 200], [1, 2, 3]]
     image.fromarray(np.zeros((4, 6), np.uint8)).save(tmp_path / "owl" / "wide.png")
-    with pytest.raises(ConfigError, match=r"wide.png: is 6 × 4 pixels, .*jay/0.png is 5 × 4"):
+    with pytest.raises(DataError, match=r"wide.png: is 6 × 4 pixels, .*jay/0.png is 5 × 4"):
         read(tmp_path)
     (tmp_path / "owl" / "wide.png").write_bytes((tmp_path / "owl" / "9.png").read_bytes()[:50])
-    with pytest.raises(ConfigError, match=r"wide.png: not a readable image"):
+    with pytest.raises(DataError, match=r"wide.png: not a readable image"):
         read(tmp_path)
-    with pytest.raises(ConfigError, match=r"needs a folder of .png, .jpg, .jpeg files for each of two"):
+    with pytest.raises(DataError, match=r"needs a folder of .png, .jpg, .jpeg files for each of two"):
         read(tmp_path / "owl")
 
 
@@ -99,16 +100,16 @@ def test_a_folder_of_images_has_a_folder_for_each_class(tmp_path):
     ],
 )
 def test_errors_name_file_and_line(name, text, said, tmp_path):
-    with pytest.raises(ConfigError, match=f"{name}: {said}") as caught:
+    with pytest.raises(DataError, match=f"{name}: {said}") as caught:
         read(put(tmp_path, name, text))
     assert "\n" not in str(caught.value)
 
 
 def test_a_damaged_gzip_and_a_missing_file_give_one_line(tmp_path):
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"1,2\n" * 9999)[:-12])
-    with pytest.raises(ConfigError, match=r"t.csv.gz: cannot be read"):
+    with pytest.raises(DataError, match=r"t.csv.gz: cannot be read"):
         read(tmp_path / "t.csv.gz")
-    with pytest.raises(ConfigError, match=r"gone.csv: is not there"):
+    with pytest.raises(DataError, match=r"gone.csv: is not there"):
         read(tmp_path / "gone.csv")
 
 

@@ -10,7 +10,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.config.schema import PartitionSection
-from starling.node.tasks.api import Source
+from starling.node.tasks.api import DataError, Source
 from starling.node.tasks.synthetic import CLASSES, TRAINING, Synthetic, drawn, split
 from tests.harness.sections import taken
 from tests.harness.tasks import own
@@ -86,7 +86,7 @@ def test_training_on_all_samples_beats_training_on_one_node_s():
 
 
 def test_unsupported_data_are_refused_in_one_line(tmp_path):
-    with pytest.raises(ConfigError, match="synthetic draws its own samples and reads no files"):
+    with pytest.raises(DataError, match="synthetic draws its own samples and reads no files"):
         Synthetic().data(own(tmp_path), "cpu")
     with pytest.raises(ConfigError, match="cannot cut 4000 samples into 4001 shards"):
         Synthetic().data(source(shards=4001), "cpu")

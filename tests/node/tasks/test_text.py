@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import DataError
 from starling.node.tasks.evaluate import evaluate
 from starling.node.tasks.text import BLOCK_WINDOWS, MAX_WINDOWS, Text
 from tests.harness.tasks import REAL_DATA, built_in, needs_real_data, own, seeded, write_texts
@@ -97,7 +98,7 @@ def test_text_that_is_missing_or_too_short_is_refused(tmp_path, content, message
         (tmp_path / name).write_bytes(raw)
     gone = (own(tmp_path / "gone"), "not readable"), (built_in(), "task.path: .* start with --data PATH")
     for source, words in ((own(tmp_path), message), *gone):
-        with pytest.raises(ConfigError, match=words) as caught:
+        with pytest.raises(DataError, match=words) as caught:
             Text(**TINY).data(source, "cpu")
         assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"partition\.kind: these data cannot be cut dirichlet, choose by_file, iid"):
