@@ -113,6 +113,9 @@ MUTANTS = (
     Mutant("gossip/exchange/sampled.py", "return self._redone(turn)", "return None", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "[1] >= turn)", "[1] < 0)", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "2.0 * self._timeout_s(", "0.5 * self._timeout_s(", ("gossip/exchange/test_sampled.py",)),
+    Mutant("gossip/exchange/sampled.py", "return self.accepted(turn) < VOICES", "return False", ("gossip/exchange/test_sampled.py",)),
+    Mutant("gossip/exchange/sampled.py", "_content(over) and not before:", "_content(over):", ("gossip/exchange/test_sampled.py",)),
+    Mutant("gossip/exchange/sampled.py", "=others if sampling.lone(turn) else ()", "=others", ("gossip/exchange/test_sampled.py",)),
     Mutant("robust/own_loss.py", "if far and largest", "if largest", ("**/test_own_loss.py",)),
     Mutant("robust/own_loss.py", "largest <= ALIKE and ", "", ("**/test_own_loss.py",)),
     Mutant(

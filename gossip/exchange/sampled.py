@@ -9,6 +9,8 @@ turn before. Who did a turn signs its vector (`starling.gossip.exchange.attestat
 
 Silent or slow    Who has published goes on waking the next of the order until enough of those woken have published in turn, each time after
                   the time that answers take. Should all of these be gone soon after, it wakes others again.
+Passed on         Where one member averages, nobody else wakes the next: it tells those whose vectors it used as soon as one of the next has
+                  published. If it has not when it usually has, they wake the next themselves, once.
 Enough            An averaging turn begins with the share `success` of the sample and waits a while for the rest of it; a training turn
                   begins with one aggregate, with most where a rule can combine them, or without aggregators with that share as well.
 Whose turn it is  Of those who published a turn the first of its order are taken. Who is not to be woken for it counts only where too few
@@ -30,7 +32,7 @@ Source: de Vos, Dhasade, Kermarrec et al. 2023, MoDeST (arXiv:2302.13837).
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
@@ -115,6 +117,10 @@ class Sampling:
         """Return how many vectors of step `turn` the next step combines at most."""
         return self.sample if self.trains(turn) else self.aggregates
 
+    def lone(self, turn: int) -> bool:
+        """Tell if a step counts as done, and as handed over, by the word of one member."""
+        return self.accepted(turn) < VOICES
+
     def accepted(self, turn: int) -> int:
         """Return how many members that did step `turn` must have handed over before it counts as handed over."""
         return self.needed(turn) if self.trains(turn) else self.aggregators // 2 + 1
@@ -140,6 +146,17 @@ class _Handover:
     woken: dict[str, float] = field(default_factory=dict)  # peer -> when
     answered: set[str] = field(default_factory=set)
     succeeded: bool = False
+    sources: tuple[str, ...] = ()  # members that wait to hear that the next step was published
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What follows a step that one member did for us, and that only this member can hand over."""
+
+    turn: int  # the next step, of which nobody is known to have published it
+    wake: Wake  # what wakes its members: the signatures of that member, and of ours for the step before
+    since: float
+    at: float  # time at which we wake its members; infinite if we have
 
 
 @dataclass(slots=True)
@@ -171,6 +188,8 @@ class Sampled:
     _in_vain: set[str] = field(default_factory=set)  # members that this node waited for in vain, and that have published nothing since
     _evidence: Wake | None = None  # a message that proves that `known` was published
     _over: _Handover | None = None
+    _expected: _Expected | None = None
+    _went_on: deque[float] = field(default_factory=lambda: deque(maxlen=ANSWERS))  # times in which what was expected came
     _took: dict[bool, deque[float]] = field(default_factory=lambda: {kind: deque(maxlen=ANSWERS) for kind in (True, False)})
     _done: bool = False
 
@@ -183,8 +202,8 @@ class Sampled:
     def tick_at(self) -> float:
         """Return the time of the next `tick`; infinite if there is none."""
         asks = math.inf if self._done else self._heard_s + GUARD * self.max_wait_s
-        over = self._over
-        return asks if over is None or self._content(over) else min(asks, over.at)
+        over, expects = self._over, math.inf if self._expected is None else self._expected.at
+        return min(asks, expects, math.inf if over is None or self._content(over) else over.at)
 
     @property
     def due_at(self) -> float:
@@ -275,7 +294,9 @@ class Sampled:
         witnesses = [before[peer] for peer in used if peer in before and peer != self.me]
         wake = Wake(turn, yours=False, claims=(claim, *witnesses[: MAX_WITNESSES - 1]))
         self.ours, self._told[self.me] = turn, wake
-        self._over = over = _Handover(turn, now + GUARD * self.max_wait_s)
+        others = tuple(peer for peer in used if peer != self.me)
+        self._over = over = _Handover(turn, now + GUARD * self.max_wait_s, sources=others if sampling.lone(turn) else ())
+        self._expected = None
         # all members must learn that the run has begun, or continues
         told = set(used) if used and turn != sampling.stride - 1 else set(self.order(turn))
         self._grown_s = now
@@ -290,7 +311,9 @@ class Sampled:
     def tick(self, now: float) -> list[SendMessage]:
         """Wake more members if too few have answered."""
         requested = self._ask(now) if now >= self._heard_s + GUARD * self.max_wait_s and not self._done else []
-        over = self._over
+        over, expected = self._over, self._expected
+        if expected is not None and now >= expected.at:
+            requested += self._wake_expected(expected, now)
         if over is None:
             return requested
         if self.known > over.turn + 1 or (over.succeeded and now > over.until):
@@ -320,7 +343,7 @@ class Sampled:
         if self._over is not None and self._accepts(self._over, peer, wake):
             self._answered(self._over, peer, now)
         self._believe(now)
-        return (answer if wake.yours and (self.known > wake.turn + 1 or self._done) else []), wake.claims
+        return [*(answer if wake.yours and (self.known > wake.turn + 1 or self._done) else []), *self._reassure()], wake.claims
 
     def lost(self) -> None:
         """Note that this node no longer has the vector that it published last."""
@@ -362,8 +385,14 @@ class Sampled:
     def _answered(self, over: _Handover, peer: str, now: float) -> None:
         if peer in over.woken and peer not in over.answered:
             self._took[self.sampling.trains(over.turn + 1)].append(now - over.woken[peer])
+        before = self._content(over)
         over.answered.add(peer)
-        over.succeeded |= self._content(over)
+        if self._content(over) and not before:
+            over.succeeded = True
+            if self.sampling.lone(over.turn + 1) and over.turn + 2 < self.sampling.turns:
+                claims = {self.me: self._claims(over.turn)[self.me]} | self._claims(over.turn + 1)
+                wake = Wake(over.turn + 1, yours=True, claims=tuple(claims.values())[:MAX_WITNESSES])
+                self._expected = _Expected(over.turn + 2, wake, now, now + self._late_s(self._went_on))
 
     def _content(self, over: _Handover) -> bool:
         """Return whether nobody has to be woken for now."""
@@ -392,9 +421,29 @@ class Sampled:
         message = structs.replace(mine, yours=True)
         return [SendMessage(peer, message) for peer in chosen if peer != self.me]
 
+    def _reassure(self) -> list[SendMessage]:
+        """Tell the members whose vectors were used, once, that the step after this node's was published."""
+        over, evidence = self._over, self._evidence
+        if over is None or evidence is None or self.known <= over.turn:
+            return []
+        sources, over.sources = over.sources, ()
+        return [SendMessage(peer, evidence) for peer in sources]
+
+    def _wake_expected(self, expected: _Expected, now: float) -> list[SendMessage]:
+        """Wake the members of a step that nobody else seems to have woken."""
+        self._expected = replace(expected, at=math.inf)
+        chosen = self._preferred(expected.turn)[: self.sampling.size(expected.turn) + self.sampling.slack]
+        if self.me in chosen:
+            self._told[self.me] = expected.wake
+            self._poll(now)
+        return [SendMessage(peer, expected.wake) for peer in chosen if peer != self.me]
+
     def _timeout_s(self, turn: int) -> float:
         """Return the seconds that woken members have before others are woken."""
-        took = self._took[self.sampling.trains(turn)]
+        return self._late_s(self._took[self.sampling.trains(turn)])
+
+    def _late_s(self, took: Sequence[float]) -> float:
+        """Return the seconds after which what took so long before is late."""
         if len(took) < ENOUGH:
             return max([self.max_wait_s, *took])
         return min(max(late_after(took, SPREADS, SLACK), self.min_wait_s), STRETCH * self.max_wait_s)
@@ -407,6 +456,10 @@ class Sampled:
                     took_s = (now - self._grown_s) / (turn - self.known)
                     self._turn_s = took_s if not self._turn_s else (self._turn_s + took_s) / 2.0
                 self.known, self._grown_s = turn, now
+                if (expected := self._expected) is not None and turn >= expected.turn:
+                    self._expected = None
+                    if turn == expected.turn:
+                        self._went_on.append(now - expected.since)
                 claims = {**self._claims(turn), **{p: it for p, it in self._claims(turn - 1).items() if p not in self._claims(turn)}}
                 self._evidence = Wake(turn, yours=False, claims=tuple(claims.values())[:MAX_WITNESSES])
                 if turn >= self.sampling.turns - 1:

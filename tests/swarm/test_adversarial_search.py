@@ -356,6 +356,21 @@ def test_three_honest_members_that_count_a_crashed_one_for_different_times_have_
     run.close()
 
 
+@pytest.mark.acceptance
+def test_a_member_that_averages_alone_and_wakes_nobody_does_not_stop_rounds(deterministic_scheduler):
+    """Found by the search: the others had its word that the turn was done, and slept for 12 s each time."""
+    deterministic_scheduler(1)
+    world = SearchedSwarm(agreed(**SAMPLED), 1, trusted=False)
+    run = Stepwise(world.live)
+    run.do(world.check)
+    world.conduct.altered.append(Alteration(Wake, Wake.__struct_fields__.index("yours"), 1, 1000))
+    run.do(partial(trio.sleep, 0.003))
+    run.do(world.join)
+    run.do(partial(trio.sleep, 0.009))
+    run.do(world.settle)
+    run.close()
+
+
 def test_nobody_passes_on_forged_claims_of_turns_that_are_over(deterministic_scheduler):
     """Found by the search: whoever got them in a Wake did not verify them, and its peers blamed it for the forgery."""
     deterministic_scheduler(0)

@@ -5,8 +5,10 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.commands import SendMessage
 from starling.gossip.exchange.sampled import DEMOTED, Due, Sampling
 from starling.gossip.wire.schema import Claim, Wake
 from tests.harness.sampled_swarm import MAX_S, MIN_S, SampledSwarm, claim, machine
@@ -127,6 +129,68 @@ def test_a_silent_peer_is_replaced_by_the_next_in_order_until_enough_answer():
     assert [message.peer for message in it.tick(it.tick_at)] == ["n04"]
     it.receive("n04", told(1, "n04", before=("n00",), yours=False), it.tick_at)
     assert not any(message.message.claims for message in it.tick(it.tick_at)), "questions how far others are, nothing else"
+
+
+def after_a_lone_averaging(turn=0, it=None, now=1.0):
+    """Return a machine whose turn `turn` one member has averaged by `now`, and that member.
+
+    The order begins with this node in turn 0, and one place further with each turn.
+    """
+    it = it or machine("n00", Sampling(4, 1, 0.6, 1, 100), lambda turn: NAMES[turn % 12 :] + NAMES[: turn % 12])
+    it.begin(now - 0.5)
+    it.take_on(Due(turn, ()), now - 0.4)
+    it.publish(claim("n00", turn), (), now - 0.3)
+    alone = f"n{(turn + 1) % 12:02d}"
+    it.receive(alone, told(turn + 1, alone, before=("n00",), yours=False), now)
+    return it, alone
+
+
+def woken(messages):
+    return {message.peer: message.message for message in messages if message.message.yours}
+
+
+def test_a_lone_averaging_that_nobody_is_woken_for_is_handed_over_by_those_whose_vectors_it_used():
+    it, alone = after_a_lone_averaging()
+    for turn in (1, 2):
+        it.receive(alone, told(turn, alone, yours=False), 2.0)
+    assert not woken(it.tick(0.99 + MAX_S))
+    assert it.tick_at == pytest.approx(1.0 + MAX_S), "whatever that member alone says"
+    calls = woken(it.tick(1.0 + MAX_S))
+    assert sorted(calls) == ["n02", "n03", "n04", "n05", "n06"], "four and one in reserve"
+    sleeper = one("n02")
+    for peer, wake in calls.items():
+        assert sleeper.receive("n00", wake, 4.0)[1], peer
+    assert sleeper.due(4.0 + 2.0 * MAX_S) == Due(2, (alone,)), "two members' word"
+    assert not woken(it.tick(30.0)), "once"
+
+
+def test_a_lone_averaging_is_not_handed_over_again_if_one_of_the_next_is_known_to_have_published():
+    it, alone = after_a_lone_averaging()
+    it.receive(alone, told(2, "n03", before=(alone,), yours=False), 2.0)
+    assert not woken(it.tick(30.0))
+    for turn in range(12, 60, 12):
+        it, alone = after_a_lone_averaging(turn, it, now=100.0 * turn)
+        it.receive(alone, told(turn + 2, f"n{turn % 12 + 3:02d}", before=(alone,), yours=False), 100.0 * turn + 0.4)
+    it, _ = after_a_lone_averaging(60, it, now=6000.0)
+    assert it.tick_at == pytest.approx(6000.0 + 2.0 * 0.4, abs=0.05), "learned: twice what is usual, and that was .4 s but for once"
+
+
+def test_who_averages_alone_tells_those_whose_vectors_it_used_once_that_one_of_the_next_has_published():
+    def told_by(aggregators):
+        it = one("n00", sampling=Sampling(4, aggregators, 0.6, 1, 20))
+        for peer in ("n01", "n02", "n03"):
+            it.receive(peer, told(2, peer), 1.0)
+        it.take_on(Due(3, ("n01", "n02", "n03")), 2.0)
+        it.publish(claim("n00", 3), ("n01", "n02"), 3.0)
+        first, _ = it.receive("n04", told(4, "n04", before=("n00",), yours=False), 4.0)
+        again, _ = it.receive("n01", told(4, "n01", before=("n00",), yours=False), 4.0)
+        assert not again
+        return {message.peer: message.message for message in first}
+
+    assert not told_by(2), "the other hands over as well"
+    news = told_by(1)
+    assert sorted(news) == ["n01", "n02"]
+    assert {(it.turn, it.yours, it.claims[0].peer) for it in news.values()} == {(4, False, "n04")}
 
 
 def test_a_silent_first_aggregator_is_replaced_by_the_next():
@@ -278,6 +342,24 @@ def test_a_member_that_delivers_again_is_woken_again():
 def test_errors_about_values_out_of_bounds_name_the_key(values, word):
     with pytest.raises(ValueError, match=word):
         Sampling(*values)
+
+
+def test_a_member_that_averages_alone_and_wakes_nobody_costs_few_rounds():
+    """Found by the adversarial search: each time, the others had its word that the turn was done, and slept for twelve `max_wait_s`."""
+
+    def rounds(*liars):
+        class Swarm(SampledSwarm):
+            def send(self, me, messages):
+                if me in liars:
+                    wakes = [structs.replace(it.message, yours=False) for it in messages]
+                    messages = [SendMessage(peer, wake) for wake in dict.fromkeys(wakes) for peer in self.names if peer != me]
+                super().send(me, messages)
+
+        swarm = Swarm(Sampling(4, 1, 0.6, 1, 1000), 6, seed=0)
+        swarm.run(60.0)
+        return max(turn for _, name, turn in swarm.done if name not in liars) // 2
+
+    assert rounds("n00") >= 0.8 * rounds(), "37 and 40; 10 before"
 
 
 @pytest.mark.parametrize("seed", range(3))
