@@ -16,6 +16,7 @@ REAL = "tests/real/"
 
 def pytest_configure() -> None:
     """Restore the default handling of Ctrl-C and hang-up, which background shells and nohup disable for children."""
+    gc.set_threshold(20_000, 20, 50)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     hypothesis.settings.register_profile("starling", examples(100))
@@ -26,7 +27,6 @@ def pytest_collection_finish() -> None:
     """Freeze modules and collected tests, which live to the end: scanning them in every garbage collection takes an eighth of all time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

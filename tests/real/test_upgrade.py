@@ -6,10 +6,11 @@ import shlex
 import pytest
 
 from starling import __version__
-from tests.harness.distributions import distributions, environment, source_tree
+from starling.node import forks
+from tests.harness.distributions import source_tree
 from tests.harness.processes import OWN, PATIENCE_S, bash, starling, status_of, terminals
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 LATER = "7.8.9"
 OWN_KEY = "    own: Annotated[float, Meta(ge=0, le=0.5)] = 0.0\n"
 CHANGES = [
@@ -29,10 +30,7 @@ SWARM = (
 def later(tmp_path_factory):
     """Return the command of a later version, typed in a terminal."""
     source = source_tree(tmp_path_factory.mktemp("source"), CHANGES)
-    wheel, _ = distributions(source, tmp_path_factory.mktemp("out"))
-    home = tmp_path_factory.mktemp("venv")
-    environment(home, wheel)
-    return f"env -u PYTHONPATH {shlex.quote(str(home / 'bin' / 'starling'))}"
+    return f"env -u {forks.FOLDER} PYTHONPATH={shlex.quote(str(source / 'src'))} starling"
 
 
 def exchanging(run_dir, more_than=0):

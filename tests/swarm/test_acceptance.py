@@ -8,7 +8,7 @@ from tests.harness.stories import virtual
 
 @virtual(3)
 async def test_pet_finds_the_optimum_of_live_nodes_after_loss_and_churn(seed):
-    reached = await row(seed, 300, dim=50, nodes=8)
+    reached = await row(seed, 200, dim=50, nodes=6)
     assert reached.crashed >= 1
     assert reached.joined >= 1
     assert reached.errors[-1] < 1e-8

@@ -40,7 +40,7 @@ from tests.harness.searched_swarm import HONEST, Alteration, SearchedSwarm
 from tests.harness.sections import taken
 from tests.harness.stepwise import Stepwise
 
-SCHEDULES = int(os.environ.get("STARLING_SEARCH_SCHEDULES", "50"))  # examples for all machines; half a minute in all
+SCHEDULES = int(os.environ.get("STARLING_SEARCH_SCHEDULES", "25"))  # examples for all machines; a quarter of a minute in all
 SEED = int(os.environ.get("STARLING_SEARCH_SEED", "0"))  # examples for the first of them
 PHASES = (Phase.generate, Phase.shrink) if os.environ.get("STARLING_SEARCH_SHRINK", "1") == "1" else (Phase.generate,)
 AT_A_TIME = 100  # with one seed

@@ -67,8 +67,8 @@ async def test_a_node_five_times_slower_takes_part_in_as_many_exchanges_as_befor
     swarm = story(bowls(), 1, slow={NODES - 1: 5.0})
     async with swarm.running(NODES):
         slow, *others = (swarm.nodes[index] for index in (NODES - 1, *range(NODES - 1)))
-        await seconds_for(others, ROUNDS)
-        assert sum(it.node.running.exchange.committed(slow.peer_id) for it in others) >= ROUNDS // 5
+        await seconds_for(others, ROUNDS // 2)
+        assert sum(it.node.running.exchange.committed(slow.peer_id) for it in others) >= ROUNDS // 10
         assert not any(it.node.events.faults or named(it) for it in others)
 
 
@@ -92,8 +92,8 @@ async def test_a_member_that_puts_off_every_pull_costs_the_others_few_rounds(rea
 
         lie(liar.node.network, "exchange", put_off, lambda _peer: True)
         honest = list(swarm.nodes.values())
-        assert await seconds_for(honest, ROUNDS) <= 1.4 * USUAL_S
-        assert await seconds_for(honest, 2 * ROUNDS) <= 1.3 * USUAL_S
+        assert await seconds_for(honest, ROUNDS // 2) <= 0.7 * USUAL_S
+        assert await seconds_for(honest, ROUNDS) <= 0.65 * USUAL_S
 
 
 FIVE = ("partition.shards=5", "pace.quorum=5", "task.nodes=5")

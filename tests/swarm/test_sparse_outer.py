@@ -94,7 +94,7 @@ def halves(peers, alternates):
     return told
 
 
-@pytest.mark.parametrize("alternates", [False, True])
+@pytest.mark.parametrize("alternates", [pytest.param(False, marks=pytest.mark.acceptance), True])
 @virtual(1, more=(2, 3))
 async def test_a_member_that_sends_to_half_causes_no_divergence(seed, alternates):
     """The others forward what it signed. It stops some rounds before the end: two rounds later outer parameters are bitwise equal."""

@@ -131,7 +131,7 @@ async def test_status_of_a_pulling_node_has_its_requests_and_those_of_others(see
 
 @virtual(0)
 async def test_a_slow_member_is_named_by_those_that_wait_for_it_and_is_told_how_far_they_are(seed):
-    swarm = story(digits(3, seed=seed, mix="dsgd", rounds=1000, local_steps=1, max_wait_s=1.0), seed, slow={2: 200.0})
+    swarm = story(digits(3, seed=seed, mix="dsgd", rounds=1000, local_steps=1, max_wait_s=1.0), seed, slow={2: 50.0})
     async with swarm.running(3):
         await until(lambda: take_snapshot(swarm.nodes[0].node).waited_for == swarm.nodes[2].peer_id)
         assert 0.1 < take_snapshot(swarm.nodes[0].node).waited < 1.0

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tools import sample_words
 from tools.sample_words import KINDS, drawn, main, of_code
 
 SOURCE = '''"""A module."""
@@ -45,4 +46,8 @@ def test_without_git_a_seed_must_be_given(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["1"]) == 1
     assert capsys.readouterr().err == "git is missing: its commit is the seed; give one, `python tools/sample_words.py 1 SEED`\n"
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "meter.py").write_text(SOURCE)
+    monkeypatch.setattr(sample_words, "ROOT", tmp_path)
     assert main(["1", "a"]) == 0
+    assert "tools/meter.py:" in capsys.readouterr().out

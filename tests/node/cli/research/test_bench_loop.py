@@ -57,18 +57,6 @@ def test_the_plain_loop_and_the_engine_do_the_same_steps(model, optimizer, tmp_p
 
 
 @pytest.mark.slow
-def test_a_loop_that_is_a_member_leaves_no_folder(tmp_path, monkeypatch):
-    """Its process is killed once it has done enough steps."""
-    keys = loop.keys("mlp", "sgd", "pet", tmp_path)
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setenv("TMPDIR", str(place))
-    with slices.children("script_steps", keys=keys) as (script,):
-        assert not [*place.glob("starling-*")]
-        assert script.run("steps 1").steps == 1
-
-
-@pytest.mark.slow
 def test_a_plain_text_loop_predicts_the_byte_that_follows_each(tmp_path):
     """The loss falls, and a batch has windows of the node's own shard only."""
     ours = plain.Loop(agreed("gpt_800k", "adamw", "dsgd", tmp_path))
@@ -93,8 +81,11 @@ def test_exchanges_before_the_first_slice_leave_a_correction_that_is_applied(mix
 
 @pytest.mark.slow
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_case_is_measured_in_two_alternating_processes(driver, capsys):
-    """End to end, once: the figures are consistent, and progress does not go to standard output."""
+def test_a_case_is_measured_in_two_alternating_processes(driver, capsys, tmp_path, monkeypatch):
+    """End to end, once: the figures are consistent, progress does not go to standard output, and processes, which are killed, leave no
+    folder.
+    """
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert main(["bench", "loop", "--cases", f"mlp/sgd/default/{driver}", *FAST, "--json"]) == 0
     out, err = capsys.readouterr()
     (case,) = valid("bench-loop", out)["cases"]
@@ -102,6 +93,7 @@ def test_a_case_is_measured_in_two_alternating_processes(driver, capsys):
     assert [*case.values()][:5] == ["mlp", 4810, "sgd", "default", driver]
     assert case["kept"] == pytest.approx(case["plain_ms"] / case["ours_ms"], rel=1e-2)
     assert err == f"  0%  1/1  mlp/sgd/default/{driver}\n"
+    assert not [*tmp_path.glob("starling-*")]
 
 
 @pytest.fixture

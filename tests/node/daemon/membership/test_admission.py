@@ -120,6 +120,7 @@ async def test_a_leaked_invite_is_voided_by_its_number_before_or_after_it_is_use
 
 async def test_a_number_that_was_never_given_is_not_void_before_it_is(autojump_clock):
     swarm = Swarm(INVITE)
+    swarm.lasts_s = 60.0
     async with swarm.running():
         creator = swarm.nodes[0]
         creator.store.given = {1: swarm.invited(1), 3: swarm.invited(3)}
