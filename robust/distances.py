@@ -25,8 +25,10 @@ about equally far from ours whatever their data, as most of the difference is ou
                 progress without a fault, so what shortens a step is no strike
     worse       a peer whose model, when last met, was rather far and did worse on our own data than those of all others
                 (`starling.robust.own_loss`): a strike as well
-    refused     at a score of NAMED: no exchange for REFUSED rounds, doubled each time up to DOUBLED times; afterwards the score is
-                NAMED - 1, so that one strike refuses the peer again and four ordinary exchanges clear it
+    refused     at a score of NAMED: no step towards the peer and no flow with it for REFUSED rounds, doubled each time up to DOUBLED
+                times. It is not judged meanwhile; afterwards the score is NAMED - 1, so that one strike refuses it again and four
+                ordinary exchanges clear it. Exchanges go on, for the peer to come nearer: who is refused in error would otherwise be
+                left to the liar that drove it away
     remembered  of a distance no more than FAR references, so that a liar does not widen the measure of others
     parted      where half of the other peers lately met were far, or more, it is not the peer: nothing is shortened and nobody is judged,
                 so that the parts of a swarm that was cut meet again, and slow nodes fast ones
@@ -67,6 +69,8 @@ REMEMBERED = 4096
 """Most peers with a score: those whose changed last."""
 _KEPT = 0.5  # share of a difference that an exchange of two leaves
 _LARGEST = 1e300
+_NOTHING = 1e-30
+"""The reference of a peer that is refused: of differences next to nothing counts, also for the other end, which reads it."""
 _NONE = (1.0, 0.0)
 _ROUNDING = 1e-6  # relative difference of a norm between two machines
 
@@ -82,6 +86,7 @@ class _Record:
     score: float = 0.0
     refusals: int = 0
     trusted: bool = False
+    until: int = 0  # round in which the last refusal ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +124,14 @@ class Distances:
 
     def reference(self, peer: str, round: int) -> float:
         """Return what a distance of a peer is compared with in a round; 0 while there is nothing to compare it with."""
+        if self.refuses(peer, round):
+            return _NOTHING
         measure = self._median(peer, round) or self._at_first()
         return measure if self._record(peer).trusted else UNTRUSTED * measure
+
+    def refuses(self, peer: str, round: int) -> bool:
+        """Return whether nothing is taken of a peer in a round."""
+        return round < self._record(peer).until
 
     def _at_first(self) -> float:
         """Return what the first exchanges are compared with; 0 afterwards."""
@@ -152,7 +163,9 @@ class Distances:
         return sorted(votes)[(len(votes) - 1) // 2] if len(votes) >= VOTES else 0.0
 
     def credit(self, peer: str, round: int, progress: float | None) -> float:
-        """Return the share in [0, 1] of the step towards a peer of this progress: less than 1 if it is behind."""
+        """Return the share in [0, 1] of the step towards a peer of this progress: less than 1 if it is behind, 0 if it is refused."""
+        if self.refuses(peer, round):
+            return 0.0
         made = self._made(peer, round)
         progress, usual = _behind(progress, made[(len(made) - 1) // 2]) if made else _NONE
         return max(0.0, progress) / (BEHIND * usual) if usual else 1.0
@@ -160,8 +173,11 @@ class Distances:
     def met(self, peer: str, distance: float, round: int, progress: float | None = None) -> Far | None:
         """Record the distance >= 0 of an exchange in a round, and the peer's progress; return the verdict, or None if there is none.
 
-        A progress of None is unknown.
+        A progress of None is unknown. A peer that is refused is not judged.
         """
+        if self.refuses(peer, round):
+            self.losses.forget(peer)
+            return None
         reference, strike, believed = self._median(peer, round), None, min(distance, _LARGEST)
         again = next(reversed(self._seen), None) == peer and self._seen[peer].far
         if not reference and distance <= UNTRUSTED * LIMIT * self._at_first():
@@ -172,13 +188,14 @@ class Distances:
             self._references += reference
             self._count += 1
             base = max(reference, FLOOR * self._references / self._count)
-            strike = self._judged(peer, distance, reference, base, _behind(progress, min(self._made(peer, round), default=0.0)), worse)
+            lag = _behind(progress, min(self._made(peer, round), default=0.0))
+            strike = self._judged(peer, round, distance, reference, base, lag, worse)
             believed = min(distance, FAR * reference)
         refused = strike is not None and strike.refused > 0
         keep(self._seen, peer, _Seen(round, believed, self._drift, again or strike is not None, refused, progress), COMPARED)
         return strike
 
-    def _judged(self, peer: str, distance: float, reference: float, base: float, lag: _Lag, worse: Worse | None) -> Far | None:
+    def _judged(self, peer: str, round: int, distance: float, reference: float, base: float, lag: _Lag, worse: Worse | None) -> Far | None:
         record = self._record(peer)
         keep(self._records, peer, record, REMEMBERED)
         near = lag == _NONE and distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base
@@ -191,6 +208,7 @@ class Distances:
         if score >= NAMED:
             refused = REFUSED << min(record.refusals, DOUBLED)
             record.score, record.refusals, record.trusted = NAMED - 1.0, record.refusals + 1, False
+            record.until = round + 1 + refused
         return Far(distance, reference, score, refused, *lag, *(worse if near and worse else ()))
 
 

@@ -84,6 +84,11 @@ class OwnLoss:
         elif isfinite(ratio):
             keep(self._ratios, peer, (round, ratio), COMPARED)
 
+    def forget(self, peer: str) -> None:
+        """Forget what was found of a peer's last exchange."""
+        self._due.pop(peer, None)
+        self._worse.pop(peer, None)
+
     def restart(self) -> None:
         """Forget all: our model is another one."""
         self._ratios, self._due, self._worse = {}, {}, {}

@@ -133,7 +133,7 @@ class Far(msgspec.Struct, frozen=True, array_like=True):
     distance: float  # of the peer's model from ours
     reference: float  # usual distance, which this one exceeds by far
     score: float  # with this
-    refused: int  # number of following rounds without exchanges; 0: none
+    refused: int  # number of following rounds in which nothing is taken from it; 0: none
     progress: float = 1.0  # share of our way that the peer's model has made
     least: float = 0.0  # of the other peers' and 1, of which this one is less than half; 0: what counts is another reason
     ratio: float = 1.0  # loss of the model that the peer had last on our data, over that of ours

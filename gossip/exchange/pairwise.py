@@ -44,7 +44,6 @@ from starling.gossip.exchange.commands import (
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.edge_rules import BROKEN
 from starling.gossip.exchange.pace import Rounds, Slots
-from starling.gossip.limits import keep
 from starling.gossip.wire.schema import Busy, PairwiseMessage, Request, Response, Solicit
 
 TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
@@ -54,7 +53,6 @@ ABOUT_EXCHANGES = frozenset({Request, Solicit, Busy, Response})
 NEVER = 0.0  # when a request came of which nothing is learned: it waited for a round that was jumped over
 MAX_ATTEMPTS = 4  # transactions begun on one link in one round at most
 MAX_JUMP = 8  # rounds that a node advances at once on the report of two or more peers
-MAX_REFUSED = 4096  # peers whose refusals are remembered
 MAX_LEAD = 16
 """Rounds that nodes may be ahead of each other: without a common link for a while they drift apart without a fault."""
 
@@ -82,7 +80,6 @@ class Pairwise:
     _directions: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # peer -> (give, take) weights of this round's links
     _early: set[str] = field(default_factory=set)  # peers that called us early: tried again at the next retry, not at once
     _clipped: set[str] = field(default_factory=set)  # since `take_clipped`
-    _refused: dict[str, int] = field(default_factory=dict)  # peer -> the round (slot) until which exchanges with it are refused
     _renewing: dict[str, calls.Revoke] = field(default_factory=dict)  # peer -> Revoke without a reply yet, after a reset of all edges
     _computing_since: float = math.inf
     _attempts: Counter[str] = field(default_factory=Counter)  # transactions begun with each peer in this round or visit
@@ -94,13 +91,6 @@ class Pairwise:
     def __post_init__(self) -> None:
         if isinstance(self.pace, Slots):
             self.pace.under_way = self._exchanges
-
-    def refuses(self, peer: str, round: int) -> bool:
-        """Return whether exchanges with a peer are refused in a round (slot), because its model was too far from ours."""
-        return round < self._refused.get(peer, 0)
-
-    def _allowed(self, links: Mapping[str, float], round: int) -> dict[str, float]:
-        return {peer: weight for peer, weight in links.items() if not self.refuses(peer, round)}
 
     @property
     def done(self) -> bool:
@@ -124,7 +114,7 @@ class Pairwise:
         `links` are the mixing weights by peer, as far as known yet, `view` is the digest of the member list.
         """
         self._computing_since = now
-        for peer, request in self._rounds.compute(round, self._allowed(links, round), view):
+        for peer, request in self._rounds.compute(round, links, view):
             self._decide(peer, request, NEVER, now)
         return self._flush()
 
@@ -136,7 +126,6 @@ class Pairwise:
         `directions`: peer -> (give, take) where weights are not the same both ways, as in `calls.Offer`.
         """
         self._directions = directions or {}
-        links = self._allowed(links, round)
         deferred = self._rounds.open(round, links, view, now, max(0.0, now - self._computing_since))
         self._computing_since = math.inf
         self._begin_waiting(now)
@@ -146,8 +135,7 @@ class Pairwise:
 
     def next_visit(self, peers: Iterable[str]) -> str | None:
         """Pace "clock": return the neighbor to visit next; None if all have a transaction under way."""
-        allowed = [peer for peer in peers if not self.refuses(peer, self.pace.round)]
-        return self._slots.next(allowed, {peer for peer, edge in self.edges.items() if edge.unresolved})
+        return self._slots.next(list(peers), {peer for peer, edge in self.edges.items() if edge.unresolved})
 
     def enter_slot(self, slot: int, now: float) -> list[Command]:
         """Pace "clock": begin a slot. Exchanges that a peer solicited may last until the end of the next slot.
@@ -447,8 +435,6 @@ class Pairwise:
     def _decide(self, peer: str, request: ExchangeRequest, came: float, now: float) -> None:
         """Have the pace decide on a request that came at a time."""
         edge, decision = self._edge(peer), self.pace.decide(peer, request, came)
-        if self.refuses(peer, self.pace.round) and decision != Reject("late"):
-            decision = Reject("busy")
         match decision:
             case Accept() if isinstance(request, Request):
                 self._do(peer, edge.accept(request.inc, request.seq, *self._weights(peer), self.members()), now)
@@ -490,14 +476,13 @@ class Pairwise:
                 self._start_anew(edge, now)
 
     def _struck(self, peer: str, far: calls.Far, now: float) -> None:
-        """Report that the engine found a peer's model too far from ours, and refuse its exchanges for some rounds if the engine says so."""
+        """Report that the engine found a peer's model too far from ours; delete its flow if the engine takes nothing of it any more."""
         if far.is_fault:
             self._out.append(Fault(peer, "model_far"))
         if not far.refused:
             return
-        text = f"no exchanges with {peer} for {far.refused} rounds: again its model {far.why}"
+        text = f"takes nothing from {peer} for {far.refused} rounds: again its model {far.why}"
         self._out.append(Event("peer_refused", text, fields={"peer": peer, "rounds": str(far.refused)}))
-        keep(self._refused, peer, self.pace.round + 1 + far.refused, MAX_REFUSED)
         self._reset(peer, now)
         self._do(peer, self.edges[peer].greet(), now)
 

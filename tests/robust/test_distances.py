@@ -138,27 +138,47 @@ def test_ordinary_exchanges_clear_a_strike(usual):
 
 @pytest.fixture
 def back(usual):
-    """The same, after the peer "far" was refused."""
+    """The same, after a refusal of the peer "far", which ends in round REFUSED + 1."""
     while not meet(usual, "far", 5.0, 0).refused:
         pass
     return usual
 
 
+def again(it, peer, distance, at):
+    """Return the verdict on a peer, after ordinary exchanges with others."""
+    for other, usual in enumerate([1.4, 1.2, 1.0]):
+        it.met(str(other), usual, at)
+    return it.met(peer, distance, at)
+
+
+def test_nothing_is_taken_of_a_refused_peer_and_it_is_not_judged(back):
+    for at in (1, REFUSED):
+        assert share(1e-6, back.reference("far", at)) < 1e-20
+        assert back.credit("far", at, None) == 0.0
+        assert agreed(1.0, 1e-6, back.reference("far", at)) < 1e-20, "nor a flow agreed on"
+        assert again(back, "far", 1e9, at) is None
+    assert back.reference("far", REFUSED + 1) == pytest.approx(UNTRUSTED * 1.2)
+    assert back.credit("far", REFUSED + 1, None) == 1.0
+
+
 def test_a_returned_peer_is_refused_for_twice_as_long_after_one_strike(back):
-    refusals = [meet(back, "far", 5.0, 0).refused for _ in range(DOUBLED + 2)]
+    at, refusals = REFUSED + 1, []
+    for _ in range(DOUBLED + 2):
+        refusals.append(again(back, "far", 5.0, at).refused)
+        at += refusals[-1] + 1
     assert refusals[:3] == [2 * REFUSED, 4 * REFUSED, 8 * REFUSED]
     assert refusals[DOUBLED - 1 :] == [REFUSED << DOUBLED] * 3
 
 
 def test_a_returned_peer_must_be_as_near_as_others_until_cleared(back):
     for _ in range(4):
-        assert meet(back, "far", UNTRUSTED * LIMIT * 1.2, 0) is None
-    assert meet(back, "far", FAR * 1.2, 0) is None
-    assert meet(back, "far", 5.0, 0).score == 1.0
+        assert again(back, "far", UNTRUSTED * LIMIT * 1.2, REFUSED + 1) is None
+    assert again(back, "far", FAR * 1.2, REFUSED + 1) is None
+    assert again(back, "far", 5.0, REFUSED + 1).score == 1.0
 
 
 def test_who_comes_back_is_struck_by_whatever_is_shortened(back):
-    assert meet(back, "far", 1.01 * UNTRUSTED * LIMIT * 1.2, 0).refused == 2 * REFUSED
+    assert again(back, "far", 1.01 * UNTRUSTED * LIMIT * 1.2, REFUSED + 1).refused == 2 * REFUSED
 
 
 def test_refused_peers_are_not_part_of_the_reference(usual):
@@ -228,7 +248,6 @@ def test_who_is_near_but_where_all_began_is_struck_and_refused_as_one_that_is_fa
     assert lagging(it, 0.0) == Far(1.2, pytest.approx(1.2), 1.0, 0, 0.0, 0.7)
     assert lagging(it, 0.0).score == 2.0
     assert lagging(it, 0.0).refused == REFUSED
-    assert lagging(it, 0.0).refused == 2 * REFUSED
 
 
 def test_less_than_half_of_the_least_progress_of_others_is_a_strike():

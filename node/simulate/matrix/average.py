@@ -148,10 +148,8 @@ class Differences:
 
     def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
         """Run all exchanges of a batch: move the vectors and the flows. `honest` is not needed: attackers apply what they claim."""
-        rows, number = batch.rows.tolist(), batch.phase.round
+        rows = batch.rows.tolist()
         self.defence.begin(rows, batch.vectors)
-        refused = self.defence.refused(batch.pairs, number)
-        batch.lost[refused] = True
         updates = self._resolved(batch)
         opened = [self.edges.begin(pair) for pair in batch.pairs]
         supports = [self._support(batch, place, each) for place, each in enumerate(opened)]
@@ -162,7 +160,6 @@ class Differences:
             if len(happens.which):
                 updates += self._group(batch, happens, opened, sizes)
         sizes[1, batch.lost] = 0
-        sizes[:, refused] = 0
         self._commit(updates, batch.vectors)
         if self.memories is not None:
             self.memories.apply(self.edges.rank)

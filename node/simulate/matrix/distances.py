@@ -39,9 +39,6 @@ class Defence(Protocol):
     def begin(self, rows: Sequence[int], vectors: Tensor) -> None:
         """Take vectors (r, D) of rows before their exchanges."""
 
-    def refused(self, pairs: Sequence[Pair], round: int) -> NDArray[np.bool_]:
-        """Return (m,) whether an end of a pair refuses the other in this round."""
-
     def progress(self, pairs: Sequence[Pair], group: Group, values: tuple[Tensor, Tensor]) -> Progress:
         """Return for each end of the pairs (g) how much of its way the other has made, None if unknown; `values` (g, k) of both ends."""
 
@@ -72,10 +69,6 @@ class Undefended:
 
     def begin(self, rows: Sequence[int], vectors: Tensor) -> None:
         """Do nothing."""
-
-    def refused(self, pairs: Sequence[Pair], round: int) -> NDArray[np.bool_]:
-        """Return that none is."""
-        return np.zeros(len(pairs), np.bool_)
 
     def progress(self, pairs: Sequence[Pair], group: Group, values: tuple[Tensor, Tensor]) -> Progress:
         """Return that it is unknown."""
@@ -112,7 +105,6 @@ class RowDistances:
     refusals: list[Refusal] = field(default_factory=list)
     exposed: set[Pair] = field(default_factory=set)
     _rows: list[Distances] = field(init=False)
-    _until: dict[Pair, int] = field(default_factory=dict)  # (refusing, refused) -> end of the refusal
     _after: dict[int, Tensor] = field(init=False)
     _began: dict[int, Tensor] = field(default_factory=dict)  # (D,) of rows that joined, the vector of their first exchange
 
@@ -128,13 +120,6 @@ class RowDistances:
                 self._rows[row].stepped(scale * float((now - self._after[row]).norm()))
             elif self.watched:
                 self._began[row] = vector.clone()
-
-    def refused(self, pairs: Sequence[Pair], round: int) -> NDArray[np.bool_]:
-        """Return those under a refusal."""
-        return np.asarray([self._refuses(*pair, round) or self._refuses(*pair[::-1], round) for pair in pairs], np.bool_)
-
-    def _refuses(self, row: int, peer: int, round: int) -> bool:
-        return round < self._until.get((row, peer), -1)
 
     def progress(self, pairs: Sequence[Pair], group: Group, values: tuple[Tensor, Tensor]) -> Progress:
         """Return it where coordinates are exchanged."""
@@ -170,7 +155,6 @@ class RowDistances:
         if strike is None or not strike.refused:
             return taken, credit
         self.refusals.append(Refusal(round=round, node=me, peer=peer))
-        self._until[me, peer] = round + 1 + strike.refused
         return 0.0, 0.0
 
     def due(self, ends: Sequence[Pair]) -> NDArray[np.bool_]:
