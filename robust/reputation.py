@@ -7,8 +7,8 @@
 
 Faults that a healthy peer can commit (a late frame, a stale member list, a restart) weigh little. Of those that only a broken or hostile
 program commits the second or third has consequences. Proven misbehaviour (`robust.evidence`) bans at once. The distance of a peer's
-vectors weighs little at most, as honest minorities are far: `robust.distances` refuses exchanges for a while, not connections. Clipped more
-often than other peers it earns no contribution.
+vectors weighs little at most, as honest minorities are far: `robust.distances` takes nothing of it for a while, and closes no
+connection. Clipped more often than other peers it earns no contribution.
 
     probation      new, or back from a quarantine or ban
     active         at least `turns` exchanges and some contribution

@@ -103,7 +103,7 @@ class MixSection(PartSection, frozen=True):
     """Both ends clip the exchanged difference to this Euclidean norm; 0 is off. Not where models are pulled or messages swapped."""
     defended: bool = True
     """pet, moments, dsgd, quasi_global, a2cid2: each node bounds the differences of a peer's model by those of its other peers, and
-    refuses for some rounds who is far again and again. false: what a peer shows is taken, up to clip_norm. docs/robustness.md."""
+    takes nothing for some rounds of who is far again and again. false: what a peer shows is taken, up to clip_norm. docs/robustness.md."""
     typical_samples: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     """Training samples of a node that counts as one: one with m times as many counts m times as much in what is learned, 1/4 to 4.
     Left out: all nodes count the same. Not where models are pulled."""

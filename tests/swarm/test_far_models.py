@@ -1,4 +1,4 @@
-"""Whole nodes refuse exchanges with peers that are repeatedly far away, and with no others."""
+"""Whole nodes take nothing from peers that are repeatedly far away, and from no others."""
 
 from itertools import count
 

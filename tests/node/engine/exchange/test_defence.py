@@ -77,6 +77,23 @@ def test_a_peer_that_is_far_twice_is_refused_and_itself_blames_nobody(one, other
     assert first[1 - me].far is again[1 - me].far is None
 
 
+@BOTH_WAYS
+@pytest.mark.parametrize("mix", ["pet", "dsgd", "moments"])
+def test_nothing_is_taken_of_a_refused_peer_which_takes_its_own_part(mix, one, other):
+    """Who is refused in error comes nearer so."""
+    nodes = acquainted(mix)
+    transact(nodes, one, other)
+    transact(nodes, "a", "b", seq=1)
+    transact(nodes, one, other, seq=2)
+    for name in "af":
+        nodes[name].vectors.committed.clear()
+    assert all(end.far is None for end in transact(nodes, one, other, seq=3))
+    near, far = effects(nodes, "a", "f")
+    moved = [float((done.theta * done.value).norm()) for done in (near, far)]
+    assert moved == [pytest.approx(0.0, abs=1e-9), pytest.approx(0.5 * FAR * DIM**0.5, rel=0.1)]
+    assert near.gain == far.gain == pytest.approx(0.0, abs=1e-9)
+
+
 STARTED = {"full": EXACT, "mask": CompressSection(select="mask", ratio=0.5, request="identity", response="identity")}
 
 
