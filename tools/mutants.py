@@ -116,6 +116,13 @@ MUTANTS = (
     Mutant("gossip/exchange/sampled.py", "return self.accepted(turn) < VOICES", "return False", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "_content(over) and not before:", "_content(over):", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "=others if sampling.lone(turn) else ()", "=others", ("gossip/exchange/test_sampled.py",)),
+    Mutant("gossip/exchange/pull.py", "max(4, len(self.questions))", "len(self.questions)", ("**/exchange/test_pull.py",)),
+    Mutant(
+        "robust/distances.py",
+        "if self.refuses(peer, round):\n            return _NOTHING",
+        "if False:\n            return 0.0",
+        ("**/test_distances.py",),
+    ),
     Mutant("robust/own_loss.py", "if far and largest", "if largest", ("**/test_own_loss.py",)),
     Mutant("robust/own_loss.py", "largest <= ALIKE and ", "", ("**/test_own_loss.py",)),
     Mutant(

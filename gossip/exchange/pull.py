@@ -25,12 +25,12 @@ engine verifies the vector (`VerifyUpdate`), and `reply` takes its result. Where
     any other NotNow                                            it is resolved as busy
 
 Staying in step. The peers pulled from are a private sample, so their reports count: if most of them are more than SLACK rounds further,
-they left us `behind`; if most have not reached our round, we are `ahead`: those are waited for as long as that many rounds take; if that is
-not enough the deadline is learned anew. A report is the round of a vector or of a NotNow; half of the sample must have reported, and nobody
-is left behind on one report. Rounds in pulls of others are ignored, as Byzantine peers may pull as often as they like. Where messages add
-up (`exact`) all ask all, and answers do not say how far a peer is. A message that is a round late is still passed on; nobody takes one that
-is later. So if most had asked for a round two later or more before we ask for ours, the one after theirs is next: a node that skipped none
-would be late in every round.
+they left us `behind`; if most have not reached our round, we are `ahead`: those are waited for as long as that many rounds take; if that
+is not enough the deadline is learned anew. A report is the round of a vector or of a NotNow; half of the sample must have reported, and
+two: one voice neither leaves a node behind nor makes it wait. Rounds in pulls of others are ignored, as Byzantine peers may pull as often
+as they like. Where messages add up (`exact`) all ask all, and answers do not say how far a peer is. A message that is a round late is
+still passed on; nobody takes one that is later. So if most had asked for a round two later or more before we ask for ours, the one after
+theirs is next: a node that skipped none would be late in every round.
 """
 
 from collections.abc import Callable, Iterable
@@ -377,8 +377,8 @@ class Pulls:
 
     @property
     def _sorted_reports(self) -> list[int]:
-        """Return the rounds reported by the requested peers, sorted; empty until half of them have reported."""
-        return sorted(self._reports.values()) if 2 * len(self._reports) >= len(self.questions) else []
+        """Return the rounds reported by the requested peers, sorted; empty until half of them have reported, and two."""
+        return sorted(self._reports.values()) if 2 * len(self._reports) >= max(4, len(self.questions)) else []
 
     def _until(self, peer: str) -> float:
         """Return a peer's deadline, which is later for a peer that has not reached our round if most have not."""

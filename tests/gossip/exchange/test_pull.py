@@ -380,11 +380,14 @@ def test_who_is_overtaken_while_it_asks_is_not_behind():
         ([30], 7, 0),
         ([30, 30], 30, 0),
         ([30, None], 7, 0),
+        ([3], 7, 0),
+        ([3, None], 7, 0),
         ([3, None, None], 7, 0),
         ([3, 3, None], 7, 4),
     ],
 )
 def test_the_majority_of_the_sample_decides_whether_this_node_is_behind(words, behind, ahead):
+    """And two at least: one newcomer that says "wait" was waited for eight rounds, where the other of two peers had just died."""
     peers = [f"p{n}" for n in range(len(words))]
     m, nonces = asking(*peers)
     for peer, word in zip(peers, words, strict=True):
