@@ -3,33 +3,33 @@
 Nodes compute the links of a round from their rosters, and two with different ones do not exchange. Every change is a moment in which some
 differ, so nobody may change the roster often:
 
-    who appears for the first time    counts at once; beyond FEW newcomers of the last minute, or one in MEMBERS_EACH members, when
-                                      this node has heard it SETTLED_S after it appeared: a key costs nothing, to stay does
+    who appears for the first time    counts at once; while of the newcomers of the last minute more than FEW, or one in MEMBERS_EACH
+                                      members, are gone, when this node has heard it SETTLED_S after it appeared
+    who is suspected sooner than that counts again when this node has heard it SETTLED_S later
     who comes back                    counts at once; a second time within MEMORY_S, when it has been here for COOL_DOWN_S
     who leaves or dies                counts no more
 
 To come back takes a newer incarnation (`starling.gossip.membership.member_list`), which no node overlooks: nodes that hear of a peer's
 comings and goings one by one or a few at a time agree on whether it counts, but for its first few. Who was only believed dead comes back at
-once, as other nodes may never have believed it.
+once, as other nodes may never have believed it. It is not to come that costs others' rounds, but to come and go, for which a key is enough:
+so a burst of newcomers that stay does not wait, as nodes that saw more or fewer of them come would compute other links.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
+from starling.gossip.membership.events import Changed, Died, Joined, Left, MemberEvent, Reborn, Suspected
 from starling.gossip.overlay.ranks import digest
 
 COOL_DOWN_S = 60.0
 MEMORY_S = 600.0
 FEW, MEMBERS_EACH, MINUTE_S = 4, 4, 60.0
-"""Newcomers of the last minute that count at once, and members to one more: those that go again take a quarter of the links of many. Not
-fewer than FEW, as a node that has just come itself saw fewer newcomers than others did."""
+"""Newcomers of the last minute that may be gone before others have to stay, and members to one more; by chance some always are."""
 SETTLED_S = 5.0
-MAX_RECENT = 1024  # newcomers of the last minute that are counted
+MAX_RECENT = 1024  # newcomers of the last minute that are remembered
 MAX_REMEMBERED = 4096  # peers known to have been here before
 
 
@@ -53,7 +53,8 @@ class Roster:
     """Else all count at once: the swarm gathers, or this node has just learned of all members."""
     _counts_from: dict[str, float] = field(default_factory=dict)  # live member -> time from which it counts
     _past: dict[str, _Past] = field(default_factory=dict)  # peers that left, restarted, or counted and were believed dead
-    _newcomers: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))  # times at which the last newcomers came
+    _newcomers: dict[str, float] = field(default_factory=dict)  # newcomer of the last minute -> time at which it appeared
+    _gone: set[str] = field(default_factory=set)  # those of them that are suspected, dead or left
     _to_stay: dict[str, float] = field(default_factory=dict)  # newcomer -> time from which it counts once it is heard
     _listed: tuple[tuple[str, ...], bytes] = ((), b"")
     _until: float = -inf  # time at which the list next changes without an event
@@ -66,12 +67,16 @@ class Roster:
     def observe(self, event: MemberEvent, now: float) -> None:
         """Record a member's change."""
         peer = event.peer
+        self._count(event)
         match event:
             case Joined():
                 self._joined(peer, now)
             case Reborn() if peer in self._counts_from:
                 self._counts_from[peer] = max(self._counts_from[peer], now + self._come_back(peer, now))
             case Reborn() if peer in self._to_stay:
+                self._to_stay[peer] = now + SETTLED_S
+            case Suspected() if peer in self._counts_from and now < self._newcomers.get(peer, -inf) + SETTLED_S:
+                del self._counts_from[peer]
                 self._to_stay[peer] = now + SETTLED_S
             case Reborn() | Left():
                 self._absent(peer)
@@ -105,19 +110,31 @@ class Roster:
     def _joined(self, peer: str, now: float) -> None:
         if self._past.get(peer, _NEVER).away:
             self._counts_from[peer] = now + self._come_back(peer, now)
-        elif peer not in self._past and self._is_one_of_many(now):
+        elif peer not in self._past and self._must_stay(peer, now):
             self._to_stay[peer] = now + SETTLED_S
         else:
             self._counts_from[peer] = now
 
-    def _is_one_of_many(self, now: float) -> bool:
-        """Count a newcomer -> whether it has to stay before it counts."""
+    def _must_stay(self, peer: str, now: float) -> bool:
+        """Remember a newcomer -> whether it has to stay before it counts."""
         if not self.training:
             return False
-        while self._newcomers and now - self._newcomers[0] >= MINUTE_S:
-            self._newcomers.popleft()
-        self._newcomers.append(now)
-        return len(self._newcomers) > max(FEW, (1 + len(self._counts_from)) // MEMBERS_EACH)
+        while self._newcomers:
+            oldest, since = next(iter(self._newcomers.items()))
+            if len(self._newcomers) < MAX_RECENT and now - since < MINUTE_S:
+                break
+            del self._newcomers[oldest]
+            self._gone.discard(oldest)
+        self._newcomers.setdefault(peer, now)
+        return peer in self._gone or len(self._gone) > max(FEW, (1 + len(self._counts_from)) // MEMBERS_EACH)
+
+    def _count(self, event: MemberEvent) -> None:
+        """Note whether a newcomer is here."""
+        match event:
+            case Changed():
+                self._gone.discard(event.peer)
+            case Suspected() | Died() | Left() if event.peer in self._newcomers:
+                self._gone.add(event.peer)
 
     def _absent(self, peer: str) -> None:
         self._counts_from.pop(peer, None)

@@ -6,7 +6,7 @@ import pytest
 
 from starling.gossip.membership.events import Changed, Died, Joined, Left, Reborn, Suspected
 from starling.gossip.membership.member_list import MemberList
-from starling.gossip.membership.roster import COOL_DOWN_S, FEW, MAX_REMEMBERED, MEMORY_S, MINUTE_S, SETTLED_S, Roster
+from starling.gossip.membership.roster import COOL_DOWN_S, FEW, MAX_RECENT, MAX_REMEMBERED, MEMORY_S, MINUTE_S, SETTLED_S, Roster
 from starling.gossip.overlay.ranks import digest
 from tests.harness.detectors import OpenGate, record, verify
 
@@ -76,7 +76,8 @@ def test_two_nodes_agree_although_one_missed_joins_and_leaves():
         assert len({roster.view(now) for roster in rosters}) == 1
 
 
-FIRST = tuple(f"first{number}" for number in range(FEW))
+HERE = tuple(f"m{number}" for number in range(3))
+GONE = tuple(f"gone{number}" for number in range(FEW + 1))
 
 
 def among(members: int, heard=lambda _peer: inf) -> Roster:
@@ -88,24 +89,79 @@ def among(members: int, heard=lambda _peer: inf) -> Roster:
     return roster
 
 
-@pytest.mark.parametrize(("members", "at_once"), [(5, 4), (12, 4), (100, 33)])
-def test_of_all_that_count_at_once_a_quarter_or_a_few_are_newcomers_at_most(members, at_once):
+def observe(roster: Roster, now: float, *events) -> None:
+    for event in events:
+        roster.observe(event, now)
+
+
+def after_visits(heard=lambda _peer: inf) -> Roster:
+    """Return the roster of one of four, when more newcomers than may have been gone within a minute."""
+    roster = among(1 + len(HERE), heard)
+    observe(roster, 0.0, *map(Joined, GONE), *map(Suspected, GONE))
+    return roster
+
+
+def test_newcomers_that_stay_count_at_once_however_many_they_are():
+    roster = among(4)
+    observe(roster, 0.0, *(Joined(f"n{number}") for number in range(100)))
+    assert len(roster.members(0.0)) == 4 + 100
+
+
+def test_two_nodes_agree_on_a_burst_of_newcomers_although_one_has_just_come_itself():
+    burst = [Joined(f"n{number}") for number in range(12)]
+    old, new = among(4), among(4 + 8)
+    observe(old, 0.0, *(Joined(f"m{number}") for number in range(3, 11)), *burst)
+    observe(new, 0.0, *burst)
+    assert old.view(0.0) == new.view(0.0)
+
+
+@pytest.mark.parametrize("gone", [Suspected, Died, Left])
+@pytest.mark.parametrize(("members", "may_go"), [(5, FEW), (12, FEW), (100, 25)])
+def test_once_more_than_a_few_newcomers_are_gone_others_have_to_stay(gone, members, may_go):
     roster = among(members)
-    for number in range(members):
-        roster.observe(Joined(f"n{number}"), 0.0)
-    roster.observe(Joined("n0"), MINUTE_S - 1.0)
-    assert len(roster.members(0.0)) == members + at_once
-    assert len(roster.members(SETTLED_S - 1e-3)) == members + at_once
-    assert len(roster.members(SETTLED_S)) == 2 * members
-    roster.observe(Joined("calm"), 2 * MINUTE_S)
-    assert "calm" in roster.members(2 * MINUTE_S)
+    for number in range(may_go):
+        observe(roster, 0.0, Joined(f"n{number}"), gone(f"n{number}"))
+    observe(roster, 0.0, Joined("in time"), Joined("n"), gone("n"), Joined("late"))
+    assert "in time" in roster.members(0.0)
+    assert "late" not in roster.members(SETTLED_S - 1e-3)
+    assert "late" in roster.members(SETTLED_S)
+    roster.observe(Joined("calm"), MINUTE_S)
+    assert "calm" in roster.members(MINUTE_S)
+
+
+def test_a_newcomer_that_is_suspected_before_it_has_stayed_counts_no_more_until_it_has():
+    heard = {}
+    roster = among(4, lambda peer: heard.get(peer, -inf))
+    observe(roster, 0.0, Joined("hasty"), Joined("stays"))
+    roster.observe(Suspected("hasty"), 1.0)
+    roster.observe(Suspected("stays"), SETTLED_S)
+    roster.observe(Suspected("m0"), SETTLED_S)
+    assert roster.members(SETTLED_S) == ("m0", "m1", "m2", "me", "stays")
+    heard["hasty"] = 1.0 + SETTLED_S
+    assert "hasty" not in roster.members(1.0 + SETTLED_S - 1e-3)
+    assert "hasty" in roster.members(1.0 + SETTLED_S)
+
+
+def test_suspicions_that_prove_false_make_nobody_wait():
+    roster = after_visits()
+    roster.observe(Changed(GONE[0]), 0.0)
+    roster.observe(Joined("n"), 0.0)
+    assert "n" in roster.members(0.0)
+
+
+def test_who_was_gone_before_it_had_stayed_has_to_when_it_is_back():
+    roster = among(4)
+    observe(roster, 0.0, Joined("n"), Suspected("n"), Died("n"), Joined("n"))
+    assert "n" not in roster.members(SETTLED_S - 1e-3)
+    assert "n" in roster.members(SETTLED_S)
 
 
 def test_one_of_many_newcomers_counts_once_it_is_heard_after_a_while():
     heard = {"late": 0.0, "silent": 0.0, "hasty": 0.0}
-    roster = among(4, lambda peer: heard.get(peer, -inf))
-    for newcomer in (*FIRST, "late", "silent", "hasty"):
-        roster.observe(Joined(newcomer), 0.0)
+    roster = after_visits(lambda peer: heard.get(peer, -inf))
+    for peer in GONE:
+        roster.observe(Died(peer), 0.0)
+    observe(roster, 0.0, *map(Joined, heard))
     roster.observe(Left("hasty"), 1.0)
     assert roster.unheard(SETTLED_S - 1e-3) == ()
     assert set(roster.unheard(SETTLED_S)) == {"late", "silent"}
@@ -120,9 +176,8 @@ def test_one_of_many_newcomers_counts_once_it_is_heard_after_a_while():
 
 def test_a_newcomer_that_begins_anew_has_to_stay_again():
     heard = {"n": SETTLED_S}
-    roster = among(4, lambda peer: heard.get(peer, -inf))
-    for newcomer in (*FIRST, "n"):
-        roster.observe(Joined(newcomer), 0.0)
+    roster = after_visits(lambda peer: heard.get(peer, -inf))
+    roster.observe(Joined("n"), 0.0)
     roster.observe(Reborn("n"), 1.0)
     assert "n" not in roster.members(SETTLED_S)
     heard["n"] = 1.0 + SETTLED_S
@@ -148,3 +203,9 @@ def test_memory_is_bounded():
     roster, _ = training(*(event for i in range(2 * MAX_REMEMBERED) for event in (Joined(f"n{i}"), Left(f"n{i}"))))
     assert roster.remembered == MAX_REMEMBERED
     assert roster.members(0.0) == ("me",)
+
+
+def test_of_more_newcomers_than_are_remembered_the_first_are_forgotten():
+    roster, _ = training(*map(Joined, GONE), *map(Suspected, GONE), *(Joined(f"n{number}") for number in range(MAX_RECENT)), Joined("last"))
+    assert "n0" not in roster.members(0.0)
+    assert "last" in roster.members(0.0)
