@@ -119,7 +119,8 @@ MUTANTS = (
     Mutant("gossip/exchange/sampled.py", "2.0 * self._timeout_s(", "0.5 * self._timeout_s(", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "return self.accepted(turn) < VOICES", "return False", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "_content(over) and not before:", "_content(over):", ("gossip/exchange/test_sampled.py",)),
-    Mutant("gossip/exchange/sampled.py", "=others if sampling.lone(turn) else ()", "=others", ("gossip/exchange/test_sampled.py",)),
+    Mutant("gossip/exchange/sampled.py", "or len(wake.claims) < VOICES", "", ("gossip/exchange/test_sampled.py",)),
+    Mutant("gossip/exchange/sampled.py", "if sampling.lone(turn):", "if True:", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/pull.py", "max(4, len(self.questions))", "len(self.questions)", ("**/exchange/test_pull.py",)),
     Mutant(
         "robust/distances.py",

@@ -146,7 +146,6 @@ class _Handover:
     woken: dict[str, float] = field(default_factory=dict)  # peer -> when
     answered: set[str] = field(default_factory=set)
     succeeded: bool = False
-    sources: tuple[str, ...] = ()  # members that wait to hear that the next step was published
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +188,7 @@ class Sampled:
     _evidence: Wake | None = None  # a message that proves that `known` was published
     _over: _Handover | None = None
     _expected: _Expected | None = None
+    _waiting: tuple[int, tuple[str, ...]] = (-1, ())  # a step done alone, and whose vectors went into it: they wait to hear of the next
     _went_on: deque[float] = field(default_factory=lambda: deque(maxlen=ANSWERS))  # times in which what was expected came
     _took: dict[bool, deque[float]] = field(default_factory=lambda: {kind: deque(maxlen=ANSWERS) for kind in (True, False)})
     _done: bool = False
@@ -294,14 +294,14 @@ class Sampled:
         witnesses = [before[peer] for peer in used if peer in before and peer != self.me]
         wake = Wake(turn, yours=False, claims=(claim, *witnesses[: MAX_WITNESSES - 1]))
         self.ours, self._told[self.me] = turn, wake
-        others = tuple(peer for peer in used if peer != self.me)
-        self._over = over = _Handover(turn, now + GUARD * self.max_wait_s, sources=others if sampling.lone(turn) else ())
-        self._expected = None
+        self._over, self._expected = _Handover(turn, now + GUARD * self.max_wait_s), None
+        if sampling.lone(turn):
+            self._waiting = turn, tuple(used)
         # all members must learn that the run has begun, or continues
         told = set(used) if used and turn != sampling.stride - 1 else set(self.order(turn))
         self._grown_s = now
         self._believe(now)
-        return [*(SendMessage(peer, wake) for peer in sorted(told - {self.me})), *self._wake(over, now)]
+        return [*(SendMessage(peer, wake) for peer in sorted(told - {self.me})), *self._wake(self._over, now)]
 
     def finish(self, used: Iterable[str]) -> list[SendMessage]:
         """Note that this node has the final model, from the members `used` -> messages to others."""
@@ -343,7 +343,7 @@ class Sampled:
         if self._over is not None and self._accepts(self._over, peer, wake):
             self._answered(self._over, peer, now)
         self._believe(now)
-        return [*(answer if wake.yours and (self.known > wake.turn + 1 or self._done) else []), *self._reassure()], wake.claims
+        return [*(answer if wake.yours and (self.known > wake.turn + 1 or self._done) else []), *self._passed_on(wake)], wake.claims
 
     def lost(self) -> None:
         """Note that this node no longer has the vector that it published last."""
@@ -421,13 +421,14 @@ class Sampled:
         message = structs.replace(mine, yours=True)
         return [SendMessage(peer, message) for peer in chosen if peer != self.me]
 
-    def _reassure(self) -> list[SendMessage]:
-        """Tell the members whose vectors were used, once, that the step after this node's was published."""
-        over, evidence = self._over, self._evidence
-        if over is None or evidence is None or self.known <= over.turn:
+    def _passed_on(self, wake: Wake) -> list[SendMessage]:
+        """Tell those that wait for it, once, that a step after the one that this node did alone was published."""
+        turn, waiting = self._waiting
+        if wake.turn <= turn or len(wake.claims) < VOICES:
             return []
-        sources, over.sources = over.sources, ()
-        return [SendMessage(peer, evidence) for peer in sources]
+        self._waiting = turn, ()
+        authors = {self.me, *(it.peer for it in wake.claims)}
+        return [SendMessage(peer, structs.replace(wake, yours=False)) for peer in waiting if peer not in authors]
 
     def _wake_expected(self, expected: _Expected, now: float) -> list[SendMessage]:
         """Wake the members of a step that nobody else seems to have woken."""

@@ -181,16 +181,20 @@ def test_who_averages_alone_tells_those_whose_vectors_it_used_once_that_one_of_t
         for peer in ("n01", "n02", "n03"):
             it.receive(peer, told(2, peer), 1.0)
         it.take_on(Due(3, ("n01", "n02", "n03")), 2.0)
-        it.publish(claim("n00", 3), ("n01", "n02"), 3.0)
-        first, _ = it.receive("n04", told(4, "n04", before=("n00",), yours=False), 4.0)
-        again, _ = it.receive("n01", told(4, "n01", before=("n00",), yours=False), 4.0)
+        it.publish(claim("n00", 3), ("n00", "n01", "n02", "n03"), 3.0)
+        it.take_on(Due(4, ("n00",)), 3.0)
+        it.publish(claim("n00", 4), ("n00",), 3.5)
+        alone, _ = it.receive("n04", told(4, "n04", yours=False), 4.0)
+        first, _ = it.receive("n03", told(4, "n03", before=("n00",)), 4.0)
+        again, _ = it.receive("n02", told(4, "n02", before=("n00",), yours=False), 4.0)
+        assert not alone, "whom it tells must hear two members"
         assert not again
         return {message.peer: message.message for message in first}
 
     assert not told_by(2), "the other hands over as well"
     news = told_by(1)
-    assert sorted(news) == ["n01", "n02"]
-    assert {(it.turn, it.yours, it.claims[0].peer) for it in news.values()} == {(4, False, "n04")}
+    assert sorted(news) == ["n01", "n02"], "the third published it"
+    assert all(wake == told(4, "n03", before=("n00",), yours=False) for wake in news.values())
 
 
 def test_a_silent_first_aggregator_is_replaced_by_the_next():
