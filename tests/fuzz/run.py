@@ -11,7 +11,6 @@ An input fails after MAX_INPUT_S, or with more than MAX_MB of memory, resident o
 
 import argparse
 import hashlib
-import importlib
 import os
 import re
 import resource
@@ -118,8 +117,6 @@ def main() -> None:
 def _fork(names: Iterable[str], corpus: Path, at_a_time: int, options: tuple[int, int, int]) -> None:
     """Attacks each in a child of this process, with output and exit code in its folder."""
     names = list(names)
-    for library in ("torch", "libp2p", "msgpack", "msgspec"):
-        importlib.import_module(library)
     for name in names:
         _instrumented(name)
     running: dict[int, str] = {}

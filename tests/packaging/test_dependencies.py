@@ -102,6 +102,7 @@ def test_an_audit_with_findings_or_without_a_database_fails(tmp_path, code, writ
     last = within if written else "ERROR: not found on the index"
     program.write_text(f"#!/bin/sh\nprintf '{written}' > build/audit.json\necho '{last}' >&2\nexit {code}\n")
     program.chmod(0o755)
+    (program.parent / "uv").touch()  # else it would be installed
     (tmp_path / "tools" / ".ready").touch()
     plain = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     words = ["make", "-sf", ROOT / "Makefile", "audit", f"TOOLS={tmp_path / 'tools'}"]

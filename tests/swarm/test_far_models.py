@@ -35,7 +35,7 @@ def refusals(virtual) -> set[str]:
 
 @virtual(1)
 @pytest.mark.slow
-@pytest.mark.parametrize(("pace", "factor"), [("steps", -2.0), ("steps", None), ("clock", 0.0), ("clock", None)])
+@pytest.mark.parametrize(("pace", "factor"), [("steps", -2.0), ("steps", None), ("clock", 0.0)])
 async def test_a_liar_is_refused_by_its_partners_and_costs_the_others_little(pace, factor):
     """It exchanges as if its model were negated, zero, or still the one that all began with."""
     swarm = story(defended(pace), 1)

@@ -1,5 +1,7 @@
 """Broadcast messages are the same for all receivers: nodes that add all messages have bitwise equal models."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -23,6 +25,7 @@ ENGINES = ("matrix", "virtual")
 ROUNDING = sorted(name for name in QUANTIZERS if not QUANTIZERS.facts(name).instead)
 
 
+@cache
 def models(*assignments):
     """Return the models (n, d) of all nodes after each round."""
     chosen, seen = toml.apply_set(Scenario(), (*SMALL, *assignments)), []
