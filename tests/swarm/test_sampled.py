@@ -87,7 +87,7 @@ async def rounds_beside_silence(agreed, seed, kind, for_s, slow=None):
 async def test_a_member_that_signs_turns_and_sends_no_vector_costs_few_rounds(seed):
     """Each turn that it signed held the others up for 12 s: 17 rounds in 60 s."""
     agreed = agreement(5, rounds=0, sample=2, aggregators=1, slack=1, local_steps=4)
-    honest, beside = await rounds_beside_silence(agreed, seed, Pulled, 60.0, slow=dict.fromkeys(range(5), 4.0))
+    honest, beside = await rounds_beside_silence(agreed, seed, Pulled, 30.0, slow=dict.fromkeys(range(5), 4.0))
     assert beside >= 0.85 * honest
 
 
@@ -96,7 +96,7 @@ async def test_a_member_that_does_its_turns_and_tells_nobody_costs_few_rounds(se
     """Of three aggregators two suffice; each turn waited for the third, which took a third of the rounds."""
     agreed = agreement(6, rounds=0, sample=3, aggregators=3, slack=1, local_steps=4)
     agreed = msgspec.structs.replace(agreed, robust=RobustSection(rule="median"))
-    honest, beside = await rounds_beside_silence(agreed, seed, Wake, 20.0)
+    honest, beside = await rounds_beside_silence(agreed, seed, Wake, 10.0)
     assert beside >= 0.85 * honest
 
 
