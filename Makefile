@@ -6,7 +6,7 @@ COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docke
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test compiled unit libraries check lint contracts figures acceptance gallery changelog bench fuzz search mutants docs docs-serve docker kubernetes locked lock audit sbom dist installed clean
+.PHONY: demo test compiled unit libraries check lint contracts types-linux types-darwin types-win32 figures acceptance gallery changelog bench fuzz search mutants docs docs-serve docker kubernetes locked lock audit sbom dist installed clean
 
 # What installs, and what works on dependencies; uv is a wheel, and tools/uv.py has it look where pip is told to look.
 TOOLS := build/tools
@@ -38,11 +38,12 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-contracts: $(VENV)/.ready
-	$(BIN)/mypy
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+TYPES := types-linux types-darwin types-win32
+contracts: $(TYPES) $(VENV)/.ready
 	$(BIN)/lint-imports
+
+$(TYPES): types-%: $(VENV)/.ready
+	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$*
 
 # How the code is built, beside limits that only shrink.
 figures: $(VENV)/.ready
