@@ -114,7 +114,8 @@ MUTANTS = (
     Mutant(
         "node/engine/forecast/step.py", "apart([*computed, update], clock)", "apart([update, *computed], clock)", ("**/test_forecast.py",)
     ),
-    Mutant("gossip/exchange/sampled.py", "return self._redone(turn)", "return None", ("gossip/exchange/test_sampled.py",)),
+    Mutant("gossip/exchange/sampled.py", "return self._redone(turn, now)", "return None", ("gossip/exchange/test_sampled.py",)),
+    Mutant("gossip/exchange/sampled.py", "enough = 1 if now >= ", "enough = 9 if now >= ", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "[1] >= turn)", "[1] < 0)", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "2.0 * self._timeout_s(", "0.5 * self._timeout_s(", ("gossip/exchange/test_sampled.py",)),
     Mutant("gossip/exchange/sampled.py", "return self.accepted(turn) < VOICES", "return False", ("gossip/exchange/test_sampled.py",)),

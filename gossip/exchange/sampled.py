@@ -217,7 +217,7 @@ class Sampled:
             moments.append(self._alone_at)
         if self._first[0] >= max(0, self.ours, self.known - 1) and not self.resting:
             moments.append(self._ready_s + self._grace_s)
-            if self._sources(self._first[0], in_turn=False):
+            if self._sources(self._first[0], in_turn=False) or self._redone(self._first[0], math.inf) is not None:
                 moments.append(self._out_of_turn_at)
         return min(moments)
 
@@ -243,7 +243,7 @@ class Sampled:
         if now >= self._out_of_turn_at and (late := self._sources(turn, in_turn=False)):
             return Due(turn + 1, late)
         if len(sources) < sampling.needed(turn):
-            return self._redone(turn)
+            return self._redone(turn, now)
         if len(sources) >= sampling.taken(turn) or now >= self._ready_s + self._grace_s or self._missing(turn) <= self._in_vain:
             return Due(turn + 1, sources)
         return None
@@ -252,13 +252,17 @@ class Sampled:
         """Return the members whose turn it was and that have not published it."""
         return set(self._preferred(turn)[: self.sampling.size(turn)]) - self._claims(turn).keys()
 
-    def _redone(self, turn: int) -> Due | None:
-        """Return averaging turn `turn`, if nothing of it can be fetched, for this node to do from the vectors of the turn before."""
+    def _redone(self, turn: int, now: float) -> Due | None:
+        """Return averaging turn `turn`, if nothing of it can be fetched, for this node to do from the vectors of the turn before.
+
+        Too few of these are enough after the time for which others are waited for.
+        """
         useless = {peer for at, peer in self._useless if at == turn}
         if self.sampling.trains(turn) or not useless or self._claims(turn).keys() - useless or turn < self.ours:
             return None
         before = self._sources(turn - 1, in_turn=False)
-        return Due(turn, before) if len(before) >= self.sampling.needed(turn - 1) else None
+        enough = 1 if now >= self._out_of_turn_at else self.sampling.needed(turn - 1)
+        return Due(turn, before) if len(before) >= enough else None
 
     def take_on(self, due: Due, now: float) -> None:
         """Start step `due` at this node, at time `now`."""

@@ -371,6 +371,33 @@ def test_a_member_that_averages_alone_and_wakes_nobody_does_not_stop_rounds(dete
     run.close()
 
 
+@pytest.mark.acceptance
+def test_a_member_that_is_banned_for_two_averages_and_trained_for_them_does_not_stop_rounds(deterministic_scheduler):
+    """Found by the search: one vector was left of those averaged, too few to average them again, and all slept for 12 s."""
+    deterministic_scheduler(0)
+    world = SearchedSwarm(agreed(**SAMPLED), 0, trusted=False)
+    run = Stepwise(world.live)
+
+    def then(seconds):
+        run.do(partial(trio.sleep, seconds))
+        run.do(world.check)
+
+    run.do(world.join)
+    then(0.003)
+    run.do(partial(world.go, in_order=False))
+    then(0.003)
+    world.change_identity()
+    run.do(world.come)
+    then(0.9)
+    world.conduct.second_tongue = {world.honest[number].peer_id for number in (0, 2)}
+    then(0.903)
+    world.swarm.hub.sever(world.known.identity.peer_id, world.honest[0].peer_id)
+    then(0.9)
+    then(0.4)
+    run.do(world.settle)
+    run.close()
+
+
 def test_nobody_passes_on_forged_claims_of_turns_that_are_over(deterministic_scheduler):
     """Found by the search: whoever got them in a Wake did not verify them, and its peers blamed it for the forgery."""
     deterministic_scheduler(0)

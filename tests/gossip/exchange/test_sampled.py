@@ -294,10 +294,10 @@ def test_a_member_that_was_waited_for_in_vain_is_not_waited_for_until_it_publish
     assert two_publish(13, 30.0), "it may come back"
 
 
-def let_down():
+def let_down(*trained):
     """Return a machine that was woken for turn 8 by an aggregator whose vector it could not fetch by 2.0."""
     it = one()
-    for peer in ("n02", "n03", "n04"):
+    for peer in trained or ("n02", "n03", "n04"):
         it.receive(peer, told(6, peer, yours=False), 1.0)
     it.receive("n00", told(7, "n00", before=("n02",)), 1.0)
     due = it.due(1.0 + MAX_S)
@@ -318,6 +318,11 @@ def test_an_averaging_of_which_nothing_can_be_fetched_is_done_by_who_was_to_go_o
     other.receive("n01", told(7, "n01"), 2.0)
     due = other.due(2.0 + MAX_S)
     assert (due.turn, due.sources) == (8, ("n01",)), "the other aggregator delivers"
+    few = let_down("n02", "n03")
+    assert few.due(0.9 + 2.0 * MAX_S) is None
+    assert few.due_at == pytest.approx(1.0 + 2.0 * MAX_S), "others may have published as well"
+    due = few.due(1.0 + 2.0 * MAX_S)
+    assert (due.turn, due.sources) == (7, ("n02", "n03"))
 
 
 @pytest.mark.parametrize("turns", [DEMOTED, 2 * DEMOTED])
