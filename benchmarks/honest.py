@@ -57,6 +57,8 @@ class Watched(Distances):
         made.append(self)
 
     def met(self, peer, distance, round, progress=None):
+        if self.refuses(peer, round):
+            return super().met(peer, distance, round, progress)
         reference = self.reference(peer, round)
         self.exchanges += 1
         self.shortened += share(distance, reference) < 1.0
