@@ -68,6 +68,7 @@ MUTANTS = (
     Mutant("gossip/chunks.py", "usual_s * AGAIN ** (len(asked) - 1)", "usual_s", ("gossip/test_chunks.py",)),
     Mutant("gossip/chunk_times.py", "usual_s = self.usual_s(peer)", "usual_s = self.usual_s()", ("gossip/test_chunk_times.py",)),
     Mutant("gossip/membership/roster.py", "peer in self._gone or ", "", ("gossip/membership/test_roster.py",)),
+    Mutant("gossip/membership/roster.py", "past.away and peer in self._gone", "False", ("gossip/membership/test_roster.py",)),
     Mutant("gossip/membership/roster.py", "case Changed():", "case Joined():", ("gossip/membership/test_roster.py",)),
     Mutant("gossip/membership/roster.py", "now < self._newcomers.get(peer, -inf)", "now < inf", ("gossip/membership/test_roster.py",)),
     Mutant("gossip/membership/roster.py", "len(self._gone) > max(", "len(self._newcomers) > max(", ("gossip/membership/test_roster.py",)),

@@ -5,8 +5,8 @@ differ, so nobody may change the roster often:
 
     who appears for the first time    counts at once; while of the newcomers of the last minute more than FEW, or one in MEMBERS_EACH
                                       members, are gone, when this node has heard it SETTLED_S after it appeared
-    who is suspected sooner than that counts again when this node has heard it SETTLED_S later
-    who comes back                    counts at once; a second time within MEMORY_S, when it has been here for COOL_DOWN_S
+    who is suspected sooner than that counts again when this node has heard it SETTLED_S later; so does who left in its first minute
+    who comes back                    counts at once else; a second time within MEMORY_S, when it has been here for COOL_DOWN_S
     who leaves or dies                counts no more
 
 To come back takes a newer incarnation (`starling.gossip.membership.member_list`), which no node overlooks: nodes that hear of a peer's
@@ -74,7 +74,7 @@ class Roster:
             case Reborn() if peer in self._counts_from:
                 self._counts_from[peer] = max(self._counts_from[peer], now + self._come_back(peer, now))
             case Reborn() if peer in self._to_stay:
-                self._to_stay[peer] = now + SETTLED_S
+                self._to_stay[peer] = max(self._to_stay[peer], now + SETTLED_S)
             case Suspected() if peer in self._counts_from and now < self._newcomers.get(peer, -inf) + SETTLED_S:
                 del self._counts_from[peer]
                 self._to_stay[peer] = now + SETTLED_S
@@ -108,25 +108,29 @@ class Roster:
         return COOL_DOWN_S if again and self.training else 0.0
 
     def _joined(self, peer: str, now: float) -> None:
-        if self._past.get(peer, _NEVER).away:
-            self._counts_from[peer] = now + self._come_back(peer, now)
-        elif peer not in self._past and self._must_stay(peer, now):
-            self._to_stay[peer] = now + SETTLED_S
+        self._forget(now)
+        past = self._past.get(peer)
+        wait_s = self._come_back(peer, now) if past is not None and past.away else 0.0
+        if self._must_stay(peer, now) if past is None else past.away and peer in self._gone:
+            self._to_stay[peer] = now + max(SETTLED_S, wait_s)
         else:
-            self._counts_from[peer] = now
+            self._counts_from[peer] = now + wait_s
 
     def _must_stay(self, peer: str, now: float) -> bool:
         """Remember a newcomer -> whether it has to stay before it counts."""
         if not self.training:
             return False
+        self._newcomers.setdefault(peer, now)
+        return peer in self._gone or len(self._gone) > max(FEW, (1 + len(self._counts_from)) // MEMBERS_EACH)
+
+    def _forget(self, now: float) -> None:
+        """Forget newcomers that came more than a minute ago, and the first of too many."""
         while self._newcomers:
             oldest, since = next(iter(self._newcomers.items()))
             if len(self._newcomers) < MAX_RECENT and now - since < MINUTE_S:
                 break
             del self._newcomers[oldest]
             self._gone.discard(oldest)
-        self._newcomers.setdefault(peer, now)
-        return peer in self._gone or len(self._gone) > max(FEW, (1 + len(self._counts_from)) // MEMBERS_EACH)
 
     def _count(self, event: MemberEvent) -> None:
         """Note whether a newcomer is here."""

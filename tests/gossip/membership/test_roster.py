@@ -12,10 +12,11 @@ from tests.harness.detectors import OpenGate, record, verify
 
 
 def training(*events, every_s=0.0):
-    """Return the roster of a training node after these events, and the time."""
-    roster, now = Roster("me", training=True), 0.0
+    """Return the roster of a node that trains since the first of these events, after all of them, and the time."""
+    roster, now = Roster("me"), 0.0
     for event in events:
         roster.observe(event, now)
+        roster.training = True
         now += every_s
     return roster, now
 
@@ -156,6 +157,22 @@ def test_who_was_gone_before_it_had_stayed_has_to_when_it_is_back():
     assert "n" in roster.members(SETTLED_S)
 
 
+def test_a_newcomer_that_leaves_within_a_minute_has_to_stay_when_it_is_back():
+    roster = among(4)
+    observe(roster, 0.0, Joined("hasty"), Joined("later"), Left("hasty"), Reborn("hasty"), Joined("hasty"))
+    assert "hasty" not in roster.members(SETTLED_S - 1e-3)
+    assert "hasty" in roster.members(SETTLED_S)
+    observe(roster, MINUTE_S, Left("later"), Reborn("later"), Joined("later"))
+    assert "later" in roster.members(MINUTE_S)
+
+
+def test_a_newcomer_that_flaps_counts_only_some_time_after_it_stays():
+    roster = among(4)
+    observe(roster, 0.0, Joined("n"), *[Left("n"), Reborn("n"), Joined("n")] * 2, Reborn("n"))
+    assert "n" not in roster.members(COOL_DOWN_S - 1e-3)
+    assert "n" in roster.members(COOL_DOWN_S)
+
+
 def test_one_of_many_newcomers_counts_once_it_is_heard_after_a_while():
     heard = {"late": 0.0, "silent": 0.0, "hasty": 0.0}
     roster = after_visits(lambda peer: heard.get(peer, -inf))
@@ -206,6 +223,7 @@ def test_memory_is_bounded():
 
 
 def test_of_more_newcomers_than_are_remembered_the_first_are_forgotten():
-    roster, _ = training(*map(Joined, GONE), *map(Suspected, GONE), *(Joined(f"n{number}") for number in range(MAX_RECENT)), Joined("last"))
+    roster = after_visits()
+    observe(roster, 0.0, *(Joined(f"n{number}") for number in range(MAX_RECENT)), Joined("last"))
     assert "n0" not in roster.members(0.0)
     assert "last" in roster.members(0.0)
