@@ -373,7 +373,7 @@ def test_a_member_that_averages_alone_and_wakes_nobody_does_not_stop_rounds(dete
 
 @pytest.mark.acceptance
 def test_a_member_that_is_banned_for_two_averages_and_trained_for_them_does_not_stop_rounds(deterministic_scheduler):
-    """Found by the search: one vector was left of those averaged, too few to average them again, and all slept for 12 s."""
+    """Found by the search: one vector was left of those averaged, too few to average them again, and a round took 6.8 s instead of 3.1."""
     deterministic_scheduler(0)
     world = SearchedSwarm(agreed(**SAMPLED), 0, trusted=False)
     run = Stepwise(world.live)
@@ -392,8 +392,8 @@ def test_a_member_that_is_banned_for_two_averages_and_trained_for_them_does_not_
     world.conduct.second_tongue = {world.honest[number].peer_id for number in (0, 2)}
     then(0.903)
     world.swarm.hub.sever(world.known.identity.peer_id, world.honest[0].peer_id)
-    then(0.9)
-    then(0.4)
+    for _ in range(20):
+        then(0.4)
     run.do(world.settle)
     run.close()
 
