@@ -64,6 +64,18 @@ MUTANTS = (
     Mutant("gossip/pipeline/waiting.py", "return behind or core.gave(stage, said.done)", "return True", ("**/pipeline/test_waiting.py",)),
     Mutant("gossip/pipeline/owed.py", "turn_s * 2**turns", "turn_s", ("**/pipeline/test_crew.py",)),
     Mutant("gossip/pipeline/crew_meeting.py", "if voice < stage and stage in", "if stage in", ("**/pipeline/test_crew.py",)),
+    Mutant("gossip/pipeline/crew_meeting.py", "if stage not in self.holding.why:", "if True:", ("**/pipeline/test_crew.py",)),
+    Mutant("gossip/pipeline/crew_meeting.py", "if not self.holding.rests:", "if True:", ("**/pipeline/test_crew.py",)),
+    Mutant("gossip/pipeline/crew_meeting.py", "self._charged.add(stage)  # never", "pass  # never", ("**/pipeline/test_crew.py",)),
+    Mutant(
+        "gossip/pipeline/crew.py", "peers != company.peers or self.meeting.freed", "peers != company.peers", ("**/pipeline/test_crew.py",)
+    ),
+    Mutant("gossip/pipeline/crew.py", "peers != company.peers or self.meeting.freed", "True", ("**/pipeline/test_crew.py",)),
+    Mutant("gossip/pipeline/holding.py", "{} if self.stage in rest else", "", ("**/pipeline/test_holding.py",)),
+    Mutant("gossip/pipeline/holding.py", "if self._gave and behind in", "if behind in", ("**/pipeline/test_holding.py",)),
+    Mutant("gossip/pipeline/holding.py", "or pieces <= self._got", "", ("**/pipeline/test_holding.py",)),
+    Mutant("gossip/pipeline/copies.py", "piece.offset % self.piece_bytes == 0 and", "", ("**/pipeline/test_crew.py",)),
+    Mutant("node/extras/crew/daemon/stage_peers.py", "self._left.get(peer, until)", "until", ("**/crew/test_stage_peers.py",)),
     Mutant("gossip/chunks.py", "if not self.is_right(index, data):", "if False:", ("gossip/test_chunks.py",)),
     Mutant("gossip/chunks.py", "usual_s * AGAIN ** (len(asked) - 1)", "usual_s", ("gossip/test_chunks.py",)),
     Mutant("gossip/chunk_times.py", "usual_s = self.usual_s(peer)", "usual_s = self.usual_s()", ("gossip/test_chunk_times.py",)),

@@ -1,6 +1,7 @@
 """States of stages on their way to the previous stage, which stores them, and back to a new machine of a lost stage.
 
-A state is sent in pieces, in order, one state at a time from a peer. Pieces out of order are dropped until the sender's next state begins.
+A state is sent in pieces of `piece_bytes`, the last one shorter, in order, one state at a time from a peer. Pieces out of order are
+dropped until the sender's next state begins.
 At most two states of one stage are stored, each no larger than the largest stage's state can be.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from starling.gossip.pipeline.meeting import KEPT
-from starling.gossip.wire.schema import Piece
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Piece
 
 
 @dataclass(slots=True)
@@ -17,6 +18,7 @@ class Copies:
     """The copies of the next stage's states that this node stores, and those that are arriving."""
 
     most_bytes: int
+    piece_bytes: int = MAX_CHUNK_BYTES
     kept: dict[int, bytes] = field(default_factory=dict)  # by local steps
     _arriving: dict[tuple[str, int, int], bytearray] = field(default_factory=dict)  # bytes received so far, by peer, stage, step
 
@@ -28,7 +30,8 @@ class Copies:
     def take(self, peer: str, piece: Piece) -> bytes | None:
         """A piece -> the whole state, when this was its last. Raises ValueError: bad_piece."""
         key = (peer, piece.stage, piece.step)
-        if not 0 < piece.size <= self.most_bytes or piece.offset + len(piece.data) > piece.size or not piece.data:
+        whole = piece.offset % self.piece_bytes == 0 and len(piece.data) == min(self.piece_bytes, piece.size - piece.offset)
+        if not 0 < piece.size <= self.most_bytes or not piece.data or not whole:
             raise ValueError("bad_piece")
         if piece.offset == 0:
             self._arriving = {other: data for other, data in self._arriving.items() if other[0] != peer} | {key: bytearray()}

@@ -37,6 +37,7 @@ from starling.gossip.pipeline.crew_commands import Abandon, Command, Evaluated, 
 from starling.gossip.pipeline.crew_meeting import CrewMeeting
 from starling.gossip.pipeline.crew_states import StageStates
 from starling.gossip.pipeline.crew_step import Again, CrewStep, Plan
+from starling.gossip.pipeline.holding import Holding
 from starling.gossip.pipeline.owed import Owed
 from starling.gossip.pipeline.roll import Roll
 from starling.gossip.pipeline.waiting import Keys, Waiting
@@ -54,7 +55,7 @@ class Crew:
         self.states = StageStates(stage, stages, copies, step)
         self._moment = moment = Moment()
         waiting, kept = Waiting(self.company, keys), (plan.micro_batches, plan.keep_after, batches)
-        self.meeting = CrewMeeting(self.company, self.roll, self.states, self.owed, moment, waiting, *kept)
+        self.meeting = CrewMeeting(self.company, self.roll, self.states, self.owed, moment, waiting, Holding(stage), *kept)
         self.steps = CrewStep(self.company, self.roll, self.states, self.owed, plan, moment, waiting, self.meeting.free)
         self._flow: Flow[Outcome] | None = None
         self._busy = False  # the engine is
@@ -99,6 +100,9 @@ class Crew:
         """The crew lacks nobody. `carried`: it is what is left of the one before, so its states are as good here."""
         company, states = self.company, self.states
         self._moment.now = now
+        if peers != company.peers or self.meeting.freed:  # what was counted outlives a restart
+            self.owed.reset()
+            self.meeting.forget()
         if name == company.name:
             company.whole = True
             return self._go_on()
@@ -109,7 +113,6 @@ class Crew:
             if not carried:
                 states.copies.clear()
         self.roll.reset()
-        self.owed.reset()
         self.steps.renamed()
         self.meeting.renamed()
         for stage, ready in company.rename(crew, name, peers):

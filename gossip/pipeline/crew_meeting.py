@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -10,6 +10,7 @@ from msgspec import structs
 from starling.gossip.pipeline.company import Company, Flow, Moment
 from starling.gossip.pipeline.crew_commands import Abandon, Blame, FreeStage, Note, Send, Unfollow, UseState
 from starling.gossip.pipeline.crew_states import StageStates, notes
+from starling.gossip.pipeline.holding import Holding
 from starling.gossip.pipeline.meeting import Fetch, Start, agree
 from starling.gossip.pipeline.owed import TURN_S, TURNS, Owed
 from starling.gossip.pipeline.roll import Roll, has
@@ -31,19 +32,20 @@ class CrewMeeting:
     owed: Owed
     moment: Moment
     waiting: Waiting
+    holding: Holding
     micro_batches: int  # of a step
     keep_after: int  # local steps between states that are kept
     batches: int  # held-out batches at stage 0
-    slow_s: float = 0.0  # seconds of this stage's fastest step, or of its own last time between rounds' steps, whichever is longer
+    slow_s: float = 0.0  # seconds of the longest of this stage's fastest step, its last time between rounds' steps, and what it gave since
     open: bool = False
     _calling: bool = False  # our Ready is repeated anyway, so it is not sent in answer
-    _freed: set[str] = field(default_factory=set)  # of this crew
+    freed: set[str] = field(default_factory=set)  # peers of this crew
     _named: dict[int, set[int]] = field(default_factory=dict)  # stage -> others that free its seat
-    _charged: set[int] = field(default_factory=set)
+    _charged: set[int] = field(default_factory=set)  # or spared
     _followed: set[str] = field(default_factory=set)  # peers on whose word alone a seat was freed
     carried: bool = False  # our states are valid in the current crew
     _fetched: tuple[int, ...] = ()  # stages that are given their states, by the last conclusion
-    _given: int = 0  # bytes of ours that have come since
+    _counted_at: float = 0.0  # up to when the stages of `holding` were waited for
 
     def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[Start | None]:
         """Meet until all know from where to continue; None: we plan to evaluate and others do not, or it is `until`."""
@@ -61,10 +63,11 @@ class CrewMeeting:
                     if self.moment.now >= until:
                         return None
                     continue
+                conclusion = agree([has(ready) for ready in told], self.keep_after)
+                self._came(None if evaluate else conclusion, told)
                 if len({ready.evaluate for ready in told}) > 1:
                     return None
-                conclusion = agree([has(ready) for ready in told], self.keep_after)
-                self._fetched, self._given = (), 0
+                self._fetched = ()
                 if isinstance(conclusion, Start):
                     return conclusion
                 self._fetched = conclusion.stages
@@ -118,7 +121,8 @@ class CrewMeeting:
         roll = self.roll
         if roll.call is not None and roll.call.turn > roll.counted:
             roll.counted = roll.call.turn
-            self.owed.interrupted(roll.call.stage)
+            if not self.holding.rests:  # else another may have concluded our meeting, and there was nothing to do
+                self.owed.interrupted(roll.call.stage)
 
     @property
     def incomplete(self) -> bool:
@@ -127,16 +131,21 @@ class CrewMeeting:
 
     def given(self, stage: int, piece: Piece) -> None:
         """Note that more of our state has come back: whoever sends it has a reason not to be at the meeting."""
-        if piece.stage == self.company.stage and piece.offset + len(piece.data) > self._given:
-            self._given = piece.offset + len(piece.data)
+        pieces = piece.offset // self.states.copies.piece_bytes + 1
+        if piece.stage == self.company.stage and self.holding.got(pieces, self.moment.now):
             self.owed.put_off.end(stage)
 
     def renamed(self) -> None:
         """The crew is another one."""
         self._fetched = ()
-        self._freed.clear()
         self._named.clear()
         self._charged.clear()
+
+    def forget(self) -> None:
+        """Forget who was counted and freed: the stages are other peers', or they sit together again."""
+        self.renamed()
+        self.freed.clear()
+        self.holding.clear()
 
     def named(self, stage: int, ready: Ready) -> None:
         """Note whose seats a stage frees; if ours, do not go where it goes. Raises ValueError: no_such_stage."""
@@ -159,7 +168,7 @@ class CrewMeeting:
             voices = {voice for voice in named if peers[voice] in left and peers[voice] not in self._followed}
             if peers[stage] in left:
                 voices = {voice for voice in voices if voice < stage and stage in self._named.get(voice, ())}
-            if stage not in owed and peers[stage] not in self._freed and voices:
+            if stage not in owed and peers[stage] not in self.freed and voices:
                 self._followed |= {peers[voice] for voice in voices}
                 self.free((stage,))
         self.free(stage for stage in owed if peers[stage] not in left)
@@ -168,9 +177,9 @@ class CrewMeeting:
         """Free the seats of stages that are in arrears."""
         for stage in stages:
             peer = self.company.peers[stage]
-            if peer in self._freed:
+            if peer in self.freed:
                 continue
-            self._freed.add(peer)
+            self.freed.add(peer)
             seen = stage in self.owed.arrears
             why = f"in {self.owed.count(stage)} turns in which it owed something" if seen else "as a stage says that left it"
             text = f"stage {stage} has sent nothing of use {why}; the other stages go on without it"
@@ -178,6 +187,8 @@ class CrewMeeting:
             self.moment.commands += [Note("crew_mute", text, "warning", fields), FreeStage(peer)]
             if seen:
                 self._named.setdefault(stage, set()).add(self.company.stage)
+            if self.owed.put_off.turns.get(stage, 0) >= TURNS:
+                self._charged.add(stage)  # never: its owner may have a reason
             self._tell_freed()
         self._charge()
 
@@ -189,15 +200,14 @@ class CrewMeeting:
         company, word = self.company, self._ready(0, 0, 0, evaluate=False)
         seen = {stage for stage, voices in self._named.items() if company.stage in voices}
         for stage, peer in enumerate(company.peers):
-            freed = seen | {stage} if peer in self._freed else seen
+            freed = seen | {stage} if peer in self.freed else seen
             if stage != company.stage and freed:
                 self.moment.commands.append(Send(peer, structs.replace(word, freed=tuple(sorted(freed)))))
 
     def _charge(self) -> None:
         """Blame those of whose arrears enough stages say, we among them."""
         for stage, voices in sorted(self._named.items()):
-            put_off = self.owed.put_off.turns.get(stage, 0) >= TURNS  # its owner may have a reason
-            if len(voices) >= VOICES and self.company.stage in voices and stage not in self._charged and not put_off:
+            if len(voices) >= VOICES and self.company.stage in voices and stage not in self._charged:
                 self._charged.add(stage)
                 self.moment.commands.append(Blame(self.company.peers[stage], "crew_mute"))
 
@@ -216,6 +226,7 @@ class CrewMeeting:
             if self.moment.now >= repeat_at:
                 self._tell_freed()
                 repeat_at = self.moment.now + REPEAT_S
+            self._counted_at = self.moment.now
             self.moment.phase, self.moment.deadline = "lacking", min(until, repeat_at)
             yield None
 
@@ -243,7 +254,6 @@ class CrewMeeting:
                 repeat_at = moment.now + REPEAT_S
             here = roll.here(company.stages)
             if len(told := [ready for ready in here if ready is not None]) == company.stages:
-                owed.put_off.clear()
                 return told
             yield from self._restored()
             if self.states.points != own.points:
@@ -258,21 +268,38 @@ class CrewMeeting:
             moment.phase, moment.deadline = "meeting", min(repeat_at, over_at, count_at, until)
             yield None
 
+    def _came(self, conclusion: Start | Fetch | None, told: Sequence[Ready]) -> None:
+        """End the counts of all but those who are why no steps follow. None: the meeting is about an evaluation."""
+        self._count(())
+        if conclusion is not None:
+            self.holding.concluded([has(ready) for ready in told], conclusion, self.moment.now)
+            if self.holding.rests or isinstance(conclusion, Fetch):
+                self.owed.calls.clear()  # without a step, as whoever concludes first calls the next meeting
+        for stage in self.company.others:
+            if stage not in self.holding.why:
+                self.owed.put_off.end(stage)
+
     def _wait_for(self, missing: Collection[int]) -> None:
         """Count a second for those who have not come, are not about to finish what they were to do, and have no state to give."""
-        company, owed, moment = self.company, self.owed, self.moment
+        company, finishes = self.company, self.waiting.finishes
+        here, giving = self.states.step, {(stage - 1) % company.stages for stage in self._fetched}  # whoever it is given to knows whether
+        later = [stage for stage in missing if stage not in giving and not finishes(stage, here, self.micro_batches, self.moment.now)]
+        self._count(later)
+        self.free(self.owed.mute)
+
+    def _count(self, missing: Collection[int]) -> None:
+        """Count a second for those who have not come, and the time since the last count for those who are why no steps follow."""
+        company, moment, holding = self.company, self.moment, self.holding
+        since, self._counted_at = moment.now - self._counted_at, moment.now
         for stage in company.others:
-            if stage not in missing:
+            if stage not in holding.why and stage not in missing:
                 continue
-            if (stage + 1) % company.stages in self._fetched and self.states.before != stage:
-                continue  # whoever it gives it to knows whether it does
-            if self.waiting.finishes(stage, self.states.step, self.micro_batches, moment.now):
-                continue  # as the one that it names knows
-            if owed.put_off.second(stage, max(TURN_S, self.slow_s)):
-                turns, fields = owed.put_off.turns[stage], {"stage": stage, "peer": company.peers[stage]}
-                text = f"stage {stage} has not come to its crew's meeting for long, though it is heard; turn {turns} of {TURNS}"
+            why = holding.why.get(stage, "has not come to its crew's meeting")
+            patience = max(TURN_S, self.slow_s, holding.coming_s if stage == self.states.before else 0.0)
+            if self.owed.put_off.add(stage, patience, since if stage in holding.why else REPEAT_S):
+                turns, fields = self.owed.put_off.turns[stage], {"stage": stage, "peer": company.peers[stage]}
+                text = f"stage {stage} {why} for long, though it is heard; turn {turns} of {TURNS}"
                 moment.commands.append(Note("crew_withheld", text, "warning", fields))
-        self.free(owed.mute)
 
     def _restored(self) -> Flow[None]:
         """Adopt a state that was sent back."""
@@ -283,7 +310,10 @@ class CrewMeeting:
         """Give the copy that is here, or wait for ours, or for the others'."""
         company, roll, states, moment = self.company, self.roll, self.states, self.moment
         if (give := states.to_give(fetch, company.peers)) is not None:
+            began = moment.now
             yield give
+            self.slow_s = max(self.slow_s, moment.now - began)
+            self.holding.gave()
         over_at = moment.now + FETCH_S
         while company.whole and roll.called <= roll.number and moment.now < over_at:
             yield from self._restored()

@@ -166,7 +166,7 @@ class CrewStep:
             core.ask()
         moment.tell(self.company, self._alive(self.waiting.say(turn, step, core.done)))
         for stage in self.waiting.without_excuse(core, turn, step):
-            if self.owed.withheld.second(stage, max(TURN_S, self.fastest_s)):
+            if self.owed.withheld.add(stage, max(TURN_S, self.fastest_s)):
                 turns, fields = self.owed.withheld.turns[stage], {"stage": stage, "peer": self.company.peers[stage]}
                 text = f"stage {stage} was asked in vain for a result for long, and does not say that it waits; turn {turns} of {TURNS}"
                 moment.commands.append(Note("crew_withheld", text, "warning", fields))

@@ -9,7 +9,8 @@ A message that cannot be used counts as not sent: its stage has one more turn of
 
 A stage that is heard and keeps this one waiting without an excuse (`waiting.py`) is asked once a second in vain. Its turns last as many
 seconds as the fastest step did, at least `TURN_S`, then twice as many, four and eight times: a stage that is slow at first is not freed.
-Any result that is due resets them. So it is with one that puts off a meeting, until it comes.
+Any result that is due resets them. So it is with one that puts off a meeting, until it comes and steps follow, or it is not the reason that
+none do (`holding.py`).
 
 A stage that calls a meeting before this one has finished what it does interrupts it. Two interruptions are a turn, since a stage calls
 after each message that it cannot use, and leaves its neighbor at the fourth: with two such neighbors it has called seven times at most.
@@ -34,15 +35,15 @@ class Vain:
     """Seconds in which each stage was waited for in vain, as turns of which each lasts twice as long as the one before."""
 
     turns: dict[int, int] = field(default_factory=dict)
-    _seconds: dict[int, int] = field(default_factory=dict)  # of the current turn
+    _seconds: dict[int, float] = field(default_factory=dict)  # of the current turn
 
-    def second(self, stage: int, turn_s: float) -> bool:
-        """Count a second; return whether it ends a turn. The first turn lasts `turn_s`."""
-        self._seconds[stage] = self._seconds.get(stage, 0) + 1
+    def add(self, stage: int, turn_s: float, seconds: float = 1.0) -> bool:
+        """Count seconds; return whether they end a turn: one at most, as a machine may have slept. The first turn lasts `turn_s`."""
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
         turns = self.turns.get(stage, 0)
         if self._seconds[stage] < turn_s * 2**turns:
             return False
-        self.turns[stage], self._seconds[stage] = turns + 1, 0
+        self.turns[stage], self._seconds[stage] = turns + 1, 0.0
         return True
 
     def end(self, stage: int) -> None:
@@ -64,7 +65,7 @@ class Owed:
     turns: dict[int, int] = field(default_factory=dict)
     unfit: dict[int, int] = field(default_factory=dict)  # deliveries by stage, since a step was done
     withheld: Vain = field(default_factory=Vain)  # since a result of a stage arrived
-    put_off: Vain = field(default_factory=Vain)  # since a stage was at a meeting
+    put_off: Vain = field(default_factory=Vain)  # since a stage was at a meeting and did not keep steps from following
     calls: dict[int, int] = field(default_factory=dict)  # interruptions by stage, since a step was done
     _heard: set[int] = field(default_factory=set)  # in this turn
 

@@ -39,7 +39,8 @@ from starling.gossip.pipeline.stage import Part
 from starling.gossip.pipeline.waiting import Keys, Waiting
 from starling.gossip.wire.schema import Piece, Ready
 
-POLL_S, TASK_S, BYTES = 0.1, 0.01, 8
+POLL_S, TASK_S, BYTES, PIECE_BYTES = 0.1, 0.01, 8, 4
+AVOIDED_S = 600.0  # as long as a node avoids one whose seat it freed
 EXCUSES = ("truth", "none", "before", "behind", "both", "part", "two_parts", "chance")
 FORGED = b"forged"
 BATCHES = 2  # of held-out data
@@ -122,13 +123,16 @@ class Node:
     withholds: str = ""  # kinds of frames that it does not send; it frees and blames nobody then
     excuse: str = "truth"  # what it says that it waits for, one of EXCUSES
     only_to: str = ""  # the one peer that it treats so; "": all
-    says: dict[str, object] = field(default_factory=dict)  # what it says at meetings instead of the truth
+    says: tuple[dict[str, object], ...] = ()  # what it says at meetings instead of the truth: at each one of these, by chance
+    paused: bool = False  # by its owner: it has no steps to do
+    gives_part: bool = False  # it sends no state but the first piece
+    incarnation: int = 1
     calls_s: float = 0.0  # seconds after which it calls a meeting again; 0: never without a reason
     aside: bool = False
     dead: bool = False
     round: int = 0
     avoided: set[str] = field(default_factory=set)
-    left: set[str] = field(default_factory=set)
+    left: dict[str, float] = field(default_factory=dict)
     unfollowed: set[str] = field(default_factory=set)
     last: tuple[str, ...] = ()
     carried: bool = False
@@ -139,7 +143,7 @@ class Node:
     @property
     def lies(self) -> bool:
         """Return whether it breaks the rules; then its accusations do not count."""
-        return bool(self.withholds or self.says or self.calls_s)
+        return bool(self.withholds or self.says or self.calls_s or self.gives_part)
 
 
 class World:
@@ -158,7 +162,7 @@ class World:
         """Let a machine take a stage in any crew with a free one."""
         plan = Plan(self.micro, 0, self.k, None)
         keys = Keys(partial(signed, peer), verified)
-        machine = Crew(stage, self.stages, plan, Copies(BYTES), 0, BATCHES if stage == 0 else 0, keys)
+        machine = Crew(stage, self.stages, plan, Copies(BYTES, PIECE_BYTES), 0, BATCHES if stage == 0 else 0, keys)
         node = self.nodes[peer] = Node(peer, stage, machine, Engine(stage))
         self.at(0.0, self.look, node)
         self.at(0.0, self._round, node)
@@ -170,6 +174,13 @@ class World:
         self.events = [each for each in self.events if each[2] == self.look or not each[3] or each[3][0] is not node]
         heapq.heapify(self.events)
         self.at(0.5, self._round, node)
+
+    def restart(self, node):
+        """Let a node's process end and begin anew, with its memory of the crew lost and its states kept."""
+        node.dead, engine = True, node.engine
+        again = self.start(node.peer, node.stage)
+        again.engine, again.incarnation, again.machine.states.step = engine, node.incarnation + 1, engine.step
+        return again
 
     def kill(self, peer):
         """Remove a machine, and let all others know."""
@@ -217,25 +228,32 @@ class World:
             self._do(node, node.machine.parted(left, self.now))
         else:
             node.last = peers
-            name = stage_assignments.digest((peer, 1) for peer in peers)
+            name = stage_assignments.digest((peer, self.nodes[peer].incarnation) for peer in peers)
             self._do(node, node.machine.joined(crew, name, peers, self.now, carried=node.carried))
 
     def _sit(self, node):
         here = stage_assignments.place(self.claims.get(node.peer, 1), self.stages)[0]
-        node.left |= {
+        elsewhere = {
             peer for peer in node.last if stage_assignments.place(self.claims.get(peer, 1 + here * self.stages), self.stages)[0] != here
         }
+        node.left = {peer: node.left.get(peer, self.now + AVOIDED_S) for peer in elsewhere}
+        left = {peer for peer, until in node.left.items() if until > self.now}
         going = set(node.last) - node.avoided - node.unfollowed
-        wanted = stage_assignments.chosen(self.claims, self.stages, node.peer, node.stage, node.avoided or node.left, going)
+        wanted = stage_assignments.chosen(self.claims, self.stages, node.peer, node.stage, node.avoided or left, going)
         if wanted != self.claims.get(node.peer):
             crew = stage_assignments.place(wanted, self.stages)[0]
             there = {peer for peer, number in self.claims.items() if stage_assignments.place(number, self.stages)[0] == crew}
             node.carried = bool(node.last) and (not there or not there.isdisjoint(node.last))
             self.claims[node.peer] = wanted
 
+    def _for_a_while(self, peers, peer):
+        if peer not in peers:
+            peers.add(peer)
+            self.at(AVOIDED_S, peers.discard, peer)
+
     def _round(self, node):
         if not node.dead:
-            self._do(node, node.machine.train(node.round, self.k, self.now))
+            self._do(node, node.machine.train(node.round, 0 if node.paused else self.k, self.now))
 
     def call(self, node):
         """Let a node call a meeting, of all others or of one, again and again."""
@@ -266,9 +284,9 @@ class World:
                     self.blamed.append((peer, reason))
                 case FreeStage(peer):
                     node.freed.append((self.now, peer))
-                    node.avoided.add(peer)
+                    self._for_a_while(node.avoided, peer)
                 case Unfollow(peer):
-                    node.unfollowed.add(peer)
+                    self._for_a_while(node.unfollowed, peer)
                 case PushState(peer, stage, step):
                     self._state(node, peer, stage, step, node.engine.points[step])
                     self.at(TASK_S, node.machine.pushed)
@@ -293,9 +311,9 @@ class World:
             self._do(node, node.machine.done(result, self.now))
 
     def _state(self, node, peer, stage, step, state, lasts_s=0.0):
-        for offset in range(0, BYTES, 4):
-            piece = Piece(node.machine.company.name, stage, step, BYTES, offset, state[offset : offset + 4])
-            self.at(lasts_s * (offset + 4) / (BYTES + 4), self.send, node, peer, piece)
+        for offset in range(0, BYTES, PIECE_BYTES):
+            piece = Piece(node.machine.company.name, stage, step, BYTES, offset, state[offset : offset + PIECE_BYTES])
+            self.at(lasts_s * (offset + PIECE_BYTES) / (BYTES + PIECE_BYTES), self.send, node, peer, piece)
 
     def send(self, node, peer, frame):
         """Let a node send a frame, or what it sends in its place."""
@@ -306,7 +324,9 @@ class World:
             if type(frame).__name__ in node.withholds.split():
                 return
             if isinstance(frame, Ready) and frame.turn:
-                frame = structs.replace(frame, **node.says)
+                frame = structs.replace(frame, **node.says[mixed(node.peer, frame.turn)[0] % len(node.says)] if node.says else {})
+            if isinstance(frame, Piece) and node.gives_part and frame.offset and frame.stage != node.stage:
+                return
         if isinstance(frame, Ready) and node.lies:
             frame = structs.replace(frame, freed=())
             frame = self._excused(node, there, frame) if node.withholds and not frame.turn else frame

@@ -274,19 +274,28 @@ def test_a_stage_that_is_busy_between_rounds_keeps_its_assignment(rests_s, of_ot
     assert world.steps() >= 3 * world.k
 
 
+LACKS, EVALUATES, RESTS = {"points": (), "step": 0}, {"evaluate": True}, {"left": 0}
+SAYS = {"evaluates": (EVALUATES,), "lacks its state": (LACKS,), "changes": (LACKS, RESTS)}
+
+
 @example(0, 3, 1, "evaluates", 0.0)
-@given(SEEDS, st.integers(2, 5), st.integers(0, 4), st.sampled_from(["busy", "evaluates"]), st.sampled_from([0.0, 0.1]))
+@example(0, 3, 1, "paused", 0.0)
+@example(0, 4, 2, "lacks its state", 0.0)
+@example(0, 2, 1, "changes", 0.1)
+@given(SEEDS, st.integers(2, 5), st.integers(0, 4), st.sampled_from(["busy", "paused", *SAYS]), st.sampled_from([0.0, 0.1]))
 @settings(max_examples=3, deadline=None, phases=SHOWN)
 def test_a_stage_that_puts_off_every_meeting_loses_its_assignment(seed, stages, which, how, lost):
-    """It is heard and says that it does something else, so it is not mute; it is no fault, as its owner may have a reason."""
+    """It is heard, and says that it does something else, has no steps to do, or lacks its state, which it was given: it is not mute.
+
+    It is no fault, as its owner may have a reason.
+    """
     world, which = World(stages, seed=seed), which % stages
-    assert world.run(world.safe, 60.0)
+    assert world.run(lambda: world.steps() >= STEPS and world.safe(), 60.0)
+    for node in world.nodes.values():
+        node.rests_s = 2.0
     liar = world.nodes[f"p{which}"]
     world.lost, liar.aside = lost, True
-    if how == "busy":
-        liar.rests_s = 1e9
-    else:
-        liar.says = {"evaluate": True}
+    liar.rests_s, liar.paused, liar.says = 1e9 if how == "busy" else 2.0, how == "paused", SAYS.get(how, ())
     others = [node for node in world.nodes.values() if node.stage != which]
     assert world.run(lambda: all(liar.peer in node.avoided for node in others), WITHHELD_S)
     world.lost = 0.0
@@ -294,7 +303,58 @@ def test_a_stage_that_puts_off_every_meeting_loses_its_assignment(seed, stages, 
     world.start("new", which)
     assert watched(world, goal) == learned(stages, goal)
     assert {freed for node in others for _, freed in node.freed} == {liar.peer}
+    assert {peer for peer, _ in world.blamed} <= ({liar.peer} if how in SAYS else set())
+
+
+def test_a_paused_stage_finds_its_crew_again_after_it_resumes_and_the_others_stay_together():
+    """No other machine waits: it is freed, and again ten minutes later, until it resumes."""
+    world = World(3)
+    assert world.run(lambda: world.steps() >= STEPS and world.safe(), 60.0)
+    paused = world.nodes["p1"]
+    for node in world.nodes.values():
+        node.rests_s = 10.0
+    paused.paused = True
+    world.run(lambda: False, 1600.0)
+    assert [peer for peer in ("p0", "p2") for _, freed in world.nodes[peer].freed if freed == "p1"] == ["p0", "p0", "p2", "p2"]
+    assert world.steps() == max(node.engine.step for node in world.nodes.values())
+    paused.paused = False
+    goal = world.steps() + STEPS
+    assert watched(world, goal) == learned(3, goal)
+    assert {stage_assignments.place(number, 3)[0] for number in world.claims.values()} == {1001}
+    assert len(paused.freed) == 0
     assert world.blamed == []
+
+
+def test_pauses_shorter_than_a_crew_waits_cost_nobody_the_assignment():
+    """Rounds without a step follow each other fast, and whoever concludes first calls the next meeting."""
+    world = World(3, lost=0.3)
+    assert world.run(world.safe, 600.0)
+    for _ in range(3):
+        world.nodes["p1"].paused = True
+        world.run(lambda: False, 200.0)
+        world.nodes["p1"].paused = False
+        before = world.steps()
+        assert world.run(lambda before=before: world.steps() > before + world.k, 300.0)
+    assert all(not node.freed for node in world.nodes.values())
+
+
+def test_what_a_stage_owes_outlives_its_restart():
+    world = World(3)
+    assert world.run(world.safe, 60.0)
+    paused = world.nodes["p1"]
+    for node in world.nodes.values():
+        node.rests_s = 10.0
+    paused.paused = True
+    world.run(lambda: False, 400.0)
+    again = world.restart(paused)
+    again.paused, again.rests_s = True, 10.0
+    assert world.run(lambda: again.peer in world.nodes["p0"].avoided, 100.0)
+    honest = World(3)
+    assert honest.run(honest.safe, 60.0)
+    honest.restart(honest.nodes["p1"])
+    before = honest.steps()
+    assert honest.run(lambda: honest.steps() > before + STEPS, 60.0)
+    assert all(not node.freed for node in honest.nodes.values())
 
 
 @given(
@@ -370,6 +430,25 @@ def test_a_stage_that_gives_no_more_of_a_state_loses_its_assignment():
     world.at(10.0, again)
     assert world.run(lambda: all("p0" in node.avoided for node in (new, world.nodes["p2"])), WITHHELD_S)
     assert all(freed == "p0" for node in world.nodes.values() for _, freed in node.freed)
+
+
+@example(0, 3, 1, 0.0)
+@given(SEEDS, st.integers(2, 5), st.integers(0, 4), st.sampled_from([0.0, 0.1]))
+@settings(max_examples=2, deadline=None, phases=SHOWN)
+def test_a_stage_that_gives_a_part_of_a_state_at_each_meeting_loses_its_assignment(seed, stages, which, lost):
+    """It comes to all of them; only the stage that waits for the state knows, and the others follow that one."""
+    world, which = World(stages, seed=seed), which % stages
+    assert world.run(lambda: world.steps() >= STEPS, 60.0)
+    behind = (which + 1) % stages
+    world.kill(f"p{behind}")
+    world.run(lambda: False, 3.0)
+    world.start("new", behind)
+    giver, world.lost = world.nodes[f"p{which}"], lost
+    giver.gives_part = True
+    others = [node for node in world.nodes.values() if node is not giver]
+    assert world.run(lambda: all(giver.peer in node.avoided for node in others), WITHHELD_S)
+    assert {freed for node in others for _, freed in node.freed} == {giver.peer}
+    assert world.blamed == []
 
 
 def test_eight_calls_to_a_meeting_to_which_not_all_have_come_free_the_caller_s_stage():
@@ -474,7 +553,11 @@ def machine_of_two():
         (lambda crew: Ready(crew, 5, 0, 0, 3, False, waits=(call(crew, "p1", 4),)), "crew_call_unsigned"),
         (lambda crew: Ready(crew, 5, 0, 0, 3, False, waits=(structs.replace(call(crew, "p1", 5), stage=0),)), "crew_call_unsigned"),
         (lambda crew: Ready(crew, 5, 0, 0, 3, False, waits=(structs.replace(call(crew, "p1", 5), stage=2),)), "crew_no_such_stage"),
-        (lambda crew: Piece(crew, 0, 0, 9, 0, b"123456789"), "crew_bad_piece"),
+        (lambda crew: Piece(crew, 0, 0, 9, 0, b"1234"), "crew_bad_piece"),
+        (lambda crew: Piece(crew, 0, 0, 8, 0, b"12345678"), "crew_bad_piece"),
+        (lambda crew: Piece(crew, 0, 0, 8, 0, b"1"), "crew_bad_piece"),
+        (lambda crew: Piece(crew, 0, 0, 8, 1, b"1234"), "crew_bad_piece"),
+        (lambda crew: Piece(crew, 0, 0, 8, 8, b"1234"), "crew_bad_piece"),
         (lambda crew: Piece(crew, 7, 0, 8, 0, b"12345678"), "crew_piece_of_another_stage"),
     ],
 )
@@ -618,17 +701,19 @@ def test_the_name_of_a_freed_stage_is_repeated_until_the_crew_is_whole():
 def test_a_stage_owes_turns_twice_as_long_each_time_until_a_result_arrives():
     owed = Owed()
     owed.agree([(1, "gradient 0"), (1, "gradient 1"), (2, "ready")])
-    ends = [second for second in range(1, 1000) if owed.count(1) < TURNS and owed.withheld.second(1, TURN_S)]
+    ends = [second for second in range(1, 1000) if owed.count(1) < TURNS and owed.withheld.add(1, TURN_S)]
     assert ends == [30, 90, 210, 450]
     assert owed.mute == owed.arrears == (1,)
     owed.arrived(1, "gradient 2")
     assert owed.mute == (1,), "that was due from nobody"
     owed.arrived(1, "gradient 0")
     assert owed.mute == owed.arrears == ()
-    assert [owed.withheld.second(1, TURN_S) for _ in range(30)][-1]
+    assert [owed.withheld.add(1, TURN_S) for _ in range(30)][-1]
     assert owed.arrears == (), "a slow stage follows nobody for that"
     owed.arrived(1, "gradient 0")
     assert owed.withheld.turns == {1: 1}, "it came before"
     owed.done()
     assert owed.withheld.turns == {}
-    assert [owed.withheld.second(1, 45.0) for _ in range(45)].index(True) == 44, "or as many seconds as the fastest step took"
+    assert [owed.withheld.add(1, 45.0) for _ in range(45)].index(True) == 44, "or as many seconds as the fastest step took"
+    assert [owed.put_off.add(2, TURN_S, seconds) for seconds in (3600.0, 59.0, 1.0)] == [True, False, True], "a machine may have slept"
+    assert owed.put_off.turns == {2: 2}

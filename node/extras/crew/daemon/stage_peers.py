@@ -38,7 +38,7 @@ class StagePeers:
     carried: bool = False
     _avoided: dict[tuple[str, int | None], float] = field(default_factory=dict)  # (peer, incarnation) -> end of avoidance
     _unfollowed: dict[str, float] = field(default_factory=dict)  # peer that freed our seat -> time until which we do not go with it
-    _left: dict[str, float] = field(default_factory=dict)  # peer -> time until which it is not followed
+    _left: dict[str, float] = field(default_factory=dict)  # peer that sits elsewhere -> time until which it is not followed
     _promised: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     @property
@@ -86,9 +86,11 @@ class StagePeers:
 
     def elsewhere(self, peers: Collection[str]) -> frozenset[str]:
         """Return those that live, sit in another crew than this node, and are not avoided."""
+        return self._elsewhere(peers) - self.avoided
+
+    def _elsewhere(self, peers: Collection[str]) -> frozenset[str]:
         claims = self.claims
-        sitting = {peer for peer in peers if peer in claims and stage_assignments.place(claims[peer], self.stages)[0] != self.crew}
-        return frozenset(sitting - self.avoided)
+        return frozenset(peer for peer in peers if peer in claims and stage_assignments.place(claims[peer], self.stages)[0] != self.crew)
 
     @property
     def lacking(self) -> tuple[int, ...]:
@@ -134,19 +136,16 @@ class StagePeers:
             self._note_left()
             now = trio.current_time()
             going = {peer for peer in self.last if self._unfollowed.get(peer, now) <= now} - self.avoided
-            wanted = stage_assignments.chosen(
-                self.claims, self.stages, self.membership.me, self.stage, self.avoided or self._left.keys(), going
-            )
+            left = {peer for peer, until in self._left.items() if until > now}
+            wanted = stage_assignments.chosen(self.claims, self.stages, self.membership.me, self.stage, self.avoided or left, going)
             if wanted != self.seat:
                 self._move(wanted)
             await trio.sleep(POLL_S)
 
     def _note_left(self) -> None:
-        """Record members of our crew that left it for another, so as not to follow those that may have left because of us."""
-        now = trio.current_time()
-        self._left = {peer: until for peer, until in self._left.items() if until > now}
-        for peer in self.elsewhere(self.last):
-            self._left.setdefault(peer, now + AVOIDED_S)
+        """Record when members of our crew left it for another, so as not to follow, for a while, those that may have left because of us."""
+        until = trio.current_time() + AVOIDED_S
+        self._left = {peer: self._left.get(peer, until) for peer in self._elsewhere(self.last)}
 
     def _move(self, wanted: int) -> None:
         """Claim a seat. Stored states stay valid if a member of our last crew is in the new one, or nobody is."""
