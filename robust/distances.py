@@ -188,14 +188,15 @@ class Distances:
             self._references += reference
             self._count += 1
             base = max(reference, FLOOR * self._references / self._count)
-            lag = _behind(progress, min(self._made(peer, round), default=0.0))
-            strike = self._judged(peer, round, distance, reference, base, lag, worse)
+            strike = self._judged(peer, distance, reference, base, _behind(progress, min(self._made(peer, round), default=0.0)), worse)
             believed = min(distance, FAR * reference)
-        refused = strike is not None and strike.refused > 0
-        keep(self._seen, peer, _Seen(round, believed, self._drift, again or strike is not None, refused, progress), COMPARED)
+        rounds = 0 if strike is None else strike.refused
+        if rounds:
+            self._records[peer].until = round + 1 + rounds
+        keep(self._seen, peer, _Seen(round, believed, self._drift, again or strike is not None, rounds > 0, progress), COMPARED)
         return strike
 
-    def _judged(self, peer: str, round: int, distance: float, reference: float, base: float, lag: _Lag, worse: Worse | None) -> Far | None:
+    def _judged(self, peer: str, distance: float, reference: float, base: float, lag: _Lag, worse: Worse | None) -> Far | None:
         record = self._record(peer)
         keep(self._records, peer, record, REMEMBERED)
         near = lag == _NONE and distance <= (FAR if record.trusted else UNTRUSTED * LIMIT) * base
@@ -208,7 +209,6 @@ class Distances:
         if score >= NAMED:
             refused = REFUSED << min(record.refusals, DOUBLED)
             record.score, record.refusals, record.trusted = NAMED - 1.0, record.refusals + 1, False
-            record.until = round + 1 + refused
         return Far(distance, reference, score, refused, *lag, *(worse if near and worse else ()))
 
 

@@ -378,7 +378,7 @@ class Pulls:
     @property
     def _sorted_reports(self) -> list[int]:
         """Return the rounds reported by the requested peers, sorted; empty until half of them have reported, and two."""
-        return sorted(self._reports.values()) if 2 * len(self._reports) >= max(4, len(self.questions)) else []
+        return sorted(self._reports.values()) if len(self._reports) >= max(2, len(self.questions) / 2) else []
 
     def _until(self, peer: str) -> float:
         """Return a peer's deadline, which is later for a peer that has not reached our round if most have not."""

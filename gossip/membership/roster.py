@@ -109,9 +109,10 @@ class Roster:
 
     def _joined(self, peer: str, now: float) -> None:
         self._forget(now)
-        past = self._past.get(peer)
-        wait_s = self._come_back(peer, now) if past is not None and past.away else 0.0
-        if self._must_stay(peer, now) if past is None else past.away and peer in self._gone:
+        known, away = peer in self._past, self._past.get(peer, _NEVER).away
+        wait_s = self._come_back(peer, now) if away else 0.0
+        stays = away and peer in self._gone if known else self._must_stay(peer, now)
+        if stays:
             self._to_stay[peer] = now + max(SETTLED_S, wait_s)
         else:
             self._counts_from[peer] = now + wait_s

@@ -273,7 +273,7 @@ class CrewMeeting:
         self._count(())
         if conclusion is not None:
             self.holding.concluded([has(ready) for ready in told], conclusion, self.moment.now)
-            if self.holding.rests or isinstance(conclusion, Fetch):
+            if not conclusion.steps:
                 self.owed.calls.clear()  # without a step, as whoever concludes first calls the next meeting
         for stage in self.company.others:
             if stage not in self.holding.why:

@@ -44,18 +44,18 @@ class Holding:
 
     def concluded(self, told: Sequence[Has], conclusion: Start | Fetch, now: float) -> None:
         """Note who is why no steps follow this conclusion from what all N stages told, in order."""
-        self.rests = isinstance(conclusion, Start) and conclusion.until <= conclusion.step
-        if isinstance(conclusion, Start):
-            if not self.rests:
-                self.clear()
+        self.rests = conclusion.rests
+        if conclusion.steps:
+            self.clear()
+        elif conclusion.rests:
             rest = [stage for stage, has in enumerate(told) if has.left == 0]
             self.why = {} if self.stage in rest else dict.fromkeys(rest, "has had no steps to do")
-            return
-        behind, before = (self.stage + 1) % len(told), (self.stage - 1) % len(told)
-        self.why = {behind: "has lacked a state that this node has given it"} if self._gave and behind in conclusion.stages else {}
-        self._lacks = self.stage in conclusion.stages
-        if self._lacks:
-            self.why[before], self._got_at = "has given this node no more of its state", now
+        else:
+            behind, before = (self.stage + 1) % len(told), (self.stage - 1) % len(told)
+            self.why = {behind: "has lacked a state that this node has given it"} if self._gave and behind in conclusion.stages else {}
+            self._lacks = self.stage in conclusion.stages
+            if self._lacks:
+                self.why[before], self._got_at = "has given this node no more of its state", now
 
     def gave(self) -> None:
         """Note that the stage behind was given its state, or that this was tried."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 KEPT = 2  # number of states that are kept per stage
 
@@ -59,6 +60,17 @@ class Start:
     keep: bool
     batches: int = 0
     torn: bool = False
+    stages: ClassVar[tuple[int, ...]] = ()  # that lack their state
+
+    @property
+    def rests(self) -> bool:
+        """Return whether somebody has no steps to do."""
+        return self.until <= self.step
+
+    @property
+    def steps(self) -> bool:
+        """Return whether local steps follow."""
+        return not self.rests
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,8 @@ class Fetch:
 
     step: int
     stages: tuple[int, ...]
+    rests: ClassVar[bool] = False
+    steps: ClassVar[bool] = False
 
 
 def agree(told: Sequence[Has], keep_after: int) -> Start | Fetch:

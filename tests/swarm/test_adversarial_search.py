@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from copy import copy
 from functools import partial
 from itertools import product
@@ -286,14 +287,25 @@ def test_no_messages_of_one_member_break_invariants_of_honest_nodes(deterministi
         left -= some
 
 
+def begun(sections: dict, seed: int) -> tuple[SearchedSwarm, Stepwise, Callable[[float], None]]:
+    """Return a swarm, what takes its steps, and what lets so many seconds pass and asserts the invariants of every moment."""
+    world = SearchedSwarm(agreed(**sections), seed, trusted=False)
+    run = Stepwise(world.live)
+
+    def then(seconds: float) -> None:
+        run.do(partial(trio.sleep, seconds))
+        run.do(world.check)
+
+    return world, run, then
+
+
 def with_one_that_is_late_to(seconds: float, sections: dict, seed: int) -> tuple[float, float, float]:
     """Run 40 s in which one member answers one of three honest nodes this late, and the others in time.
 
     Return the share of its local steps that the victim did, the smallest share of the others, and the share of its exchanges with the
     honest that it committed.
     """
-    world = SearchedSwarm(agreed(**sections), seed, trusted=False)
-    run = Stepwise(world.live)
+    world, run, _ = begun(sections, seed)
     run.do(partial(trio.sleep, 0.01))
     victim, *others = world.honest
     network = world.liar.node.network
@@ -332,13 +344,7 @@ def test_a_member_late_for_one_node_costs_no_local_steps(deterministic_scheduler
 def test_three_honest_members_that_count_a_crashed_one_for_different_times_have_equal_anchors_again(deterministic_scheduler):
     """Found by the search: it comes back, says that all others are dead, answers late and crashes; they hold it dead within six seconds."""
     deterministic_scheduler(0)
-    world = SearchedSwarm(agreed(**BROADCAST), 0, trusted=False)
-    run = Stepwise(world.live)
-
-    def then(seconds):
-        run.do(partial(trio.sleep, seconds))
-        run.do(world.check)
-
+    world, run, then = begun(BROADCAST, 0)
     then(0.02)
     run.do(partial(world.go, in_order=False))
     then(0.47)
@@ -360,8 +366,7 @@ def test_three_honest_members_that_count_a_crashed_one_for_different_times_have_
 def test_a_member_that_averages_alone_and_wakes_nobody_does_not_stop_rounds(deterministic_scheduler):
     """Found by the search: the others had its word that the turn was done, and slept for 12 s each time."""
     deterministic_scheduler(1)
-    world = SearchedSwarm(agreed(**SAMPLED), 1, trusted=False)
-    run = Stepwise(world.live)
+    world, run, _ = begun(SAMPLED, 1)
     run.do(world.check)
     world.conduct.altered.append(Alteration(Wake, Wake.__struct_fields__.index("yours"), 1, 1000))
     run.do(partial(trio.sleep, 0.003))
@@ -375,13 +380,7 @@ def test_a_member_that_averages_alone_and_wakes_nobody_does_not_stop_rounds(dete
 def test_a_member_that_is_banned_for_two_averages_and_trained_for_them_does_not_stop_rounds(deterministic_scheduler):
     """Found by the search: one vector was left of those averaged, too few to average them again, and a round took 6.8 s instead of 3.1."""
     deterministic_scheduler(0)
-    world = SearchedSwarm(agreed(**SAMPLED), 0, trusted=False)
-    run = Stepwise(world.live)
-
-    def then(seconds):
-        run.do(partial(trio.sleep, seconds))
-        run.do(world.check)
-
+    world, run, then = begun(SAMPLED, 0)
     run.do(world.join)
     then(0.003)
     run.do(partial(world.go, in_order=False))
@@ -401,15 +400,13 @@ def test_a_member_that_is_banned_for_two_averages_and_trained_for_them_does_not_
 def test_nobody_passes_on_forged_claims_of_turns_that_are_over(deterministic_scheduler):
     """Found by the search: whoever got them in a Wake did not verify them, and its peers blamed it for the forgery."""
     deterministic_scheduler(0)
-    world = SearchedSwarm(agreed(**SAMPLED), 0, trusted=False)
-    run = Stepwise(world.live)
+    world, run, then = begun(SAMPLED, 0)
     run.do(partial(trio.sleep, 1.0))
     first, _, author = (it.peer_id for it in world.honest)
     incarnation = world.honest[0].node.running.membership.incarnation_of(author)
     forged = Claim(author, incarnation, world.honest[0].node.progress.round + 1, bytes(32), bytes(64))
     run.do(partial(world.tell, first, "exchange", encode(Wake(0, yours=False, claims=(forged,))), 1))
-    run.do(partial(trio.sleep, 2 * SEND_EVERY_S))
-    run.do(world.check)
+    then(2 * SEND_EVERY_S)
     run.close()
 
 
