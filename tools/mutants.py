@@ -142,6 +142,7 @@ MUTANTS = (
         "if False:\n            return 0.0",
         ("**/test_distances.py",),
     ),
+    Mutant("robust/distances.py", "self.losses.forget(peer)", "pass", ("**/test_own_loss.py",)),
     Mutant("robust/own_loss.py", "if far and largest", "if largest", ("**/test_own_loss.py",)),
     Mutant("robust/own_loss.py", "largest <= ALIKE and ", "", ("**/test_own_loss.py",)),
     Mutant(

@@ -143,18 +143,34 @@ def test_memory_of_losses_is_bounded():
     assert not it.due("0 due")
 
 
-def test_who_is_worse_three_times_is_refused_though_its_distance_is_ordinary():
-    it, distance = Distances(), 1.5 * USUAL
+def refused_for_losses():
+    """Return a node that has just refused "liar", at an ordinary distance, and the verdict; the losses of that exchange are computed too."""
+    it = Distances()
     it.stepped(1.0)
     for at in range(8):
         for peer in "0123":
             it.met(peer, USUAL, at)
             if it.losses.due(peer):
                 it.losses.record(peer, 1.0, 1.2, at)
-        far = it.met("liar", distance, at)
+        far = it.met("liar", 1.5 * USUAL, at)
         it.losses.record("liar", 1.0, 3.0, at)
         if far is not None and far.refused:
             break
+    return it, far
+
+
+def test_who_is_worse_three_times_is_refused_though_its_distance_is_ordinary():
+    _, far = refused_for_losses()
     assert (far.refused, far.score) == (REFUSED, NAMED)
     assert (far.ratio, far.largest) == (3.0, 1.2)
     assert far.distance < 2.0 * far.reference
+
+
+def test_a_loss_found_before_a_refusal_is_no_strike_after_it():
+    it, _ = refused_for_losses()
+    assert it.met("liar", USUAL, REFUSED) is None, "it is refused"
+    back = REFUSED + 8
+    assert not it.refuses("liar", back)
+    for peer in "0123":
+        it.met(peer, USUAL, back)
+    assert it.met("liar", USUAL, back) is None
