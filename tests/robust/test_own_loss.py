@@ -144,7 +144,7 @@ def test_memory_of_losses_is_bounded():
 
 
 def refused_for_losses():
-    """Return a node that has just refused "liar", at an ordinary distance, and the verdict; the losses of that exchange are computed too."""
+    """Return a node that has just refused "liar" at an ordinary distance, and the verdict; the losses of that exchange are computed too."""
     it = Distances()
     it.stepped(1.0)
     for at in range(8):
