@@ -294,8 +294,11 @@ async def visited(folders, swarm: str) -> tuple[float, float]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("admission", ["invite", "open"])
-def test_a_thousand_strangers_cost_few_rounds(tmp_path, warm_engines, admission):
-    """Nodes have one core and strangers another, so that what is lost is what strangers cost the nodes."""
+def test_a_thousand_strangers_cost_few_rounds(tmp_path, admission):
+    """Nodes have one core and strangers another, so that what is lost is what strangers cost the nodes.
+
+    Engines are started anew: those that a server forks have the server's cores, thus the strangers' too.
+    """
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         pytest.skip("needs two cores")
