@@ -28,6 +28,7 @@ class Company:
     name: bytes = b""
     peers: tuple[str, ...] = ()
     whole: bool = False  # all are there
+    alone: bool = True  # there is no other crew
     _strange: dict[str, Ready] = field(default_factory=dict)  # messages by peer, about crews that are not known yet
 
     @property

@@ -44,8 +44,8 @@ class Copies:
         return bytes(self._arriving.pop(key))
 
     def keep(self, step: int, state: bytes) -> None:
-        """Keep a state of the stage behind, and the one before it."""
-        self.kept[step] = state
+        """Keep a state of the stage behind, and the one before it; later ones are of steps that its crew has given up."""
+        self.kept = {earlier: kept for earlier, kept in self.kept.items() if earlier < step} | {step: state}
         for old in self.steps[:-KEPT]:
             del self.kept[old]
 

@@ -54,8 +54,8 @@ class Crew:
         self.company, self.roll, self.owed = Company(stage, stages), Roll(), Owed()
         self.states = StageStates(stage, stages, copies, step)
         self._moment = moment = Moment()
-        waiting, kept = Waiting(self.company, keys), (plan.micro_batches, plan.keep_after, batches)
-        self.meeting = CrewMeeting(self.company, self.roll, self.states, self.owed, moment, waiting, Holding(stage), *kept)
+        waiting = Waiting(self.company, keys)
+        self.meeting = CrewMeeting(self.company, self.roll, self.states, self.owed, moment, waiting, Holding(stage), plan, batches)
         self.steps = CrewStep(self.company, self.roll, self.states, self.owed, plan, moment, waiting, self.meeting.free)
         self._flow: Flow[Outcome] | None = None
         self._busy = False  # the engine is
@@ -96,10 +96,10 @@ class Crew:
         self._moment.now = now
         return self._go_on()
 
-    def joined(self, crew: int, name: bytes, peers: tuple[str, ...], now: float, *, carried: bool = False) -> list[Command]:
-        """The crew lacks nobody. `carried`: it is what is left of the one before, so its states are as good here."""
+    def joined(self, crew: int, name: bytes, peers: tuple[str, ...], now: float, *, alone: bool, carried: bool = False) -> list[Command]:
+        """The crew lacks nobody. `alone`: there is no other; `carried`: it is what is left of the one before, so its states are as good here."""
         company, states = self.company, self.states
-        self._moment.now = now
+        self._moment.now, company.alone = now, alone
         if peers != company.peers or self.meeting.freed:  # what was counted outlives a restart
             self.owed.reset()
             self.meeting.forget()
@@ -196,23 +196,26 @@ class Crew:
 
     def _training(self, round: int, left: int) -> Flow[Outcome]:
         while True:
-            start = yield from self.meeting.agreed(round, left, evaluate=False, until=math.inf)
-            assert start is not None, "nobody evaluates, and there is no end to wait for"
+            agreed = yield from self.meeting.agreed(round, left, evaluate=False, until=math.inf)
+            assert agreed is not None, "nobody evaluates, and there is no end to wait for"
+            round, start = agreed  # noqa: A001
             yield from self.meeting.begin(start)
             self._moment.phase = "stepping"
             try:
                 while self.states.step < start.until:
-                    yield from self.steps.train(start.round)
+                    yield from self.steps.train(round)
             except Again:
                 yield Abandon()
-                round, left = start.round, max(0, start.until - self.states.step)  # noqa: A001
+                left = max(0, start.until - self.states.step)
             else:
                 self._trained_at = self._moment.now
-                return Trained(start.round)
+                if start.steps:
+                    self.meeting.done()
+                return Trained(round)
 
     def _evaluation(self, round: int, left: int, until: float) -> Flow[Outcome]:
-        start = yield from self.meeting.agreed(round, left, evaluate=True, until=until)
-        if start is None or start.back or start.torn or not start.batches:
+        agreed = yield from self.meeting.agreed(round, left, evaluate=True, until=until)
+        if agreed is None or (start := agreed[1]).back or start.torn or not start.batches:
             return Evaluated(None)
         self._moment.phase = "stepping"
         last = yield from self.steps.evaluate(start.batches)

@@ -10,8 +10,10 @@ from msgspec import structs
 from starling.gossip.pipeline.company import Company, Flow, Moment
 from starling.gossip.pipeline.crew_commands import Abandon, Blame, FreeStage, Note, Send, Unfollow, UseState
 from starling.gossip.pipeline.crew_states import StageStates, notes
+from starling.gossip.pipeline.crew_step import Plan
 from starling.gossip.pipeline.holding import Holding
-from starling.gossip.pipeline.meeting import Fetch, Start, agree
+from starling.gossip.pipeline.later_rounds import LaterRounds
+from starling.gossip.pipeline.meeting import KEPT, Fetch, Start, agree
 from starling.gossip.pipeline.owed import TURN_S, TURNS, Owed
 from starling.gossip.pipeline.roll import Roll, has
 from starling.gossip.pipeline.waiting import Waiting
@@ -33,9 +35,9 @@ class CrewMeeting:
     moment: Moment
     waiting: Waiting
     holding: Holding
-    micro_batches: int  # of a step
-    keep_after: int  # local steps between states that are kept
+    plan: Plan
     batches: int  # held-out batches at stage 0
+    rounds: LaterRounds = field(default_factory=LaterRounds)
     slow_s: float = 0.0  # seconds of the longest of this stage's fastest step, its last time between rounds' steps, and what it gave since
     open: bool = False
     _calling: bool = False  # our Ready is repeated anyway, so it is not sent in answer
@@ -47,8 +49,8 @@ class CrewMeeting:
     _fetched: tuple[int, ...] = ()  # stages that are given their states, by the last conclusion
     _counted_at: float = 0.0  # up to when the stages of `holding` were waited for
 
-    def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[Start | None]:
-        """Meet until all know from where to continue; None: we plan to evaluate and others do not, or it is `until`."""
+    def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[tuple[int, Start] | None]:
+        """Meet until all know from where to continue -> the round to do, and that; None: we evaluate and others do not, or it is `until`."""
         self.open = True
         try:
             while True:
@@ -63,13 +65,13 @@ class CrewMeeting:
                     if self.moment.now >= until:
                         return None
                     continue
-                conclusion = agree([has(ready) for ready in told], self.keep_after)
+                conclusion = agree([has(ready) for ready in told], self.plan.keep_after, self.plan.local_steps)
                 self._came(None if evaluate else conclusion, told)
                 if len({ready.evaluate for ready in told}) > 1:
                     return None
                 self._fetched = ()
                 if isinstance(conclusion, Start):
-                    return conclusion
+                    return (round if evaluate else self._later(round, told)), conclusion
                 self._fetched = conclusion.stages
                 yield from self._fetch(conclusion)
         finally:
@@ -80,6 +82,7 @@ class CrewMeeting:
         states, company, commands = self.states, self.company, self.moment.commands
         self.moment.phase = "beginning"
         commands += notes(start)
+        states.safe = 0 if start.torn else states.safe
         if start.back:
             states.used((yield UseState("back", company.crew, start.step)))
         yield Abandon()
@@ -109,8 +112,10 @@ class CrewMeeting:
     def came(self, stage: int, ready: Ready) -> bool:
         """Record a stage's report; return whether it repeated itself and may lack ours.
 
-        Raises ValueError: turn_too_far; nobody of the crew signed the number, which is new.
+        Raises ValueError: turn_too_far, left_too_many; nobody of the crew signed the number, which is new.
         """
+        if ready.left > self.plan.local_steps + KEPT * self.plan.keep_after:
+            raise ValueError("left_too_many")
         call = self.roll.call if ready.turn <= self.roll.called else self.waiting.called(ready.turn, ready.waits)
         again = self.roll.came(stage, ready)
         self.roll.call = call
@@ -122,7 +127,7 @@ class CrewMeeting:
         if roll.call is not None and roll.call.turn > roll.counted:
             roll.counted = roll.call.turn
             if not self.holding.rests:  # else another may have concluded our meeting, and there was nothing to do
-                self.owed.interrupted(roll.call.stage)
+                self.owed.costs.add(roll.call.stage)
 
     @property
     def incomplete(self) -> bool:
@@ -135,11 +140,17 @@ class CrewMeeting:
         if piece.stage == self.company.stage and self.holding.got(pieces, self.moment.now):
             self.owed.put_off.end(stage)
 
+    def done(self) -> None:
+        """Note that a round's steps were done."""
+        self.owed.round()
+        self.rounds.done()
+
     def renamed(self) -> None:
         """The crew is another one."""
         self._fetched = ()
         self._named.clear()
         self._charged.clear()
+        self.holding.due = None
 
     def forget(self) -> None:
         """Forget who was counted and freed: the stages are other peers', or they sit together again."""
@@ -268,22 +279,38 @@ class CrewMeeting:
             moment.phase, moment.deadline = "meeting", min(repeat_at, over_at, count_at, until)
             yield None
 
+    def _later(self, round: int, told: Sequence[Ready]) -> int:
+        """Return the round to do, `round` or a later one, and tell the owner if others are further and this stage does not follow."""
+        company, rounds = self.company, [ready.round for ready in told]
+        following = self.rounds.following(round, [rounds[stage] for stage in company.others], alone=company.alone)
+        for stage in company.others:
+            if rounds[stage] > following:
+                text = f"stage {stage} says that it is in round {rounds[stage]}, and nobody else says so; this node goes on in {following}"
+                self.moment.commands.append(Note("crew_ahead", text, "warning", {"stage": stage, "peer": company.peers[stage]}))
+        return following
+
     def _came(self, conclusion: Start | Fetch | None, told: Sequence[Ready]) -> None:
         """End the counts of all but those who are why no steps follow. None: the meeting is about an evaluation."""
         self._count(())
         if conclusion is not None:
-            self.holding.concluded([has(ready) for ready in told], conclusion, self.moment.now)
-            if not conclusion.steps:
-                self.owed.calls.clear()  # without a step, as whoever concludes first calls the next meeting
+            for stage in self.holding.concluded([has(ready) for ready in told], conclusion, self.moment.now):
+                self.owed.costs.add(self._cause(stage, told))
+            self.free(self.owed.mute)
         for stage in self.company.others:
             if stage not in self.holding.why:
                 self.owed.put_off.end(stage)
+
+    def _cause(self, stage: int, told: Sequence[Ready]) -> int:
+        """Return the stage because of which one came in another state than agreed: itself, or who called it to this meeting too early."""
+        ready, here = told[stage], told[self.company.stage].step
+        call = next((waits for waits in ready.waits if waits.turn == ready.turn), None)
+        return stage if call is None or call.step >= here else call.stage
 
     def _wait_for(self, missing: Collection[int]) -> None:
         """Count a second for those who have not come, are not about to finish what they were to do, and have no state to give."""
         company, finishes = self.company, self.waiting.finishes
         here, giving = self.states.step, {(stage - 1) % company.stages for stage in self._fetched}  # whoever it is given to knows whether
-        later = [stage for stage in missing if stage not in giving and not finishes(stage, here, self.micro_batches, self.moment.now)]
+        later = [stage for stage in missing if stage not in giving and not finishes(stage, here, self.plan.micro_batches, self.moment.now)]
         self._count(later)
         self.free(self.owed.mute)
 

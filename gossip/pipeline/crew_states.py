@@ -64,7 +64,7 @@ class StageStates:
         if copied:
             self.copies.keep(piece.step, state)
             return Send(peer, PieceStored(piece.crew, piece.stage, piece.step))
-        if taking and piece.step not in self.points:
+        if taking and not self.points:  # who has states of its own knows them best
             self.given = (piece.step, state)
         return None
 

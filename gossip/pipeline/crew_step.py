@@ -37,6 +37,7 @@ class Plan:
 
     micro_batches: int  # of a step
     warm_up: int
+    local_steps: int  # of a round
     keep_after: int  # local steps between states that are kept
     clip_norm: float | None
 
@@ -195,7 +196,7 @@ class CrewStep:
         """Charge what cannot be computed with to who sent it; labels to the first stage as well, since others pass them on."""
         suspects = {sender, 0} if reason.endswith("labels") else {sender}
         for stage in sorted(suspects - {self.company.stage}):
-            self.owed.refused(stage)
+            self.owed.unfit.add(stage)
         if len(suspects) == 1:
             self.moment.commands.append(Blame(self.company.peers[sender], reason))
 

@@ -25,12 +25,14 @@ class Holding:
 
     Attributes:
         why: what they do, by stage.
+        due: local steps of the state in which all stages are at the next meeting, as the last one agreed; None: nobody knows.
         rests: the last meeting was complete, and somebody had no steps to do.
         coming_s: seconds in which pieces of this stage's state came, of which each takes an honest line `TURN_S` at most.
     """
 
     stage: int
     why: dict[int, str] = field(default_factory=dict)
+    due: int | None = None
     coming_s: float = 0.0
     rests: bool = False
     _gave: bool = False  # to the stage behind
@@ -42,8 +44,14 @@ class Holding:
         """Forget all: steps follow, or the stages are other peers'."""
         self.why, self.coming_s, self.rests, self._gave, self._lacks, self._got = {}, 0.0, False, False, False, 0
 
-    def concluded(self, told: Sequence[Has], conclusion: Start | Fetch, now: float) -> None:
-        """Note who is why no steps follow this conclusion from what all N stages told, in order."""
+    def concluded(self, told: Sequence[Has], conclusion: Start | Fetch, now: float) -> frozenset[int]:
+        """Note who is why no steps follow this conclusion from what all N stages told, in order -> those that cost steps by what they told.
+
+        They are not in the state in which this one is, as agreed, or have no steps to do though this one has, and had some the last time.
+        """
+        own, due = told[self.stage], self.due
+        costly = due is not None and own.step == due and own.left > 0
+        self.due = conclusion.until if isinstance(conclusion, Start) and conclusion.steps else None
         self.rests = conclusion.rests
         if conclusion.steps:
             self.clear()
@@ -56,6 +64,7 @@ class Holding:
             self._lacks = self.stage in conclusion.stages
             if self._lacks:
                 self.why[before], self._got_at = "has given this node no more of its state", now
+        return frozenset(stage for stage, has in enumerate(told) if costly and (has.step != due or not has.left))
 
     def gave(self) -> None:
         """Note that the stage behind was given its state, or that this was tried."""

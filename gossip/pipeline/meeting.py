@@ -2,7 +2,7 @@
 
 A stage's state is named by the local steps that made it. What it has is the state it is in, and copies of earlier ones: two of its own,
 and two of the stage behind it in the ring (0 is behind N − 1), in case that one's machine is lost. A stage on a new machine begins with
-none, and is given the copy.
+none, and is given the copy. Of states that all have had, the one is taken that most have still: a keeper's word alone is worth least.
 
 Shapes: N stages.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import ClassVar
 
 KEPT = 2  # number of states that are kept per stage
@@ -21,7 +22,6 @@ class Has:
     """A stage's report.
 
     Args:
-        round: it is to do next, >= 0.
         step: local steps that made its state.
         left: local steps of the round still to do by its own count; 0: it rests.
         points: states it can go back to.
@@ -30,7 +30,6 @@ class Has:
         batches: of held-out data, told by stage 0.
     """
 
-    round: int
     step: int
     left: int
     points: tuple[int, ...] = ()
@@ -44,16 +43,14 @@ class Start:
     """The common conclusion.
 
     Args:
-        round: the one to do.
         step: of the state that they begin from.
         back: they go back to it; else they are in it.
         until: steps at the end of the round's local steps.
         keep: every stage is to keep the state it begins in.
         batches: as told.
-        torn: there is no state that all have, so that each goes on from its own.
+        torn: there is no state that all have, so that each goes on from its own; `step` is the lower median of theirs.
     """
 
-    round: int
     step: int
     back: bool
     until: int
@@ -83,24 +80,34 @@ class Fetch:
     steps: ClassVar[bool] = False
 
 
-def agree(told: Sequence[Has], keep_after: int) -> Start | Fetch:
-    """Return the conclusion from the reports of all N >= 2 stages, in order; `keep_after`: local steps between stored states, >= 1."""
-    do = max(has.round for has in told)
+def agree(told: Sequence[Has], keep_after: int, local_steps: int) -> Start | Fetch:
+    """Return the conclusion from the reports of all N >= 2 stages, in order.
+
+    Args:
+        told: the reports.
+        keep_after: local steps between stored states, >= 1.
+        local_steps: of a round, >= 1. No more follow than these and those since the oldest stored state, whatever a stage says.
+    """
     until = 0 if any(has.left == 0 for has in told) else max(has.step + has.left for has in told)
     batches = told[0].batches
+
+    def start(step: int, *, back: bool = False, keep: bool = False, torn: bool = False) -> Start:
+        most = local_steps + KEPT * keep_after * back
+        return Start(step, back, max(step, min(until, step + most)), keep, batches, torn)
+
     steps = {has.step for has in told}
     if len(steps) == 1:
         (step,) = steps
         newest = [max(has.points, default=-1) for has in told]
         due = newest[0] < 0 or step >= newest[0] + keep_after
         fresh = len(set(newest)) == 1 and (newest[0] < 0 or all(has.safe > newest[0] for has in told))
-        return Start(do, step, False, max(step, until), (due and fresh) or len(set(newest)) > 1, batches)
+        return start(step, keep=(due and fresh) or len(set(newest)) > 1)
     common = set.intersection(*({*has.points, *behind(told, stage).copies} for stage, has in enumerate(told)))
     if not common:
-        return Start(do, max(steps), False, max(*steps, until), True, batches, torn=True)
-    step = max(common)
+        return start(median_low(has.step for has in told), keep=True, torn=True)
+    step = max(common, key=lambda each: (sum(each in has.points for has in told), each))
     missing = tuple(stage for stage, has in enumerate(told) if step not in has.points)
-    return Fetch(step, missing) if missing else Start(do, step, True, max(step, until), False, batches)
+    return Fetch(step, missing) if missing else start(step, back=True)
 
 
 def behind(told: Sequence[Has], stage: int) -> Has:

@@ -5,16 +5,20 @@ stage, each gradient of the next stage, and everybody's part. A *turn* ends when
 A stage that owes a message and sent nothing at all in a turn has one more turn of silence. Any frame of a stage resets this count: a stage
 that only waits for others still answers.
 
-A message that cannot be used counts as not sent: its stage has one more turn of silence at once, and only the next finished step resets it.
+A message that cannot be used counts as not sent: its stage has one more turn of silence at once, which only rounds without one end.
 
 A stage that is heard and keeps this one waiting without an excuse (`waiting.py`) is asked once a second in vain. Its turns last as many
 seconds as the fastest step did, at least `TURN_S`, then twice as many, four and eight times: a stage that is slow at first is not freed.
 Any result that is due resets them. So it is with one that puts off a meeting, until it comes and steps follow, or it is not the reason that
 none do (`holding.py`).
 
-A stage that calls a meeting before this one has finished what it does interrupts it. Two interruptions are a turn, since a stage calls
-after each message that it cannot use, and leaves its neighbor at the fourth: with two such neighbors it has called seven times at most.
-The next finished step resets them.
+A stage that calls a meeting before this one has finished what it does interrupts it; one that is not in the state in which the last meeting
+said that all would be now, or that has no steps to do after one that had, costs steps as well (`holding.py`). Two such times are a turn,
+since a stage calls after each message that it cannot use, and leaves its neighbor at the fourth: with two such neighbors it has called
+seven times at most.
+
+Messages that cannot be used and times that cost steps are forgiven one for every eight rounds without one, so a stage that goes on with
+them is freed if they come more often than every ninth round. Honest ones come when an engine is lost, or an owner pauses his node.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ TURNS = 4
 lasts, and those behind it go with it: one turn may pass so at our end, one at the other, and before these the step's own. In the fourth
 both ends had a connection, and the stage was asked once a second in vain."""
 TURN_S = 30.0  # seconds of a turn in which a stage is silent
-CALLS = 2  # interruptions in a turn
+CALLS = 2  # times in a turn that a stage costs steps
+FORGIVEN = 1 / 8  # for each round without one
 
 
 @dataclass(slots=True)
@@ -58,15 +63,43 @@ class Vain:
 
 
 @dataclass(slots=True)
+class Marks:
+    """How often each stage did something that costs the others steps, less what rounds without it forgave."""
+
+    _of: dict[int, float] = field(default_factory=dict)
+    _new: set[int] = field(default_factory=set)  # since a round was done
+
+    def add(self, stage: int) -> None:
+        """Count one more."""
+        self._of[stage] = self._of.get(stage, 0.0) + 1.0
+        self._new.add(stage)
+
+    def round(self) -> None:
+        """Forgive a part: a round was done."""
+        less = {stage: marks - FORGIVEN * (stage not in self._new) for stage, marks in self._of.items()}
+        self._of = {stage: marks for stage, marks in less.items() if marks > 0.0}
+        self._new.clear()
+
+    def count(self, stage: int) -> int:
+        """Return how many a stage has."""
+        return int(self._of.get(stage, 0.0))
+
+    @property
+    def stages(self) -> frozenset[int]:
+        """Return all stages with at least one."""
+        return frozenset(stage for stage, marks in self._of.items() if marks >= 1.0)
+
+
+@dataclass(slots=True)
 class Owed:
     """Expected messages by stage."""
 
     due: dict[int, set[str]] = field(default_factory=dict)
     turns: dict[int, int] = field(default_factory=dict)
-    unfit: dict[int, int] = field(default_factory=dict)  # deliveries by stage, since a step was done
+    unfit: Marks = field(default_factory=Marks)  # deliveries that cannot be used
     withheld: Vain = field(default_factory=Vain)  # since a result of a stage arrived
     put_off: Vain = field(default_factory=Vain)  # since a stage was at a meeting and did not keep steps from following
-    calls: dict[int, int] = field(default_factory=dict)  # interruptions by stage, since a step was done
+    costs: Marks = field(default_factory=Marks)  # interruptions, and meetings to which a stage came in another state than agreed
     _heard: set[int] = field(default_factory=set)  # in this turn
 
     def agree(self, debts: Iterable[tuple[int, str]]) -> None:
@@ -78,23 +111,19 @@ class Owed:
 
     def reset(self) -> None:
         """Forget all: the stages are other peers'."""
-        self.due, self.turns = {}, {}
+        self.due, self.turns, self.unfit, self.costs = {}, {}, Marks(), Marks()
         self._heard.clear()
         self.done()
         self.put_off.clear()
 
     def done(self) -> None:
         """A step is finished, so all expected messages have arrived."""
-        for counts in (self.unfit, self.withheld, self.calls):
-            counts.clear()
+        self.withheld.clear()
 
-    def interrupted(self, stage: int) -> None:
-        """Count a meeting that a stage called before this one had finished what it did."""
-        self.calls[stage] = self.calls.get(stage, 0) + 1
-
-    def refused(self, stage: int) -> None:
-        """Count an unusable message of a stage."""
-        self.unfit[stage] = self.unfit.get(stage, 0) + 1
+    def round(self) -> None:
+        """A round is finished."""
+        self.unfit.round()
+        self.costs.round()
 
     def arrived(self, stage: int, what: str) -> None:
         """Remove an expected message."""
@@ -123,8 +152,8 @@ class Owed:
     @property
     def arrears(self) -> tuple[int, ...]:
         """Return the stages with at least one turn of silence, or as many others as free a seat: fewer are nobody's fault."""
-        others = {*self.withheld.turns, *self.put_off.turns, *self.calls}
-        return tuple(sorted({*self.turns, *self.unfit, *(stage for stage in others if self.count(stage) >= TURNS)}))
+        others = {*self.withheld.turns, *self.put_off.turns, *self.costs.stages}
+        return tuple(sorted({*self.turns, *self.unfit.stages, *(stage for stage in others if self.count(stage) >= TURNS)}))
 
     @property
     def mute(self) -> tuple[int, ...]:
@@ -133,5 +162,5 @@ class Owed:
 
     def count(self, stage: int) -> int:
         """Return the owed turns of a stage."""
-        silent, vain = self.turns.get(stage, 0) + self.unfit.get(stage, 0), (self.withheld.turns, self.put_off.turns)
-        return max(silent, self.calls.get(stage, 0) // CALLS, *(turns.get(stage, 0) for turns in vain))
+        silent, vain = self.turns.get(stage, 0) + self.unfit.count(stage), (self.withheld.turns, self.put_off.turns)
+        return max(silent, self.costs.count(stage) // CALLS, *(turns.get(stage, 0) for turns in vain))

@@ -63,7 +63,7 @@ class Roll:
 
 def has(ready: Ready) -> Has:
     """Return a stage's states from its message."""
-    return Has(ready.round, ready.step, ready.left, ready.points, ready.copies, ready.safe, ready.batches)
+    return Has(ready.step, ready.left, ready.points, ready.copies, ready.safe, ready.batches)
 
 
 @dataclass(slots=True)

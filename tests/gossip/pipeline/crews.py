@@ -102,7 +102,7 @@ class Engine:
         if action in {"take", "back"}:
             self.x, self.step, self.seen = self.points[step], step, []
         if action == "keep":
-            self.points[self.step] = self.x
+            self.points = {step: x for step, x in self.points.items() if step < self.step} | {self.step: self.x}
         self.points = dict(sorted(self.points.items())[-KEPT:])
         return States(self.step, tuple(self.points))
 
@@ -152,6 +152,7 @@ class World:
     def __init__(self, stages, *, seed=0, k=3, micro=3, lost=0.0, delay_s=0.02, reorders=False, evaluates=False, task_s=TASK_S):
         self.chance, self.stages, self.k, self.micro = random.Random(seed), stages, k, micro
         self.lost, self.delay_s, self.reorders, self.evaluates, self.task_s = lost, delay_s, reorders, evaluates, task_s
+        self.alone = True  # there is no other crew
         self.state_s = TASK_S  # that a state is on its way to a new machine
         self.now, self.order, self.events = 0.0, count(), []
         self.nodes, self.claims, self.lines, self.blamed = {}, {}, {}, []
@@ -160,7 +161,7 @@ class World:
 
     def start(self, peer, stage):
         """Let a machine take a stage in any crew with a free one."""
-        plan = Plan(self.micro, 0, self.k, None)
+        plan = Plan(self.micro, 0, self.k, self.k, None)
         keys = Keys(partial(signed, peer), verified)
         machine = Crew(stage, self.stages, plan, Copies(BYTES, PIECE_BYTES), 0, BATCHES if stage == 0 else 0, keys)
         node = self.nodes[peer] = Node(peer, stage, machine, Engine(stage))
@@ -229,7 +230,7 @@ class World:
         else:
             node.last = peers
             name = stage_assignments.digest((peer, self.nodes[peer].incarnation) for peer in peers)
-            self._do(node, node.machine.joined(crew, name, peers, self.now, carried=node.carried))
+            self._do(node, node.machine.joined(crew, name, peers, self.now, alone=self.alone, carried=node.carried))
 
     def _sit(self, node):
         here = stage_assignments.place(self.claims.get(node.peer, 1), self.stages)[0]

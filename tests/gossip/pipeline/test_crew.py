@@ -180,7 +180,7 @@ def test_a_single_false_accusation_frees_a_stage_once_and_is_no_fault_of_it():
     honest.machine.receive("p2", Ready(crew, 0, 0, 0, 0, False, freed=(1,)), world.now)
     assert [each for each in honest.machine.parted((), world.now) if isinstance(each, FreeStage)] == [], "it has not left"
     assert [each.peer for each in honest.machine.parted(("p2",), world.now) if isinstance(each, FreeStage)] == ["p1"]
-    honest.machine.joined(1000, b"12345678", ("p0", "p9", "p2"), world.now, carried=True)
+    honest.machine.joined(1000, b"12345678", ("p0", "p9", "p2"), world.now, alone=True, carried=True)
     honest.machine.receive("p2", Ready(b"12345678", 0, 0, 0, 0, False, freed=(1,)), world.now)
     assert [each for each in honest.machine.parted(("p2",), world.now) if isinstance(each, FreeStage)] == []
     honest.machine.receive("p9", Ready(b"12345678", 0, 0, 0, 0, False, freed=(0,)), world.now)
@@ -592,7 +592,7 @@ def test_early_messages_of_later_crew_members_are_used():
     ready = Ready(b"12345678", 1, 4, 0, 3, False, waits=(call(b"12345678", "p9", 1),))
     assert machine.receive("p9", ready, world.now) == []
     machine.parted((), world.now)
-    machine.joined(0, b"12345678", ("p0", "p9"), world.now)
+    machine.joined(0, b"12345678", ("p0", "p9"), world.now, alone=True)
     machine.done(Engine(0).answer(UseState("look", 0)), world.now)
     assert machine.phase == "beginning", "it needed no other Ready"
 
@@ -601,7 +601,7 @@ def test_early_messages_that_no_honest_stage_sends_do_not_end_the_node():
     world = World(2)
     machine = world.nodes["p0"].machine
     machine.receive("p9", Ready(b"12345678", 1 << 40, 0, 0, 3, False, waits=(call(b"12345678", "p9", 1 << 40),)), world.now)
-    machine.joined(0, b"12345678", ("p0", "p9"), world.now)
+    machine.joined(0, b"12345678", ("p0", "p9"), world.now, alone=True)
     assert machine.roll.called == 0
 
 

@@ -3,9 +3,9 @@
 from starling.gossip.pipeline.holding import Holding
 from starling.gossip.pipeline.meeting import Fetch, Has, Start
 
-TOLD = [Has(2, 20, left) for left in (5, 0, 5, 0)]
-RESTS = Start(2, 20, False, 20, False)
-STEPS = Start(2, 20, False, 25, False)
+TOLD = [Has(20, left) for left in (5, 0, 5, 0)]
+RESTS = Start(20, False, 20, False)
+STEPS = Start(20, False, 25, False)
 
 
 def concluded(stage, *conclusions, gave=False):
@@ -24,8 +24,8 @@ def test_who_has_no_steps_to_do_is_waited_for_unless_this_stage_has_none_itself(
     assert concluded(1, RESTS).why == {}
     followed = Holding(0)
     followed.concluded(TOLD, RESTS, 0.0)
-    followed.concluded([Has(2, 20, 5)] * 4, STEPS, 0.0)
-    assert followed == Holding(0)
+    followed.concluded([Has(20, 5)] * 4, STEPS, 0.0)
+    assert followed == Holding(0, due=25)
 
 
 def test_only_the_stage_that_has_given_a_state_waits_for_who_says_that_it_lacks_it():

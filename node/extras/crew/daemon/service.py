@@ -46,8 +46,8 @@ class CrewService:
 
     def __init__(self, context: NodeContext, stage_peers: StagePeers, opened: calls.Opened, seconds: SecondNodes | None = None) -> None:
         manifest = context.manifest
-        section, keep_after = manifest.crew, manifest.crew.keep_rounds * manifest.pace.local_steps
-        plan = Plan(section.micro_batches, section.warm_up, keep_after, manifest.optimizer.clip_norm)
+        section, local_steps = manifest.crew, manifest.pace.local_steps
+        plan = Plan(section.micro_batches, section.warm_up, local_steps, section.keep_rounds * local_steps, manifest.optimizer.clip_norm)
         self.context, self.stage_peers, self._seconds = context, stage_peers, seconds
         copies, keys = Copies(opened.most_state_bytes), Keys(context.identity.sign, verify)
         self.machine = Crew(stage_peers.stage, stage_peers.stages, plan, copies, opened.figures.local_steps, opened.batches, keys)
@@ -123,7 +123,7 @@ class CrewService:
                 at.last = peers
                 if (name := at.named(peers)) != self.machine.company.name:
                     self.context.report.event("crew_whole", f"this node is in {at.words}", crew=at.crew, stage=at.stage)
-                self._do(self.machine.joined(at.crew, name, peers, now, carried=at.carried))
+                self._do(self.machine.joined(at.crew, name, peers, now, alone=len(at.roster) <= 1, carried=at.carried))
             lacking = self.machine.phase == "lacking"
             self._adoption.poll(self.machine.states.copies.steps if lacking else (), self.machine.company.peers, now)
 

@@ -58,15 +58,16 @@ class SavedStates:
         return self.put(step, tensor_file.pack(tensors, {"kind": KIND, "stage": self._stage, "local_steps": step}))
 
     def put(self, step: int, state: bytes) -> int:
-        """Store the bytes of a state; return their number."""
+        """Store the bytes of a state, drop later ones, which are of steps that the crew has given up; return their number."""
         if self._file is None:
             self._states[step] = state
         else:
             path = self._file.with_name(f"{self._file.name}.{self._crew}-{step}")
             private.replace(path, state)
             self._states[step] = path
-        for old in self.points[:-KEPT]:
-            self.drop(old)
+        earlier = [other for other in self.points if other < step]
+        for other in {*self.points} - {step, *earlier[1 - KEPT :]}:
+            self.drop(other)
         return len(state)
 
     def drop(self, step: int) -> None:
