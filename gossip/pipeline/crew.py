@@ -15,6 +15,8 @@ that was given up is no fault: it is late, and ignored.
 
     a peer dies or restarts        the crew has another name: what is under way is given up, and those who are there meet
     a frame is lost                it is asked for once a second, and sent again
+    a stage says one thing here    its two statements are a fault (`minutes.py`), and its peer's seat is freed
+    and another there
     a stage owes and is mute,      its peer's seat is freed (`owed.py`, `waiting.py`); so is it when another stage has already left over it
     withholds it, or sends
     nothing of use; puts off
@@ -37,12 +39,13 @@ from starling.gossip.pipeline.crew_commands import Abandon, Command, Evaluated, 
 from starling.gossip.pipeline.crew_meeting import CrewMeeting
 from starling.gossip.pipeline.crew_states import StageStates
 from starling.gossip.pipeline.crew_step import Again, CrewStep, Plan
+from starling.gossip.pipeline.freed_seats import FreedSeats
 from starling.gossip.pipeline.holding import Holding
 from starling.gossip.pipeline.owed import Owed
 from starling.gossip.pipeline.roll import Roll
 from starling.gossip.pipeline.waiting import Keys, Waiting
 from starling.gossip.wire.schema import Crew as Frame
-from starling.gossip.wire.schema import Piece, PieceStored, Ready
+from starling.gossip.wire.schema import Minutes, Piece, PieceStored, Ready
 
 EVALUATION_S = 30.0  # seconds for a meeting about an evaluation that others may no longer need
 
@@ -55,8 +58,10 @@ class Crew:
         self.states = StageStates(stage, stages, copies, step)
         self._moment = moment = Moment()
         waiting = Waiting(self.company, keys)
-        self.meeting = CrewMeeting(self.company, self.roll, self.states, self.owed, moment, waiting, Holding(stage), plan, batches)
-        self.steps = CrewStep(self.company, self.roll, self.states, self.owed, plan, moment, waiting, self.meeting.free)
+        self.seats = FreedSeats(self.company, self.owed, moment, self.states)
+        shared = self.company, self.roll, self.states, self.owed
+        self.meeting = CrewMeeting(*shared, moment, waiting, self.seats, Holding(stage), plan, batches)
+        self.steps = CrewStep(*shared, plan, moment, waiting, self.seats.free)
         self._flow: Flow[Outcome] | None = None
         self._busy = False  # the engine is
         self._trained_at = math.inf  # when the last round's steps were done
@@ -97,10 +102,10 @@ class Crew:
         return self._go_on()
 
     def joined(self, crew: int, name: bytes, peers: tuple[str, ...], now: float, *, alone: bool, carried: bool = False) -> list[Command]:
-        """The crew lacks nobody. `alone`: there is no other; `carried`: it is what is left of the one before, so its states are as good here."""
+        """The crew lacks nobody. `alone`: there is no other; `carried`: it is the rest of the one before, whose states are as good here."""
         company, states = self.company, self.states
         self._moment.now, company.alone = now, alone
-        if peers != company.peers or self.meeting.freed:  # what was counted outlives a restart
+        if peers != company.peers or self.seats.peers:  # what was counted outlives a restart
             self.owed.reset()
             self.meeting.forget()
         if name == company.name:
@@ -112,7 +117,7 @@ class Crew:
             self.meeting.carried = carried
             if not carried:
                 states.copies.clear()
-        self.roll.reset()
+        self.roll.reset(name)
         self.steps.renamed()
         self.meeting.renamed()
         for stage, ready in company.rename(crew, name, peers):
@@ -126,7 +131,7 @@ class Crew:
         if company.whole:
             company.whole, self._moment.trouble = False, True
         if left:
-            self.meeting.follow(left)
+            self.seats.follow(left)
         return self._go_on()
 
     def receive(self, peer: str, frame: Frame, now: float) -> list[Command]:
@@ -173,6 +178,8 @@ class Crew:
         match frame:
             case Ready():
                 self._called(stage, frame)
+            case Minutes():
+                self.meeting.minutes(frame)
             case Piece():
                 answer = self.states.piece(peer, stage, frame, taking=self.meeting.open)
                 self._moment.commands += [] if answer is None else [answer]
@@ -185,7 +192,7 @@ class Crew:
     def _called(self, stage: int, ready: Ready) -> None:
         """Come to a later meeting than ours, unless its caller has applied a step that we have not yet."""
         steps, moment = self.steps, self._moment
-        self.meeting.named(stage, ready)
+        self.seats.named(stage, ready)
         steps.asked(stage, ready)
         if not self.meeting.called(stage, ready, busy=self._busy):
             return

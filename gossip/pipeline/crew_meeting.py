@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
 
 from starling.gossip.pipeline.company import Company, Flow, Moment
-from starling.gossip.pipeline.crew_commands import Abandon, Blame, FreeStage, Note, Send, Unfollow, UseState
+from starling.gossip.pipeline.crew_commands import Abandon, Note, Send, UseState
 from starling.gossip.pipeline.crew_states import StageStates, notes
 from starling.gossip.pipeline.crew_step import Plan
+from starling.gossip.pipeline.freed_seats import FreedSeats
 from starling.gossip.pipeline.holding import Holding
 from starling.gossip.pipeline.later_rounds import LaterRounds
 from starling.gossip.pipeline.meeting import KEPT, Fetch, Start, agree
+from starling.gossip.pipeline.minutes import body, differ
 from starling.gossip.pipeline.owed import TURN_S, TURNS, Owed
 from starling.gossip.pipeline.roll import Roll, has
 from starling.gossip.pipeline.waiting import Waiting
-from starling.gossip.wire.schema import Piece, Ready
+from starling.gossip.wire.schema import Minutes, Piece, Ready
 
-VOICES = 2  # number of stages that must free a seat before its holder's score is charged: one of them may be deaf, or lie
 REPEAT_S = 1.0  # a Ready that is not answered by all is sent again
 FETCH_S = 5.0  # seconds for a state to start arriving; the next meeting reports missing ones
 
@@ -34,6 +35,7 @@ class CrewMeeting:
     owed: Owed
     moment: Moment
     waiting: Waiting
+    seats: FreedSeats
     holding: Holding
     plan: Plan
     batches: int  # held-out batches at stage 0
@@ -41,16 +43,12 @@ class CrewMeeting:
     slow_s: float = 0.0  # seconds of the longest of this stage's fastest step, its last time between rounds' steps, and what it gave since
     open: bool = False
     _calling: bool = False  # our Ready is repeated anyway, so it is not sent in answer
-    freed: set[str] = field(default_factory=set)  # peers of this crew
-    _named: dict[int, set[int]] = field(default_factory=dict)  # stage -> others that free its seat
-    _charged: set[int] = field(default_factory=set)  # or spared
-    _followed: set[str] = field(default_factory=set)  # peers on whose word alone a seat was freed
     carried: bool = False  # our states are valid in the current crew
     _fetched: tuple[int, ...] = ()  # stages that are given their states, by the last conclusion
     _counted_at: float = 0.0  # up to when the stages of `holding` were waited for
 
     def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[tuple[int, Start] | None]:
-        """Meet until all know from where to continue -> the round to do, and that; None: we evaluate and others do not, or it is `until`."""
+        """Meet until all know where to go on -> the round to do, and from where; None: we evaluate and others do not, or it is `until`."""
         self.open = True
         try:
             while True:
@@ -65,6 +63,7 @@ class CrewMeeting:
                     if self.moment.now >= until:
                         return None
                     continue
+                self.roll.concluded.add(number, told)
                 conclusion = agree([has(ready) for ready in told], self.plan.keep_after, self.plan.local_steps)
                 self._came(None if evaluate else conclusion, told)
                 if len({ready.evaluate for ready in told}) > 1:
@@ -101,8 +100,11 @@ class CrewMeeting:
         if ready.turn < max(1, roll.number):
             return False
         again = self.came(stage, ready)
-        if again and not self._calling and roll.own is not None and roll.own.turn == ready.turn:
-            self.moment.commands.append(Send(peer, structs.replace(roll.own, answers=True)))  # it has not received our Ready
+        if again and not self._calling and roll.own is not None and roll.own.turn == ready.turn:  # it lacks our Ready, or another's
+            whole = roll.minutes(ready.turn, self.company.stages) if roll.concluded.at(ready.turn) else None
+            self.moment.commands.append(Send(peer, whole or structs.replace(roll.own, answers=True)))
+        elif roll.concluded.differs(ready):
+            self.moment.commands.append(Send(peer, roll.minutes(ready.heard_at, self.company.stages)))
         if ready.turn == roll.number:
             return False
         if busy or not self.open:
@@ -112,14 +114,40 @@ class CrewMeeting:
     def came(self, stage: int, ready: Ready) -> bool:
         """Record a stage's report; return whether it repeated itself and may lack ours.
 
-        Raises ValueError: turn_too_far, left_too_many; nobody of the crew signed the number, which is new.
+        Raises ValueError: turn_too_far, left_too_many, ready_unsigned; nobody of the crew signed the number, which is new.
         """
         if ready.left > self.plan.local_steps + KEPT * self.plan.keep_after:
             raise ValueError("left_too_many")
+        if not self._consistent(stage, ready):
+            return False
         call = self.roll.call if ready.turn <= self.roll.called else self.waiting.called(ready.turn, ready.waits)
         again = self.roll.came(stage, ready)
         self.roll.call = call
         return again
+
+    def _consistent(self, stage: int, ready: Ready) -> bool:
+        """Return whether a stage has said nothing else at this meeting. Raises ValueError: ready_unsigned."""
+        known = self.roll.said(stage, ready.turn)
+        new = known is None or differ(stage, known, ready)
+        if (
+            new
+            and stage != self.company.stage
+            and not self.waiting.keys.verify(self.company.peers[stage], ready.signature, body(stage, ready))
+        ):
+            raise ValueError("ready_unsigned")
+        if new and known is not None and self.seats.two_tongues(stage):
+            self.moment.tell(self.company, self.roll.minutes(ready.turn, self.company.stages))  # what was said here, which others may lack
+        return known is None or not new
+
+    def minutes(self, frame: Minutes) -> None:
+        """Compare what another stage has heard at a meeting; take what was not heard here. Raises ValueError: no honest one sends that."""
+        if frame.turn != self.roll.number and not self.roll.concluded.at(frame.turn):
+            return
+        for said in frame.said:
+            if said.stage >= self.company.stages or said.ready.crew != self.company.name or said.ready.turn != frame.turn:
+                raise ValueError("minutes_of_another_meeting")
+            if said.stage != self.company.stage:
+                self.came(said.stage, said.ready)
 
     def interrupted(self) -> None:
         """Count the last call, once, for who made it."""
@@ -148,79 +176,14 @@ class CrewMeeting:
     def renamed(self) -> None:
         """The crew is another one."""
         self._fetched = ()
-        self._named.clear()
-        self._charged.clear()
+        self.seats.renamed()
         self.holding.due = None
 
     def forget(self) -> None:
         """Forget who was counted and freed: the stages are other peers', or they sit together again."""
         self.renamed()
-        self.freed.clear()
+        self.seats.forget()
         self.holding.clear()
-
-    def named(self, stage: int, ready: Ready) -> None:
-        """Note whose seats a stage frees; if ours, do not go where it goes. Raises ValueError: no_such_stage."""
-        if any(other >= self.company.stages or other == stage for other in ready.freed):
-            raise ValueError("no_such_stage")
-        peer = self.company.peers[stage]
-        if self.company.stage in ready.freed:
-            self.moment.commands.append(Unfollow(peer))
-        for other in set(ready.freed) - {self.company.stage}:
-            self._named.setdefault(other, set()).add(stage)
-        self._charge()
-
-    def follow(self, left: Collection[str]) -> None:
-        """Continue with those who have `left`: free the stages that they free, if we have counted a turn too, or once on one report.
-
-        Of two that free each other all follow the one of the lower stage, so that the others stay together.
-        """
-        peers, owed = self.company.peers, self.owed.arrears
-        for stage, named in sorted(self._named.items()):
-            voices = {voice for voice in named if peers[voice] in left and peers[voice] not in self._followed}
-            if peers[stage] in left:
-                voices = {voice for voice in voices if voice < stage and stage in self._named.get(voice, ())}
-            if stage not in owed and peers[stage] not in self.freed and voices:
-                self._followed |= {peers[voice] for voice in voices}
-                self.free((stage,))
-        self.free(stage for stage in owed if peers[stage] not in left)
-
-    def free(self, stages: Iterable[int]) -> None:
-        """Free the seats of stages that are in arrears."""
-        for stage in stages:
-            peer = self.company.peers[stage]
-            if peer in self.freed:
-                continue
-            self.freed.add(peer)
-            seen = stage in self.owed.arrears
-            why = f"in {self.owed.count(stage)} turns in which it owed something" if seen else "as a stage says that left it"
-            text = f"stage {stage} has sent nothing of use {why}; the other stages go on without it"
-            fields = {"stage": stage, "peer": peer}
-            self.moment.commands += [Note("crew_mute", text, "warning", fields), FreeStage(peer)]
-            if seen:
-                self._named.setdefault(stage, set()).add(self.company.stage)
-            if self.owed.put_off.turns.get(stage, 0) >= TURNS:
-                self._charged.add(stage)  # never: its owner may have a reason
-            self._tell_freed()
-        self._charge()
-
-    def _tell_freed(self) -> None:
-        """Name the stages whose seats we have freed, as long as the crew is not whole: a frame may be lost.
-
-        Those that another stage named are only told themselves, so that they do not come after us.
-        """
-        company, word = self.company, self._ready(0, 0, 0, evaluate=False)
-        seen = {stage for stage, voices in self._named.items() if company.stage in voices}
-        for stage, peer in enumerate(company.peers):
-            freed = seen | {stage} if peer in self.freed else seen
-            if stage != company.stage and freed:
-                self.moment.commands.append(Send(peer, structs.replace(word, freed=tuple(sorted(freed)))))
-
-    def _charge(self) -> None:
-        """Blame those of whose arrears enough stages say, we among them."""
-        for stage, voices in sorted(self._named.items()):
-            if len(voices) >= VOICES and self.company.stage in voices and stage not in self._charged:
-                self._charged.add(stage)
-                self.moment.commands.append(Blame(self.company.peers[stage], "crew_mute"))
 
     def _ready(self, number: int, round: int, left: int, *, evaluate: bool) -> Ready:
         states, call = self.states, self.roll.call
@@ -229,13 +192,15 @@ class CrewMeeting:
         word = Ready(
             self.company.name, number, round, states.step, left, evaluate, states.points, states.copies.steps, states.safe, self.batches
         )
-        return structs.replace(word, waits=(call,)) if number and call is not None else word
+        concluded = self.roll.concluded
+        word = structs.replace(word, waits=(call,) if number and call is not None else (), heard_at=concluded.turn, heard=concluded.heard)
+        return structs.replace(word, signature=self.waiting.keys.sign(body(self.company.stage, word))) if number else word
 
     def _whole(self, until: float) -> Flow[None]:
         repeat_at = self.moment.now + REPEAT_S
         while not self.company.whole and self.moment.now < until:
             if self.moment.now >= repeat_at:
-                self._tell_freed()
+                self.seats.tell()
                 repeat_at = self.moment.now + REPEAT_S
             self._counted_at = self.moment.now
             self.moment.phase, self.moment.deadline = "lacking", min(until, repeat_at)
@@ -255,7 +220,7 @@ class CrewMeeting:
         roll.own = own
         self.came(company.stage, own)
         owed.agree((stage, "ready") for stage in company.others)
-        self.free(owed.mute)
+        self.seats.free(owed.mute)
         repeat_at, over_at, count_at = moment.now, moment.now + TURN_S, moment.now + REPEAT_S
         while True:
             if not company.whole or company.name != own.crew or roll.called > own.turn or moment.now >= until:
@@ -274,7 +239,7 @@ class CrewMeeting:
                 count_at = moment.now + REPEAT_S
             if moment.now >= over_at:
                 owed.end_turn()
-                self.free(owed.mute)
+                self.seats.free(owed.mute)
                 over_at = moment.now + TURN_S
             moment.phase, moment.deadline = "meeting", min(repeat_at, over_at, count_at, until)
             yield None
@@ -295,7 +260,7 @@ class CrewMeeting:
         if conclusion is not None:
             for stage in self.holding.concluded([has(ready) for ready in told], conclusion, self.moment.now):
                 self.owed.costs.add(self._cause(stage, told))
-            self.free(self.owed.mute)
+            self.seats.free(self.owed.mute)
         for stage in self.company.others:
             if stage not in self.holding.why:
                 self.owed.put_off.end(stage)
@@ -312,7 +277,7 @@ class CrewMeeting:
         here, giving = self.states.step, {(stage - 1) % company.stages for stage in self._fetched}  # whoever it is given to knows whether
         later = [stage for stage in missing if stage not in giving and not finishes(stage, here, self.plan.micro_batches, self.moment.now)]
         self._count(later)
-        self.free(self.owed.mute)
+        self.seats.free(self.owed.mute)
 
     def _count(self, missing: Collection[int]) -> None:
         """Count a second for those who have not come, and the time since the last count for those who are why no steps follow."""

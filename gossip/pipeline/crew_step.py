@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from starling.gossip.errors import EngineError
 from starling.gossip.pipeline.company import Company, Flow, Moment
 from starling.gossip.pipeline.crew_commands import ApplyStep, Blame, Computed, DoTask, Note, Send, Summarize, Unfit
@@ -144,6 +146,8 @@ class CrewStep:
         if moment.now < self._answered.get(stage, -math.inf) + ANSWERED_S:
             return
         self._answered[stage] = moment.now
+        if self.roll.concluded.differs(ready):
+            moment.commands.append(Send(self.company.peers[stage], self.roll.minutes(ready.heard_at, self.company.stages)))
         part, sent = self._last_part, None
         part = part if part is not None and (part.turn, part.step) == (own.turn, own.step) else None
         if core is not None and (own.turn, own.step) == (self.roll.number, self.states.step):
@@ -156,7 +160,9 @@ class CrewStep:
             moment.commands.append(Send(self.company.peers[stage], self._alive()))
 
     def _alive(self, waits: tuple[Waits, ...] = ()) -> Ready:
-        return Ready(self.company.name, 0, 0, self.states.step, 0, False, waits=waits)
+        concluded = self.roll.concluded
+        alive = Ready(self.company.name, 0, 0, self.states.step, 0, False, waits=waits)
+        return structs.replace(alive, heard_at=concluded.turn, heard=concluded.heard)
 
     def _ask(self, core: Step) -> None:
         """Request what is missing again, say so to all, and count the second for those who keep us waiting."""

@@ -2,7 +2,7 @@
 
 A stage's state is named by the local steps that made it. What it has is the state it is in, and copies of earlier ones: two of its own,
 and two of the stage behind it in the ring (0 is behind N − 1), in case that one's machine is lost. A stage on a new machine begins with
-none, and is given the copy. Of states that all have had, the one is taken that most have still: a keeper's word alone is worth least.
+none, and is given the copy.
 
 Shapes: N stages.
 """
@@ -98,16 +98,20 @@ def agree(told: Sequence[Has], keep_after: int, local_steps: int) -> Start | Fet
     steps = {has.step for has in told}
     if len(steps) == 1:
         (step,) = steps
-        newest = [max(has.points, default=-1) for has in told]
-        due = newest[0] < 0 or step >= newest[0] + keep_after
-        fresh = len(set(newest)) == 1 and (newest[0] < 0 or all(has.safe > newest[0] for has in told))
-        return start(step, keep=(due and fresh) or len(set(newest)) > 1)
+        return start(step, keep=_kept(told, step, keep_after))
     common = set.intersection(*({*has.points, *behind(told, stage).copies} for stage, has in enumerate(told)))
     if not common:
         return start(median_low(has.step for has in told), keep=True, torn=True)
-    step = max(common, key=lambda each: (sum(each in has.points for has in told), each))
+    step = max(common)
     missing = tuple(stage for stage, has in enumerate(told) if step not in has.points)
     return Fetch(step, missing) if missing else start(step, back=True)
+
+
+def _kept(told: Sequence[Has], step: int, keep_after: int) -> bool:
+    """Return whether all keep the state that they are in: it is due, and the last is safe, or they have not kept the same."""
+    newest = {max(has.points, default=-1) for has in told}
+    last = max(newest)
+    return len(newest) > 1 or last < 0 or (step >= last + keep_after and all(has.safe > last for has in told))
 
 
 def behind(told: Sequence[Has], stage: int) -> Has:

@@ -100,6 +100,7 @@ class Owed:
     withheld: Vain = field(default_factory=Vain)  # since a result of a stage arrived
     put_off: Vain = field(default_factory=Vain)  # since a stage was at a meeting and did not keep steps from following
     costs: Marks = field(default_factory=Marks)  # interruptions, and meetings to which a stage came in another state than agreed
+    proven: set[int] = field(default_factory=set)  # stages with two tongues
     _heard: set[int] = field(default_factory=set)  # in this turn
 
     def agree(self, debts: Iterable[tuple[int, str]]) -> None:
@@ -111,9 +112,15 @@ class Owed:
 
     def reset(self) -> None:
         """Forget all: the stages are other peers'."""
-        self.due, self.turns, self.unfit, self.costs = {}, {}, Marks(), Marks()
+        self.due, self.turns = {}, {}
+        self.proven.clear()
         self._heard.clear()
-        self.done()
+        self.forgive()
+
+    def forgive(self) -> None:
+        """Forget what stages that are heard did in vain, or at others' cost."""
+        self.unfit, self.costs = Marks(), Marks()
+        self.withheld.clear()
         self.put_off.clear()
 
     def done(self) -> None:
@@ -153,7 +160,7 @@ class Owed:
     def arrears(self) -> tuple[int, ...]:
         """Return the stages with at least one turn of silence, or as many others as free a seat: fewer are nobody's fault."""
         others = {*self.withheld.turns, *self.put_off.turns, *self.costs.stages}
-        return tuple(sorted({*self.turns, *self.unfit.stages, *(stage for stage in others if self.count(stage) >= TURNS)}))
+        return tuple(sorted({*self.turns, *self.unfit.stages, *self.proven, *(stage for stage in others if self.count(stage) >= TURNS)}))
 
     @property
     def mute(self) -> tuple[int, ...]:
@@ -162,5 +169,7 @@ class Owed:
 
     def count(self, stage: int) -> int:
         """Return the owed turns of a stage."""
+        if stage in self.proven:
+            return TURNS
         silent, vain = self.turns.get(stage, 0) + self.unfit.count(stage), (self.withheld.turns, self.put_off.turns)
         return max(silent, self.costs.count(stage) // CALLS, *(turns.get(stage, 0) for turns in vain))

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from starling.gossip.limits import keep
 from starling.gossip.pipeline.meeting import Has
-from starling.gossip.wire.schema import Backward, Forward, Ready, StepReport, Waits
+from starling.gossip.pipeline.minutes import Concluded, minutes
+from starling.gossip.wire.schema import Backward, Forward, Minutes, Ready, StepReport, Waits
 
 MOST_SKIPPED = 1 << 20  # meetings
+MOST_NAMES = 64  # of crews whose meetings go on where they ended, if the same peers are together again
 MOST_STEPS_AHEAD = 4
 StepFrame = Forward | Backward | StepReport
 
@@ -29,16 +32,35 @@ class Roll:
     call: Waits | None = None  # the caller's signed word for that number
     counted: int = 0  # the last one that was counted as an interruption
     own: Ready | None = None
+    concluded: Concluded = field(default_factory=Concluded)
     _newest: dict[int, Ready] = field(default_factory=dict)  # by stage
+    _crew: bytes = b""
+    _numbers: dict[bytes, int] = field(
+        default_factory=dict
+    )  # of the last meeting, by crew: what was signed there is never signed otherwise
 
-    def reset(self) -> None:
-        """Reset after the crew has changed: meetings are counted from 0."""
-        self.number, self.called, self.counted, self.call, self.own, self._newest = 0, 0, 0, None, None, {}
+    def reset(self, crew: bytes) -> None:
+        """Reset after the crew has changed: meetings are counted from 0, or from the last that this stage had with this one."""
+        self.number = self._numbers.get(crew, 0)
+        self._crew, self.called, self.counted, self.call, self.own, self._newest = crew, self.number, 0, None, None, {}
+        self.concluded = Concluded()
 
     def open(self) -> int:
         """Begin the next meeting, or go to the one that was called -> its number."""
         self.number = max(self.number + 1, self.called)
+        keep(self._numbers, self._crew, self.number, MOST_NAMES)
         return self.number
+
+    def said(self, stage: int, turn: int) -> Ready | None:
+        """Return what a stage has said here at a meeting, one of the last; None: nothing."""
+        if told := self.concluded.at(turn):
+            return told[stage]
+        ready = self._newest.get(stage)
+        return ready if ready is not None and ready.turn == turn else None
+
+    def minutes(self, turn: int, stages: int) -> Minutes:
+        """Return what was heard at a meeting, one of the last."""
+        return minutes(self._crew, turn, [self.said(stage, turn) for stage in range(stages)])
 
     def came(self, stage: int, ready: Ready) -> bool:
         """Record a stage's report; return whether it repeated itself and may lack ours. Raises ValueError: turn_too_far."""

@@ -344,6 +344,13 @@ class Values:
     def freed(self, _kind: object) -> list[tuple[int, ...]]:
         return [(), (0,), (1, 2), tuple(range(16))]
 
+    def heard_at(self, _kind: object) -> list[int]:
+        return [0, 1, END]
+
+    def said(self, _kind: object) -> list[tuple[wire.Said, ...]]:
+        ready = wire.Ready(bytes(8), 1, 0, 0, 1, False)
+        return [(), (wire.Said(0, ready),), tuple(wire.Said(stage, ready) for stage in range(16))]
+
     def labels(self, _kind: object) -> list[bytes]:
         return [b"", bytes(100)]
 

@@ -34,10 +34,11 @@ from starling.gossip.pipeline.crew_commands import (
 )
 from starling.gossip.pipeline.crew_step import Plan
 from starling.gossip.pipeline.meeting import KEPT
+from starling.gossip.pipeline.minutes import body
 from starling.gossip.pipeline.schedule import ahead, task
 from starling.gossip.pipeline.stage import Part
 from starling.gossip.pipeline.waiting import Keys, Waiting
-from starling.gossip.wire.schema import Piece, Ready
+from starling.gossip.wire.schema import Minutes, Piece, Ready
 
 POLL_S, TASK_S, BYTES, PIECE_BYTES = 0.1, 0.01, 8, 4
 AVOIDED_S = 600.0  # as long as a node avoids one whose seat it freed
@@ -54,6 +55,11 @@ def signed(peer: str, message: bytes) -> bytes:
 def verified(peer: str, signature: bytes, message: bytes) -> bool:
     """Return whether `peer` signed a message."""
     return signature == signed(peer, message)
+
+
+def resigned(node, ready):
+    """Return what a node says at a meeting with its signature."""
+    return structs.replace(ready, signature=signed(node.peer, body(node.stage, ready)))
 
 
 def mixed(*parts) -> bytes:
@@ -126,6 +132,7 @@ class Node:
     says: tuple[dict[str, object], ...] = ()  # what it says at meetings instead of the truth: at each one of these, by chance
     paused: bool = False  # by its owner: it has no steps to do
     gives_part: bool = False  # it sends no state but the first piece
+    goes_back_every: int = 0  # rounds after which it returns to its oldest state by itself; 0: never
     incarnation: int = 1
     calls_s: float = 0.0  # seconds after which it calls a meeting again; 0: never without a reason
     aside: bool = False
@@ -262,6 +269,7 @@ class World:
         if company.whole and roll.own is not None:
             turn = roll.called + 1
             call = structs.replace(roll.own, turn=turn, step=state.step, waits=(node.machine.steps.waiting.call(turn, state.step),))
+            call = resigned(node, call)
             others = [peer for peer in company.peers if peer != node.peer]
             for peer in [node.only_to] if node.only_to else self.chance.choice([others, others[:1], others[-1:]]):
                 self.send(node, peer, call)
@@ -296,6 +304,9 @@ class World:
                     self.at(self.state_s, self._done, node, None)
                 case Trained(round):
                     node.round = round + 1
+                    if node.goes_back_every and node.round % node.goes_back_every == 0:
+                        node.engine.step, node.engine.x = min(node.engine.points.items())
+                        node.machine.states.step = node.engine.step
                     self.at(node.rests_s, self.measure if self.evaluates else self._round, node)
                 case Evaluated(last):
                     node.evaluations.append(last)
@@ -321,11 +332,14 @@ class World:
         there = self.nodes.get(peer, node)
         if node.mute or self.chance.random() < max(self.lost, node.lost, there.lost):
             return
+        if isinstance(frame, Minutes) and node.says:
+            return  # what it has said itself is in them
         if node.only_to in {"", peer}:
             if type(frame).__name__ in node.withholds.split():
                 return
             if isinstance(frame, Ready) and frame.turn:
-                frame = structs.replace(frame, **node.says[mixed(node.peer, frame.turn)[0] % len(node.says)] if node.says else {})
+                said = node.says[mixed(node.peer, frame.turn)[0] % len(node.says)] if node.says else {}
+                frame = resigned(node, structs.replace(frame, **said))
             if isinstance(frame, Piece) and node.gives_part and frame.offset and frame.stage != node.stage:
                 return
         if isinstance(frame, Ready) and node.lies:

@@ -10,12 +10,17 @@ from msgspec import structs
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.pipeline import stage_assignments
-from starling.gossip.pipeline.company import Company
+from starling.gossip.pipeline.company import Company, Moment
+from starling.gossip.pipeline.copies import Copies
 from starling.gossip.pipeline.crew_commands import Blame, DoTask, FreeStage, Send, Unfit, Unfollow, Unusable, UseState
-from starling.gossip.pipeline.owed import TURN_S, TURNS, Owed
+from starling.gossip.pipeline.crew_states import StageStates
+from starling.gossip.pipeline.freed_seats import FreedSeats
+from starling.gossip.pipeline.later_rounds import MOST, LaterRounds
+from starling.gossip.pipeline.minutes import body
+from starling.gossip.pipeline.owed import CALLS, FORGIVEN, TURN_S, TURNS, Marks, Owed
 from starling.gossip.pipeline.waiting import Keys, Waiting
-from starling.gossip.wire.schema import Backward, Forward, Piece, Ready, StepReport
-from tests.gossip.pipeline.crews import EXCUSES, Engine, World, learned, signed, verified
+from starling.gossip.wire.schema import Backward, Forward, Minutes, Piece, Ready, Said, StepReport
+from tests.gossip.pipeline.crews import EXCUSES, Engine, World, learned, resigned, signed, verified
 
 SEEDS = st.integers(0, 2**32)
 STEPS = 12
@@ -385,6 +390,147 @@ def test_a_stage_that_calls_meetings_without_end_loses_its_assignment(seed, stag
     assert {peer for peer, _ in world.blamed} <= {liar.peer}
 
 
+@pytest.mark.parametrize("lost", [0.0, 0.1])
+@pytest.mark.parametrize("which", [0, 2])
+@pytest.mark.parametrize("lie", [{"step": 0}, {"left": 0}, {"left": 1}, {"evaluate": True}, {"points": ()}])
+def test_a_stage_that_tells_two_others_different_things_is_named_by_all_and_loses_its_assignment(lie, which, lost):
+    """What each of the others does is right by what it heard, so that they would free each other."""
+    world = World(4, seed=which)
+    assert world.run(lambda: world.steps() >= STEPS and world.safe(), 60.0)
+    liar, world.lost = world.nodes[f"p{which}"], lost
+    liar.aside, liar.says, liar.only_to = True, (lie,), "p1"
+    others = [node for node in world.nodes.values() if node is not liar]
+    assert world.run(lambda: all(liar.peer in node.avoided for node in others), 120.0)
+    assert set(world.blamed) == {(liar.peer, "crew_two_tongues")}
+    assert len(world.blamed) >= len(others) - bool(lost), "the proof may be lost on its way to one, who follows the others"
+    goal, world.lost = max(node.engine.step for node in others) + STEPS, 0.0
+    world.start("new", which)
+    assert watched(world, goal) == learned(4, goal)
+    assert {freed for node in others for _, freed in node.freed} == {liar.peer}
+
+
+def test_what_stages_did_in_vain_is_forgiven_where_a_third_one_has_two_tongues():
+    company, owed = Company(0, 3, 0, b"12345678", ("p0", "p1", "p2")), Owed()
+    seats = FreedSeats(company, owed, Moment(), StageStates(0, 3, Copies(8), 0))
+    for _ in range(CALLS * TURNS):
+        owed.costs.add(1)
+        owed.unfit.add(1)
+    assert owed.mute == (1,)
+    assert [seats.two_tongues(2), seats.two_tongues(2)] == [True, False]
+    assert owed.mute == (2,)
+    assert seats.peers == {"p2"}
+
+
+def test_copies_of_states_that_a_crew_has_given_up_are_dropped():
+    copies = Copies(8)
+    for step in (10, 20, 5, 15):
+        copies.keep(step, b"state")
+    assert copies.steps == (5, 15)
+
+
+def test_what_a_stage_was_not_told_at_a_meeting_it_learns_from_the_others():
+    world = World(4)
+    silent = world.nodes["p3"]
+    silent.withholds, silent.only_to = "Ready", "p1"
+    assert watched(world, STEPS) == learned(4, STEPS)
+    assert all(not node.freed for node in world.nodes.values())
+
+
+def test_the_same_peers_together_again_sign_no_number_of_a_meeting_twice():
+    """Else what was said before could be shown as a second statement."""
+    world = World(2)
+    assert world.run(world.safe, 60.0)
+    machine = world.nodes["p0"].machine
+    company, number = machine.company, machine.roll.number
+    name, peers = company.name, company.peers
+    machine.joined(1, b"12345678", ("p0", "p9"), world.now, alone=True)
+    assert machine.roll.number == 0
+    machine.joined(0, name, peers, world.now, alone=True)
+    assert machine.roll.open() == number + 1
+
+
+@pytest.mark.parametrize(("every", "freed"), [(1, True), (2, True), (12, False)])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_stage_that_sends_its_crew_back_more_often_than_every_ninth_round_loses_its_assignment(stages, every, freed):
+    """It goes back to an earlier state between rounds, and says so: its crew can only follow. An engine that is lost does so as well."""
+    world = World(stages)
+    assert world.run(lambda: world.steps() >= STEPS and world.safe(), 60.0)
+    back = world.nodes["p1"]
+    back.goes_back_every = every
+    others, rounds = [node for node in world.nodes.values() if node is not back], back.round
+    assert world.run(lambda: back.round >= rounds + 40 or back.peer in world.nodes["p0"].avoided, 600.0)
+    assert {peer for node in others for _, peer in node.freed} == ({back.peer} if freed else set())
+    assert back.round < rounds + 20 if freed else back.notes.count("crew_back") >= 2
+    assert {peer for peer, _ in world.blamed} <= {back.peer}
+
+
+@pytest.mark.parametrize(("step_of_call", "caller", "costs"), [(2, 2, {2}), (3, 2, {1}), (2, 1, {1})])
+def test_a_stage_that_was_called_away_from_its_last_step_is_not_who_sent_its_crew_back(step_of_call, caller, costs):
+    """Stage 1 comes one step short of what was agreed: because of who called it before, if that one signed that it was short as well."""
+    world = World(3)
+    world.nodes["p1"].rests_s = world.nodes["p2"].rests_s = 1e9
+    machine = world.nodes["p0"].machine
+    assert world.run(lambda: machine.phase == "meeting" and machine.roll.number == 2, 60.0)
+    name, points = machine.company.name, machine.states.points
+    word = call(name, f"p{caller}", 2, step_of_call, caller)
+    for stage, step in ((1, 2), (2, 3)):
+        ready = Ready(name, 2, 1, step, 3, False, points, waits=(word,))
+        machine.receive(f"p{stage}", resigned(world.nodes[f"p{stage}"], ready), world.now)
+    assert machine.owed.costs.stages == costs
+
+
+def test_one_stages_word_moves_the_others_by_few_rounds():
+    world = World(3)
+    world.nodes["p1"].says = ({"round": 10**6},)
+    others = world.nodes["p0"], world.nodes["p2"]
+    assert world.run(lambda: world.steps() >= STEPS * world.k, 60.0)
+    assert {node.round for node in others} == {STEPS + MOST}
+    assert others[0].notes.count("crew_ahead") > 0
+    assert all(not node.freed for node in world.nodes.values())
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "alone", "round"),
+    [
+        (40, (57,), True, 57),
+        (40, (10**6,), False, 40 + MOST),
+        (40, (41,), False, 41),
+        (40, (57, 57), False, 57),
+        (57, (57, 10**6), True, 57 + MOST),
+        (57, (40, 57, 10**6), False, 57 + MOST),
+        (40, (57, 57, 10**6), False, 57 + MOST),
+        (57, (40, 40), True, 57),
+    ],
+)
+def test_a_stage_goes_on_in_a_later_round_if_two_others_are_there(own, others, alone, round):
+    assert LaterRounds().following(own, others, alone=alone) == round
+
+
+def test_rounds_by_which_one_stage_moves_another_are_earned_slowly():
+    rounds, own = LaterRounds(), 0
+    for _ in range(320):
+        own = rounds.following(own, (10**6,), alone=False) + 1
+        rounds.done()
+    assert 320 + MOST < own <= 320 + MOST + 10
+
+
+def test_marks_of_a_stage_are_forgiven_by_rounds_without_one():
+    marks = Marks()
+    for _ in range(40):
+        marks.add(1)
+        for _ in range(round(1 / FORGIVEN)):
+            marks.round()
+    assert marks.count(1) == 5, "an eighth in a round is one in nine, as the round in which it came forgives none"
+    for _ in range(2 * CALLS * TURNS):
+        marks.add(2)
+        marks.round()
+    assert marks.count(2) == 2 * CALLS * TURNS
+    assert marks.stages == {1, 2}
+    for _ in range(1000):
+        marks.round()
+    assert marks == Marks()
+
+
 def test_a_stage_whose_engine_is_lost_seven_times_in_a_row_keeps_its_assignment():
     """It calls a meeting after each, and no step is done between."""
     world = World(3, task_s=1.0)
@@ -464,7 +610,7 @@ def test_eight_calls_to_a_meeting_to_which_not_all_have_come_free_the_caller_s_s
         assert [each.peer for each in commands if isinstance(each, FreeStage)] == []
         word = world.nodes["p1"].machine.steps.waiting.call(turn, 0)
         for _ in range(2):  # the second is a repeated one
-            commands += machine.receive("p1", Ready(machine.company.name, turn, 0, 0, 3, False, waits=(word,)), world.now)
+            commands += machine.receive("p1", says(machine.company.name, turn, (word,)), world.now)
         commands += machine.done(Engine(0).answer(UseState("look", 0)), world.now)
     assert [each.peer for each in commands if isinstance(each, FreeStage)] == freed
 
@@ -535,9 +681,15 @@ def test_all_stages_follow_one_that_leaves_a_mute_stage():
     assert world.run(lambda: "p2" in world.nodes["p1"].avoided, 1.0)
 
 
-def call(crew, peer, turn):
-    """Return the signed call of stage 1 of two to a meeting."""
-    return Waiting(Company(1, 2, 0, crew, ("p0", peer), whole=True), Keys(partial(signed, peer), verified)).call(turn, 0)
+def call(crew, peer, turn, step=0, stage=1):
+    """Return the signed call of a stage to a meeting."""
+    return Waiting(Company(stage, 2, 0, crew), Keys(partial(signed, peer), verified)).call(turn, step)
+
+
+def says(crew, turn, waits=(), *, peer="p1", left=3, **other):
+    """Return a report of stage 1, signed by `peer`."""
+    ready = Ready(crew, turn, 0, 0, left, False, waits=waits, **other)
+    return structs.replace(ready, signature=signed(peer, body(1, ready)))
 
 
 def machine_of_two():
@@ -551,11 +703,18 @@ def machine_of_two():
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (lambda crew: Ready(crew, 1 << 40, 0, 0, 3, False, waits=(call(crew, "p1", 1 << 40),)), "crew_turn_too_far"),
-        (lambda crew: Ready(crew, 5, 0, 0, 3, False), "crew_call_unsigned"),
-        (lambda crew: Ready(crew, 5, 0, 0, 3, False, waits=(call(crew, "p1", 4),)), "crew_call_unsigned"),
-        (lambda crew: Ready(crew, 5, 0, 0, 3, False, waits=(structs.replace(call(crew, "p1", 5), stage=0),)), "crew_call_unsigned"),
-        (lambda crew: Ready(crew, 5, 0, 0, 3, False, waits=(structs.replace(call(crew, "p1", 5), stage=2),)), "crew_no_such_stage"),
+        (lambda crew: says(crew, 1 << 40, waits=(call(crew, "p1", 1 << 40),)), "crew_turn_too_far"),
+        (lambda crew: says(crew, 5), "crew_call_unsigned"),
+        (lambda crew: says(crew, 5, waits=(call(crew, "p1", 4),)), "crew_call_unsigned"),
+        (lambda crew: says(crew, 5, waits=(structs.replace(call(crew, "p1", 5), stage=0),)), "crew_call_unsigned"),
+        (lambda crew: says(crew, 5, waits=(structs.replace(call(crew, "p1", 5), stage=2),)), "crew_no_such_stage"),
+        (lambda crew: Ready(crew, 5, 0, 0, 3, False, waits=(call(crew, "p1", 5),)), "crew_ready_unsigned"),
+        (lambda crew: structs.replace(says(crew, 5, (call(crew, "p1", 5),)), left=2), "crew_ready_unsigned"),
+        (lambda crew: says(crew, 1, left=10), "crew_left_too_many"),
+        (lambda crew: Minutes(crew, 1, (Said(2, says(crew, 1)),)), "crew_minutes_of_another_meeting"),
+        (lambda crew: Minutes(crew, 1, (Said(1, says(crew, 5)),)), "crew_minutes_of_another_meeting"),
+        (lambda crew: Minutes(crew, 1, (Said(1, says(bytes(8), 1)),)), "crew_minutes_of_another_meeting"),
+        (lambda crew: Minutes(crew, 1, (Said(1, Ready(crew, 1, 0, 0, 3, False)),)), "crew_ready_unsigned"),
         (lambda crew: Piece(crew, 0, 0, 9, 0, b"1234"), "crew_bad_piece"),
         (lambda crew: Piece(crew, 0, 0, 8, 0, b"12345678"), "crew_bad_piece"),
         (lambda crew: Piece(crew, 0, 0, 8, 0, b"1"), "crew_bad_piece"),
@@ -589,7 +748,7 @@ def test_early_messages_of_later_crew_members_are_used():
     world = World(2)
     machine = world.nodes["p0"].machine
     world.run(lambda: world.nodes["p0"].machine.phase == "meeting", 10.0)
-    ready = Ready(b"12345678", 1, 4, 0, 3, False, waits=(call(b"12345678", "p9", 1),))
+    ready = says(b"12345678", 1, (call(b"12345678", "p9", 1),), peer="p9")
     assert machine.receive("p9", ready, world.now) == []
     machine.parted((), world.now)
     machine.joined(0, b"12345678", ("p0", "p9"), world.now, alone=True)
@@ -600,7 +759,7 @@ def test_early_messages_of_later_crew_members_are_used():
 def test_early_messages_that_no_honest_stage_sends_do_not_end_the_node():
     world = World(2)
     machine = world.nodes["p0"].machine
-    machine.receive("p9", Ready(b"12345678", 1 << 40, 0, 0, 3, False, waits=(call(b"12345678", "p9", 1 << 40),)), world.now)
+    machine.receive("p9", says(b"12345678", 1 << 40, (call(b"12345678", "p9", 1 << 40),), peer="p9"), world.now)
     machine.joined(0, b"12345678", ("p0", "p9"), world.now, alone=True)
     assert machine.roll.called == 0
 
@@ -619,15 +778,20 @@ def test_an_engine_that_cannot_restore_its_own_state_is_lost():
 def test_a_busy_member_acknowledges_a_call_to_a_crew_meeting():
     world, machine, crew = machine_of_two()
     machine.give_up()
-    (answer,) = machine.receive("p1", Ready(crew, 5, 0, 0, 3, False, waits=(call(crew, "p1", 5),)), world.now)
+    (answer,) = machine.receive("p1", says(crew, 5, waits=(call(crew, "p1", 5),)), world.now)
     assert isinstance(answer, Send)
     assert answer.frame.turn == 0
     assert machine.receive("p1", answer.frame, world.now) == [], "it calls nobody, and is not answered"
 
 
+def frames(commands, kind):
+    """Return the frames of one kind that these commands send."""
+    return [each.frame for each in commands if isinstance(each, Send) and isinstance(each.frame, kind)]
+
+
 def results(commands):
     """Return the results among the frames of these commands."""
-    return [each.frame for each in commands if isinstance(each, Send) and isinstance(each.frame, Forward | Backward)]
+    return frames(commands, Forward | Backward)
 
 
 def test_a_lost_result_is_asked_for_once_a_second_and_sent_again():
@@ -643,15 +807,15 @@ def test_a_lost_result_is_asked_for_once_a_second_and_sent_again():
     assert world.run(lambda: second.machine.phase == "stepping" and second.machine.steps.running is not None, 10.0)
     began = world.now
     world.run(lambda: False, 2.0)
-    frames = [each.frame for each in second.machine.tick(began + 5.0) if isinstance(each, Send)]
-    assert [frame.waits[0].done for frame in frames] == [0]
-    again = first.machine.receive("p1", frames[0], began + 5.0)
+    asks = [each.frame for each in second.machine.tick(began + 5.0) if isinstance(each, Send)]
+    assert [frame.waits[0].done for frame in asks] == [0]
+    again = first.machine.receive("p1", asks[0], began + 5.0)
     assert [(frame.step, frame.micro) for frame in results(again)] == [(0, 0)]
-    assert results(first.machine.receive("p1", frames[0], began + 5.4)) == []
-    assert len(results(first.machine.receive("p1", frames[0], began + 5.6))) == 1
-    says = Waiting(second.machine.company, Keys(partial(signed, "p1"), verified)).say
+    assert results(first.machine.receive("p1", asks[0], began + 5.4)) == []
+    assert len(results(first.machine.receive("p1", asks[0], began + 5.6))) == 1
+    say = Waiting(second.machine.company, Keys(partial(signed, "p1"), verified)).say
     for wrong in ((9, 0, 0), (1, 1, 0), (1, 0, 1), (1, 0, 1 << 20)):
-        other = structs.replace(frames[0], waits=says(*wrong))
+        other = structs.replace(asks[0], waits=say(*wrong))
         assert results(first.machine.receive("p1", other, began + 9.0)) == [], wrong
 
 
@@ -661,11 +825,9 @@ def test_answers_to_repeated_messages_of_a_meeting_are_not_answered():
     assert world.run(lambda: all(node.machine.phase == "stepping" for node in world.nodes.values()), 60.0)
     one, other = world.nodes["p0"].machine, world.nodes["p1"].machine
     repeated = one.roll.own
-    (answer,) = [
-        each.frame for each in other.receive("p0", repeated, world.now) if isinstance(each, Send) and isinstance(each.frame, Ready)
-    ]
-    assert [each for each in one.receive("p1", answer, world.now) if isinstance(each, Send) and isinstance(each.frame, Ready)] == []
-    assert answer.turn == repeated.turn
+    (answer,) = frames(other.receive("p0", repeated, world.now), Minutes)
+    assert frames(one.receive("p1", answer, world.now), Ready | Minutes) == []
+    assert (answer.turn, [said.stage for said in answer.said]) == (repeated.turn, [0, 1, 2])
 
 
 def test_stages_that_wait_for_a_busy_one_excuse_each_other_and_it_says_that_it_lives():

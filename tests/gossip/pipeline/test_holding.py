@@ -47,3 +47,20 @@ def test_the_stage_that_lacks_its_state_waits_for_more_pieces_than_ever_before()
     assert holding.got(3, 1e4)
     assert holding.coming_s == 50.0, "as much as an honest line takes for a piece, at most"
     assert not Holding(2).got(1, 0.0), "it lacks nothing"
+
+
+def test_a_stage_costs_steps_that_is_not_where_all_agreed_to_be_or_rests_after_steps():
+    """Who is elsewhere itself, or has no steps to do, knows of nobody."""
+    there, behind, rests = Has(25, 5), Has(20, 5), Has(25, 0)
+    for told, costly in (
+        ([there, there, there], set()),
+        ([there, behind, there], {1}),
+        ([there, there, rests], {2}),
+        ([behind, there, there], set()),
+        ([rests, there, behind], set()),
+    ):
+        holding = Holding(0)
+        assert holding.concluded([Has(20, 5)] * 3, STEPS, 0.0) == set(), "nothing was agreed before"
+        assert holding.concluded(told, Start(25, False, 30, False), 1.0) == costly
+        assert holding.concluded(told, RESTS, 2.0) == set(), "they have gone on to 30 together, or nobody knows"
+        assert holding.concluded([Has(20, 5), Has(20, 0), Has(20, 5)], RESTS, 3.0) == set(), "no steps followed the last one"

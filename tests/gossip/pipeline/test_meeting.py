@@ -40,3 +40,14 @@ def test_without_a_common_state_each_stage_continues_from_its_own():
 def test_a_pausing_stage_pauses_its_crew():
     start = agree([Has(30, 0, **BEFORE), Has(30, 5, **BEFORE)], 10, 5)
     assert start.until == start.step == 30
+
+
+def test_a_round_has_no_more_steps_than_are_due_and_those_since_the_oldest_state():
+    assert agree([Has(30, 10**9), Has(30, 5)], 10, 5).until == 35
+    assert agree([Has(10**12, 5, points=(20,)), Has(26, 4, **BEFORE)], 10, 5) == Start(20, True, 45, False)
+
+
+def test_one_stage_alone_names_no_state_that_nobody_was_in():
+    """It says that it has one, and keeps the same of the stage behind."""
+    false = Has(27, 3, points=(999,), copies=(999,))
+    assert agree([false, Has(26, 4, **BEFORE), Has(26, 4, **BEFORE)], 10, 5) == Fetch(20, (0,))

@@ -99,6 +99,8 @@ CREW = {
     "ready_frees": wire.Ready(CREW_ID, 0, 0, 820, 0, False, freed=(1,)),
     "ready_waits": wire.Ready(CREW_ID, 0, 0, 820, 0, False, waits=(wire.Waits(2, 3, 820, 7, bytes(range(64))),)),
     "ready_answers": wire.Ready(CREW_ID, 3, 41, 820, 20, False, answers=True),
+    "ready_signed": wire.Ready(CREW_ID, 3, 41, 820, 20, False, signature=bytes(range(64)), heard_at=2, heard=bytes(range(16))),
+    "minutes": wire.Minutes(CREW_ID, 3, (wire.Said(1, wire.Ready(CREW_ID, 3, 41, 820, 20, False, signature=bytes(range(64)))),)),
     "forward": wire.Forward(CREW_ID, 3, 820, 7, b"\x01activation", b"\x00labels"),
     "backward": wire.Backward(CREW_ID, 3, 820, 7, b"\x01gradient"),
     "told": wire.StepReport(CREW_ID, 3, 820, 0.25, 2.5, 0.0, 0, True),
@@ -125,7 +127,7 @@ OLDER = [(lane, name) for lane in ("exchange", "state", "crew") for name in GOLD
 @pytest.mark.parametrize(("lane", "name"), OLDER)
 def test_messages_without_appended_fields_have_their_defaults(lane, name):
     """Nodes before 1.3 confirmed all of a correction; those before 1.4 reported nothing about earlier rounds and freed no stage; before
-    1.5 all asked for models, and none for results.
+    1.5 all asked for models, and none for results; before 1.6 stages signed nothing that they said at meetings.
     """
     before, name = GOLDEN[lane][name], name.partition("_before_")[0]
     assert decode(lane, "peer", bytes.fromhex(before)) == MESSAGES[lane, name]

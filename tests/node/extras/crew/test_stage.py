@@ -115,6 +115,8 @@ def test_states_are_stored_and_restored_by_step(text, tmp_path):
         assert isinstance(fresh.handle(calls.Point("take", 0, 3, wrong)), calls.Refused)
     other = crew.engines[0].handle(calls.ReadPoint(2, 0, 1 << 20)).data
     assert isinstance(fresh.handle(calls.Point("take", 0, 2, other)), calls.Refused), "another stage's"
+    crew.engines[0].handle(calls.Point("back", 0, 1))
+    assert crew.engines[0].handle(calls.Point("keep", 0, 0)).points == (1,), "the later one is of steps that were given up"
     moved = crew.engines[1].handle(calls.Point("look", 5, 0))
     assert (moved.points, moved.step) == ((), 0), "states of another crew are no states of this one"
 
