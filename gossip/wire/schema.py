@@ -10,7 +10,7 @@ new fields are appended with a default. Each message has a golden vector under `
                                           Wake, Relay, Relayed
     state       /starling/state/2        StateQuery, StateOffer, ChunkQuery, Chunk, DigestsQuery, Digests, ManifestQuery, ManifestReply,
                                          StageQuery, StageReply
-    crew        /starling/crew/1         Ready, Minutes, Forward, Backward, Told, Piece, Kept
+    crew        /starling/crew/2         Ready, Minutes, Forward, Backward, Told, Piece, Kept
 
 Numbers of the ids, and when they are raised: `starling.node.versions`. "Since 1.1" names versions before the first release.
 """
@@ -503,20 +503,20 @@ class Ready(Message, frozen=True, tag="rdy"):
     freed: Annotated[tuple[Stage, ...], Meta(max_length=MAX_STAGES)] = ()  # stages that the sender frees. Since 1.4
     waits: Annotated[tuple[Waits, ...], Meta(max_length=MAX_STAGES)] = ()  # the sender's requests what it lacks. Since 1.5
     answers: bool = False  # sent to one whose own came twice, and needs no answer itself. Since 1.5
-    signature: Annotated[bytes, Meta(max_length=64)] = b""  # of what it says at a meeting (starling.gossip.pipeline.minutes). Since 1.6
-    heard_at: Counter = 0  # turn of the last meeting that the sender concluded. Since 1.6
-    heard: Annotated[bytes, Meta(max_length=16)] = b""  # digest of what it heard there. Since 1.6
+    signature: Annotated[bytes, Meta(max_length=64)] = b""  # of what it says at a meeting (starling.gossip.pipeline.minutes). Since crew 2
+    heard_at: Counter = 0  # turn of the last meeting that the sender concluded. Since crew 2
+    heard: Annotated[bytes, Meta(max_length=16)] = b""  # digest of what it heard there. Since crew 2
 
 
 class Said(msgspec.Struct, frozen=True, array_like=True):
-    """What a stage said at a meeting, with its signature, as another passes it on. Since 1.6."""
+    """What a stage said at a meeting, with its signature, as another passes it on. Since crew 2."""
 
     stage: Stage
     ready: Ready
 
 
 class Minutes(Message, frozen=True, tag="min"):
-    """To a stage that heard other things at a meeting, or not all: what the sender heard there. Since 1.6."""
+    """To a stage that heard other things at a meeting, or not all: what the sender heard there. Since crew 2."""
 
     crew: Digest
     turn: Counter

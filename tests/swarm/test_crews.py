@@ -5,7 +5,9 @@ import torch
 import trio
 from msgspec import structs
 
-from starling.gossip.wire.schema import Backward
+from starling.gossip.pipeline.later_rounds import MOST
+from starling.gossip.pipeline.minutes import body
+from starling.gossip.wire.schema import Backward, Minutes, Ready
 from starling.node.config.schema import CrewSection, OptimizerSection, PartitionSection, TaskSection
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.net.faults import delay, loss
@@ -139,6 +141,37 @@ async def test_two_crews_of_two_learn_more_together_than_alone():
             await swarm.finished()
             apart += values(swarm)
     assert min(together) > max(apart) + 0.2
+
+
+@virtual
+async def test_one_stage_that_says_that_the_run_is_over_ends_it_for_nobody():
+    """It says so to its neighbor alone; its crew goes on by few rounds, and the other one does not notice."""
+    rounds, steps = 16, 2
+    agreed = structs.replace(
+        digits(2, rounds=rounds, local_steps=steps, quorum=2, evaluate_every=rounds),
+        partition=PartitionSection(kind="iid", shards=2),
+        crew=CrewSection(stages=2, micro_batches=2),
+    )
+    swarm = story(agreed, 0, delay(0.002))
+    async with swarm.running(4):
+        await until(lambda: rounds_done(swarm, 2))
+        liar = swarm.nodes[3].node
+        stage, sign = liar.running.role.service.stage_peers.stage, liar.running.context.identity.sign
+
+        def over(message):
+            if isinstance(message, Minutes):
+                return []
+            if not isinstance(message, Ready) or not message.turn:
+                return [message]
+            false = structs.replace(message, round=rounds)
+            return [structs.replace(false, signature=sign(body(stage, false)))]
+
+        lie(liar.network, "crew", over, lambda _peer: True)
+        await swarm.finished()
+        done = sorted(virtual.node.running.role.service.machine.states.step for virtual in swarm.nodes.values())
+        assert done[2:] == [rounds * steps] * 2
+        assert done[0] >= (rounds - MOST) * steps
+        assert not faults(swarm)
 
 
 @virtual

@@ -127,7 +127,7 @@ OLDER = [(lane, name) for lane in ("exchange", "state", "crew") for name in GOLD
 @pytest.mark.parametrize(("lane", "name"), OLDER)
 def test_messages_without_appended_fields_have_their_defaults(lane, name):
     """Nodes before 1.3 confirmed all of a correction; those before 1.4 reported nothing about earlier rounds and freed no stage; before
-    1.5 all asked for models, and none for results; before 1.6 stages signed nothing that they said at meetings.
+    1.5 all asked for models, and none for results; before 2 stages signed nothing that they said at meetings.
     """
     before, name = GOLDEN[lane][name], name.partition("_before_")[0]
     assert decode(lane, "peer", bytes.fromhex(before)) == MESSAGES[lane, name]
