@@ -84,7 +84,12 @@ MUTANTS = (
         "if False:",
         ("**/pipeline/test_crew.py",),
     ),
-    Mutant("gossip/pipeline/crew_meeting.py", "call is None or call.step >= here", "True", ("**/pipeline/test_crew.py",)),
+    Mutant(
+        "gossip/pipeline/crew_meeting.py",
+        "return stage if call.step >= here else call.stage",
+        "return stage",
+        ("**/pipeline/test_crew.py",),
+    ),
     Mutant("gossip/pipeline/roll.py", "self._numbers.get(crew, 0)", "0", ("**/pipeline/test_crew.py",)),
     Mutant("gossip/pipeline/later_rounds.py", "int(self.left)", "MOST", ("**/pipeline/test_crew.py",)),
     Mutant("gossip/pipeline/freed_seats.py", "self.owed.forgive()", "pass", ("**/pipeline/test_crew.py",)),

@@ -22,8 +22,9 @@ Level = Literal["info", "warning", "error"]
 class UseState:
     """Use states of this stage of crew number `crew`. -> States
 
-    look: do nothing; keep: keep the present one; back: go back to a kept one; take: keep `state` and go there; carry: states of the crew
-    that this stage was in before are from now on those of `crew`. All but carry drop states of another crew.
+    look: do nothing; keep: keep the present one, from now on that after `step` local steps; back: go back to a kept one; take: keep `state`
+    and go there; carry: states of the crew that this stage was in before are from now on those of `crew`. All but carry drop states of
+    another crew.
     """
 
     action: Literal["look", "keep", "back", "take", "carry"]

@@ -85,7 +85,7 @@ class CrewMeeting:
         if start.back:
             states.used((yield UseState("back", company.crew, start.step)))
         yield Abandon()
-        if start.keep and start.step not in states.points:
+        if start.torn or (start.keep and start.step not in states.points):
             states.used((yield UseState("keep", company.crew, start.step)))
         if (push := states.push(company.peers)) is not None:
             self.moment.commands.append(push)
@@ -114,10 +114,12 @@ class CrewMeeting:
     def came(self, stage: int, ready: Ready) -> bool:
         """Record a stage's report; return whether it repeated itself and may lack ours.
 
-        Raises ValueError: turn_too_far, left_too_many, ready_unsigned; nobody of the crew signed the number, which is new.
+        Raises ValueError: turn_too_far, left_too_many, ready_unsigned, call_differs; nobody of the crew signed the number, which is new.
         """
         if ready.left > self.plan.local_steps + KEPT * self.plan.keep_after:
             raise ValueError("left_too_many")
+        if any((it.stage, it.turn) == (stage, ready.turn) and it.step != ready.step for it in ready.waits):
+            raise ValueError("call_differs")
         if not self._consistent(stage, ready):
             return False
         call = self.roll.call if ready.turn <= self.roll.called else self.waiting.called(ready.turn, ready.waits)
@@ -268,8 +270,11 @@ class CrewMeeting:
     def _cause(self, stage: int, told: Sequence[Ready]) -> int:
         """Return the stage because of which one came in another state than agreed: itself, or who called it to this meeting too early."""
         ready, here = told[stage], told[self.company.stage].step
-        call = next((waits for waits in ready.waits if waits.turn == ready.turn), None)
-        return stage if call is None or call.step >= here else call.stage
+        try:
+            call = self.waiting.called(ready.turn, ready.waits)
+        except ValueError:
+            return stage
+        return stage if call.step >= here else call.stage
 
     def _wait_for(self, missing: Collection[int]) -> None:
         """Count a second for those who have not come, are not about to finish what they were to do, and have no state to give."""

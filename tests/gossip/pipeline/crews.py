@@ -58,7 +58,9 @@ def verified(peer: str, signature: bytes, message: bytes) -> bool:
 
 
 def resigned(node, ready):
-    """Return what a node says at a meeting with its signature."""
+    """Return what a node says at a meeting with its signature, also that it called it, if it did."""
+    called = tuple(node.machine.steps.waiting.call(ready.turn, ready.step) if it.stage == node.stage else it for it in ready.waits)
+    ready = structs.replace(ready, waits=called)
     return structs.replace(ready, signature=signed(node.peer, body(node.stage, ready)))
 
 
@@ -108,6 +110,7 @@ class Engine:
         if action in {"take", "back"}:
             self.x, self.step, self.seen = self.points[step], step, []
         if action == "keep":
+            self.step = step
             self.points = {step: x for step, x in self.points.items() if step < self.step} | {self.step: self.x}
         self.points = dict(sorted(self.points.items())[-KEPT:])
         return States(self.step, tuple(self.points))

@@ -20,7 +20,7 @@ from starling.gossip.pipeline.minutes import body
 from starling.gossip.pipeline.owed import CALLS, FORGIVEN, TURN_S, TURNS, Marks, Owed
 from starling.gossip.pipeline.waiting import Keys, Waiting
 from starling.gossip.wire.schema import Backward, Forward, Minutes, Piece, Ready, Said, StepReport
-from tests.gossip.pipeline.crews import EXCUSES, Engine, World, learned, resigned, signed, verified
+from tests.gossip.pipeline.crews import EXCUSES, Engine, World, learned, signed, verified
 
 SEEDS = st.integers(0, 2**32)
 STEPS = 12
@@ -464,18 +464,22 @@ def test_a_stage_that_sends_its_crew_back_more_often_than_every_ninth_round_lose
     assert {peer for peer, _ in world.blamed} <= {back.peer}
 
 
-@pytest.mark.parametrize(("step_of_call", "caller", "costs"), [(2, 2, {2}), (3, 2, {1}), (2, 1, {1})])
+@pytest.mark.parametrize(("step_of_call", "caller", "costs"), [(2, 2, {2}), (3, 2, {1}), (2, 1, {1}), (2, None, {1})])
 def test_a_stage_that_was_called_away_from_its_last_step_is_not_who_sent_its_crew_back(step_of_call, caller, costs):
-    """Stage 1 comes one step short of what was agreed: because of who called it before, if that one signed that it was short as well."""
+    """Stage 1 comes one step short of what was agreed: because of who called it before, if that one signed that it was short as well.
+
+    None: it says so of stage 2, whose signature it has not.
+    """
     world = World(3)
     world.nodes["p1"].rests_s = world.nodes["p2"].rests_s = 1e9
     machine = world.nodes["p0"].machine
     assert world.run(lambda: machine.phase == "meeting" and machine.roll.number == 2, 60.0)
     name, points = machine.company.name, machine.states.points
-    word = call(name, f"p{caller}", 2, step_of_call, caller)
-    for stage, step in ((1, 2), (2, 3)):
-        ready = Ready(name, 2, 1, step, 3, False, points, waits=(word,))
-        machine.receive(f"p{stage}", resigned(world.nodes[f"p{stage}"], ready), world.now)
+    word = call(name, "p2" if caller == 2 else "p1", 2, step_of_call, caller or 2)
+    for stage, step in ((2, step_of_call if caller == 2 else 3), (1, 2)):
+        ready = Ready(name, 2, 1, step, 3, False, points, waits=(word,) if stage in {caller, 1} else ())
+        ready = structs.replace(ready, signature=signed(f"p{stage}", body(stage, ready)))
+        machine.receive(f"p{stage}", ready, world.now)
     assert machine.owed.costs.stages == costs
 
 
@@ -711,6 +715,7 @@ def machine_of_two():
         (lambda crew: Ready(crew, 5, 0, 0, 3, False, waits=(call(crew, "p1", 5),)), "crew_ready_unsigned"),
         (lambda crew: structs.replace(says(crew, 5, (call(crew, "p1", 5),)), left=2), "crew_ready_unsigned"),
         (lambda crew: says(crew, 1, left=10), "crew_left_too_many"),
+        (lambda crew: says(crew, 5, (call(crew, "p1", 5, 1),)), "crew_call_differs"),
         (lambda crew: Minutes(crew, 1, (Said(2, says(crew, 1)),)), "crew_minutes_of_another_meeting"),
         (lambda crew: Minutes(crew, 1, (Said(1, says(crew, 5)),)), "crew_minutes_of_another_meeting"),
         (lambda crew: Minutes(crew, 1, (Said(1, says(bytes(8), 1)),)), "crew_minutes_of_another_meeting"),

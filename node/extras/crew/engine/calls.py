@@ -73,7 +73,8 @@ class StageCalls:
     def _look(self, _call: calls.Point) -> int:
         return 0
 
-    def _keep(self, _call: calls.Point) -> int:
+    def _keep(self, call: calls.Point) -> int:
+        self._step.steps = call.step  # another number than its own where the crew has no common state
         return self._states.keep(self._step.steps, self._trainer.tensors())
 
     def _back(self, call: calls.Point) -> int:
