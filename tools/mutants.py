@@ -80,7 +80,7 @@ MUTANTS = (
     Mutant("gossip/pipeline/minutes.py", "and ready.heard != self.heard", "and False", ("**/pipeline/test_crew.py",)),
     Mutant(
         "gossip/pipeline/crew_meeting.py",
-        "if new and known is not None and self.seats.two_tongues(stage):",
+        "if known is not None and self.seats.two_tongues(stage):",
         "if False:",
         ("**/pipeline/test_crew.py",),
     ),

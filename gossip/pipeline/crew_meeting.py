@@ -129,17 +129,14 @@ class CrewMeeting:
 
     def _consistent(self, stage: int, ready: Ready) -> bool:
         """Return whether a stage has said nothing else at this meeting. Raises ValueError: ready_unsigned."""
-        known = self.roll.said(stage, ready.turn)
-        new = known is None or differ(stage, known, ready)
-        if (
-            new
-            and stage != self.company.stage
-            and not self.waiting.keys.verify(self.company.peers[stage], ready.signature, body(stage, ready))
-        ):
+        known, own = self.roll.said(stage, ready.turn), stage == self.company.stage
+        if known is not None and not differ(stage, known, ready):
+            return True
+        if not own and not self.waiting.keys.verify(self.company.peers[stage], ready.signature, body(stage, ready)):
             raise ValueError("ready_unsigned")
-        if new and known is not None and self.seats.two_tongues(stage):
+        if known is not None and self.seats.two_tongues(stage):
             self.moment.tell(self.company, self.roll.minutes(ready.turn, self.company.stages))  # what was said here, which others may lack
-        return known is None or not new
+        return known is None
 
     def minutes(self, frame: Minutes) -> None:
         """Compare what another stage has heard at a meeting; take what was not heard here. Raises ValueError: no honest one sends that."""
