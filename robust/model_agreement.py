@@ -23,7 +23,7 @@ Shapes: m models of d parameters.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 
 from starling.gossip.lazy_torch import Tensor, torch
 
@@ -45,6 +45,13 @@ class Agreement:
     cluster: tuple[int, ...]  # ascending indices of the models in the cluster
     outside: tuple[int, ...]  # indices of models that no honest member can have
 
+    def round(self, rounds: Sequence[int]) -> int:
+        """Return the lower median of the rounds of all models that an honest member can have, in the order of the models.
+
+        Also of those that do not agree: a liar with a copy of one model is half of those that do, and could choose.
+        """
+        return median_low(at for i, at in enumerate(rounds) if i not in self.outside)
+
 
 def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int], after_part: Callable[[], None] = lambda: None) -> Agreement:
     """Find the majority among m >= 1 models (d,), finite, of these claimed rounds; `origin` (d,) is the initial one.
@@ -64,6 +71,12 @@ def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int], after
     if not cluster:
         return Agreement(None, (), ())
     return Agreement(_median([models[i] for i in cluster], after_part), cluster, spread.outside(cluster, rounds))
+
+
+def are_nearer(models: Sequence[Tensor], own: Tensor, after_part: Callable[[], None] = lambda: None) -> bool:
+    """Return whether m >= 1 models (d,), finite, are nearer to each other than any of them is to `own` (d,); `after_part` as of `agree`."""
+    apart, away, _ = _distances(models, own, after_part)
+    return max(map(max, apart)) <= min(away)
 
 
 @dataclass(frozen=True, slots=True)

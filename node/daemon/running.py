@@ -18,6 +18,7 @@ from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.membership.control_lane import OtherControl
 from starling.node.daemon.membership.service import Membership
+from starling.node.daemon.membership.sources import Sources
 from starling.node.daemon.membership.stop import StopService
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.model_sync import ModelSync
@@ -77,7 +78,8 @@ class RunningNode:
         house = Housekeeping(context, engine, progress, evaluation)
         sync = ModelSync(transfer=begun.transfer, engine=engine, report=context.report)
         outer = OuterSync(begun.transfer, engine, context.report)
-        models = PeerModels(context, self.membership, role.members, sync, outer, begun.policy.allows)
+        sources = Sources(context, self.membership, role.members, begun.policy.allows, self.around.may_meet_more)
+        models = PeerModels(sources, sync, outer)
         self.pace = pace_of(Services(context, role, self.around, (begun.transactions.observe,), house, models))
         self.training = Training(context.manifest.pace, role.members, self.pace.joining, self.pace.loop, house)
         self.last: LastModel | None = None  # None until the rounds are done

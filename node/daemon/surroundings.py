@@ -1,5 +1,6 @@
 """The swarm around a node, in any pace: its members, how they are met, and the salts by which they are ranked."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,10 +16,11 @@ from starling.node.daemon.membership.contacts import Contacts
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.daemon.membership.reachability import ReachabilityService
 from starling.node.daemon.membership.service import Membership
+from starling.node.daemon.state.collecting import ASKED
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.daemon.trust.peer_policy import PeerPolicy
 
-SETTLE_S = 3.0  # seconds that a joiner looks for members before it starts alone
+SETTLE_S = 3.0  # seconds that a joiner looks for members before it starts alone, or with a model of fewer than three
 
 
 class Surroundings:
@@ -30,6 +32,7 @@ class Surroundings:
         self.beacons = BeaconService(context, members)
         self.reachability = ReachabilityService(context, membership)
         self.contacts = Contacts(context, membership)
+        self._looks_until = -math.inf
 
     def receive(self, peer: str, message: Beacon | BeaconQuery | DialMe | Dialed) -> None:
         """Process a member's message. Raises RemoteProtocolError."""
@@ -73,6 +76,16 @@ class Surroundings:
 
     async def look_for_members(self, bootstrap: Bootstrap) -> None:
         """Wait until another member is known, or this node starts alone."""
-        with trio.move_on_after(SETTLE_S if bootstrap.addresses else 0.0):
+        self._looks_until = trio.current_time() + (SETTLE_S if bootstrap.addresses else 0.0)
+        with trio.move_on_at(self._looks_until):
             while len(self.membership.members) < 2:  # noqa: ASYNC110 — for a short time at the start
                 await trio.sleep(0.05)
+
+    def may_meet_more(self) -> bool:
+        """Return whether this joiner may soon meet further members: it has met fewer than three, and an address to begin with has neither
+        answered nor failed, or members were reported that it has not met.
+        """
+        met = self.membership.roster
+        if len(met) > ASKED or trio.current_time() >= self._looks_until:
+            return False
+        return self.contacts.expects_answers or len(met) < len(self.membership.members)

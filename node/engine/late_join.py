@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median_low
 
 from torch import Tensor
 
@@ -109,7 +108,7 @@ class Fetched:
         self._candidates[call.peer] = (call.round, tensors)
         return calls.Done()
 
-    def agree(self, _call: calls.Agree) -> calls.Agreed:
+    def agree(self, call: calls.Agree) -> calls.Agreed:
         """Install the model that the stored ones agree on; every edge is reset. Raises LocalProtocolError if none is stored."""
         if 0 < self._rounds.granted < math.inf:
             raise LocalProtocolError("local steps of the round are left to do")
@@ -118,10 +117,10 @@ class Fetched:
         peers = sorted(self._candidates)
         rounds, held = zip(*(self._candidates[peer] for peer in peers), strict=True)
         self._candidates = {}
-        agreement = self._compared(held, rounds)
+        agreement = self._compared(held, rounds, against_own=call.against_own)
         if agreement.state is None:
             return calls.Agreed(0, (), ())
-        at = median_low(rounds[i] for i in agreement.cluster)
+        at = agreement.round(rounds)
         self._trainer.install(agreement.state, at)
         self._trainer.take_side_state([held[i] for i in agreement.cluster])
         self._forget()
@@ -129,7 +128,7 @@ class Fetched:
         names = (tuple(peers[i] for i in which) for which in (agreement.cluster, agreement.outside))
         return calls.Agreed(at, *names)
 
-    def _compared(self, held: Sequence[Mapping[str, Tensor]], rounds: Sequence[int]) -> model_agreement.Agreement:
+    def _compared(self, held: Sequence[Mapping[str, Tensor]], rounds: Sequence[int], *, against_own: bool) -> model_agreement.Agreement:
         """Return how far models agree, with only the part in memory that is being read."""
         models = [tensors[_X] for tensors in held]
         replica = self._trainer.replica
@@ -139,4 +138,6 @@ class Fetched:
             for tensors in held:
                 tensor_file.release(tensors)
 
+        if against_own and not model_agreement.are_nearer(models, replica.offered.to(origin.device), release):
+            return model_agreement.Agreement(None, (), ())
         return model_agreement.agree(models, origin, rounds, release)

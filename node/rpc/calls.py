@@ -273,6 +273,8 @@ class ReplaceOuter(Call, frozen=True, tag="replace_outer"):
 class Agree(Call, frozen=True, tag="agree"):
     """Combine the stored models and install the result, if enough of them agree (`starling.robust.model_agreement`). -> Agreed"""
 
+    against_own: bool = False  # only if they are nearer to each other than to this node's own
+
 
 class Agreed(Call, frozen=True, tag="agreed"):
     """The result; the stored models are deleted."""

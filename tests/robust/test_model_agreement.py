@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from starling.gossip.rng import generator
-from starling.robust.model_agreement import _CHUNK, APART, NEAR, SAME, agree
+from starling.robust.model_agreement import _CHUNK, APART, NEAR, SAME, agree, are_nearer
 from tests.strategies import examples
 
 D = 200
@@ -190,3 +190,10 @@ def test_invalid_input_is_refused():
     for models, rounds in (([], []), ([torch.zeros(2)], [1]), ([torch.zeros(3)], [1, 2])):
         with pytest.raises(ValueError, match="models must be"):
             agree(models, origin, rounds)
+
+
+@pytest.mark.parametrize(("own", "nearer"), [(0.0, True), (9.0, True), (9.5, False), (10.4, False), (13.0, True)])
+def test_models_are_nearer_to_each_other_than_to_our_own(own, nearer):
+    one, other, ours = (torch.full((3,), at) for at in (10.0, 11.0, own))
+    assert are_nearer([one, other], ours) == nearer
+    assert are_nearer([one], ours)

@@ -9,18 +9,20 @@ import math
 import pytest
 import torch
 import trio
+from msgspec.structs import replace
 
 from starling.gossip.chunk_times import LEAST_S
 from starling.gossip.wire.frames import decode
-from starling.gossip.wire.schema import Chunk
+from starling.gossip.wire.schema import Chunk, Compare, Spread, StateOffer, Sync, Want
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.daemon.state.fetching import POLL_S
 from starling.node.engine.snapshot import Snapshot
+from starling.node.net.faults import Deliver, Drop
 from starling.node.rpc import calls
 from starling.robust.reputation import SOFT
 from tests.harness.stories import virtual
-from tests.harness.swarms import digits, events, rounds_done, story, until
+from tests.harness.swarms import digits, events, lie, rounds_done, story, until
 
 LIES = {
     "turned around": lambda x: -x,
@@ -232,3 +234,109 @@ async def test_a_single_claim_of_a_far_round_is_not_followed():
         late, began = await joined(swarm, 4)
         assert not late.node.progress.joined_late
         assert float(began.norm()) < 100.0
+
+
+FAR = 10**6  # a round beyond the last
+
+
+def only_itself(virtual):
+    """Return what a node makes of control messages that would tell a newcomer of other members."""
+
+    def forge(message):
+        if isinstance(message, Compare | Want):
+            return []
+        if isinstance(message, Sync | Spread):
+            return [replace(message, records=tuple(it for it in message.records if it.peer == virtual.peer_id))]
+        return [message]
+
+    return forge
+
+
+@virtual(1)
+@pytest.mark.parametrize("seconds", [0.05, 0.15, 0.5])
+async def test_a_member_that_answers_before_all_others_does_not_choose_a_newcomer_s_model(seconds):
+    """It tells of nobody else, and for a moment the newcomer knows it alone."""
+    swarm, newcomer = story(bowls(5, 4), 1), []
+    async with swarm.running(4):
+        liar = swarm.nodes[1]
+        swarm.hub.rules.append(
+            lambda src, dst, _now: Deliver(seconds) if {src, dst} & {*newcomer} and liar.peer_id not in {src, dst} else None
+        )
+        await until(lambda: rounds_done(swarm, 8))
+        newcomer.append(swarm.identity(4).peer_id)
+        asked = poison(liar, lambda x: x + 100.0, claim=FAR)
+        lie(liar.node.network, "control", only_itself(liar), newcomer.__contains__)
+        late, began = await joined(swarm, 4)
+        assert asked
+        assert late.node.progress.round <= 40
+        assert float((began - swarm.nodes[0].vector).norm()) < 0.5 * float(swarm.nodes[0].vector.norm())
+        (told,) = [event.text for event in late.node.events.recent if event.name == "state_fetched"]
+        assert liar.peer_id not in told
+
+
+@virtual(1)
+async def test_a_claim_of_a_far_round_is_not_followed_while_a_swarm_gathers():
+    """The third to come hears the creator and the liar only; whoever follows it is a second voice for the next."""
+    swarm = story(bowls(5, 5), 1)
+    async with swarm.running(2):
+        await until(lambda: all(v.node.progress.state == "waiting" for v in swarm.nodes.values()))
+        asked = poison(swarm.nodes[1], lambda x: x + 100.0, claim=FAR)
+        for index in (2, 3, 4):
+            late, began = await joined(swarm, index) if index == 4 else (await swarm.start(index), None)
+            await trio.sleep(1.0)
+            assert late.node.progress.round <= 40
+        assert asked
+        assert float(began.norm()) < 100.0
+        await until(lambda: all(v.node.progress.state == "finished" for v in swarm.nodes.values()))
+        assert {v.node.progress.round for v in swarm.nodes.values()} == {40}
+
+
+@virtual(1)
+@pytest.mark.parametrize("claim", [1, FAR])
+async def test_a_copy_of_an_honest_model_does_not_set_the_round_of_a_newcomer(claim):
+    """Where data are unlike it is a majority with the copied one."""
+    agreed = digits(4, quorum=3)
+    swarm = story(replace(agreed, partition=PartitionSection(kind="by_label", shards=4)), 1)
+    async with swarm.running(3):
+        await until(lambda: rounds_done(swarm, 20))
+        copied = swarm.nodes[0]
+        poison(swarm.nodes[1], lambda _x: copied.vector + 1e-6, claim=claim)
+        late, _ = await joined(swarm, 3)
+        assert 19 <= late.node.progress.round <= 22
+        assert not late.node.events.faults
+
+
+@virtual(1)
+async def test_a_member_that_was_cut_off_gets_a_model_although_one_of_three_others_denies_it():
+    agreed = digits(4, rounds=200)
+    swarm, cut = story(agreed, 1, slow={3: 3.0}), set()
+    swarm.hub.rules.append(lambda src, dst, _now: Drop() if (src in cut) != (dst in cut) else None)
+    async with swarm.running(4):
+        await until(lambda: rounds_done(swarm, 10))
+        away, liar = swarm.nodes[3], swarm.nodes[1]
+        cut.add(away.peer_id)
+        await trio.sleep(15.0)
+        lie(liar.node.network, "state", lambda it: [replace(it, round=1) if isinstance(it, StateOffer) else it], lambda _peer: True)
+        cut.clear()
+        assert away.node.progress.round < swarm.nodes[0].node.progress.round - 30
+        await until(lambda: "state_fetched" in events(away))
+        await trio.sleep(10.0)
+        assert away.node.progress.round > swarm.nodes[0].node.progress.round - 5
+        assert all(peer == liar.peer_id for peer in away.node.events.faults)
+
+
+@virtual(1)
+async def test_two_of_which_one_lies_do_not_lead_a_training_node_away():
+    """One of four is as far as it, one is ahead, and one says so and has another model."""
+    swarm = story(bowls(4, 4), 1)
+    async with swarm.running(4):
+        await until(lambda: rounds_done(swarm, 12))
+        node, liar = swarm.nodes[0], swarm.nodes[1]
+        ahead = {1: lambda x: -x, 2: lambda x: x}
+        for index, what in ahead.items():
+            poison(swarm.nodes[index], what, claim=35)
+        models = node.node.running.pace.loop.jumps.catch_up
+        before = node.vector
+        assert await models.fetch(32, True) is None
+        assert float((node.vector - before).norm()) < 0.1 * float(before.norm())
+        assert liar.peer_id not in [peer for it in node.node.events.recent if it.name == "state_fetched" for peer in it.fields["peers"]]

@@ -55,10 +55,16 @@ class Contacts:
     context: NodeContext
     membership: Greeting
     ignored: bool = False
+    _open: set[str] = field(default_factory=set)  # addresses to begin with of which no dial has failed
     _seed: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._seed = derive(self.context.manifest.seed, "join", self.context.identity.peer_id)
+
+    @property
+    def expects_answers(self) -> bool:
+        """Return whether an address to begin with has neither led to a member nor failed."""
+        return any(address.rpartition("/p2p/")[2] not in self.membership.members for address in self._open)
 
     async def keep(
         self, addresses: Sequence[str], given: Sequence[str] | None = None, *, hint: Hint | None = None, opens: Opens | None = None
@@ -71,6 +77,8 @@ class Contacts:
 
         opens: never, unless given.
         """
+        if hint is None:
+            self._open = {*addresses}
         async with trio.open_nursery() as nursery:
             for address in sorted(set(addresses)):
                 nursery.start_soon(self._keep_one, address, given is None or address in given, hint, opens)
@@ -103,6 +111,7 @@ class Contacts:
         try:
             peer = await self.context.network.dial(address, given=given)
         except PeerUnreachable as error:
+            self._open.discard(address)
             if complain:
                 text = f"bootstrap peer {address} does not answer ({error.reason}); this node goes on and keeps trying"
                 self.context.report.event("bootstrap_unreachable", text, level="warning", address=address)

@@ -8,7 +8,7 @@ A member that offers a model and then sends nothing, or too slowly, holds a join
     two are here       and all others lag: nobody is waited for
 
 With one model or none everybody is waited for until they fail, as a newcomer that believed the first who answers could be had by
-whoever is quickest.
+whoever is quickest. For the same reason it waits for members that it is about to meet while it knows fewer than three that have a model.
 """
 
 import math
@@ -31,6 +31,23 @@ from starling.node.rpc import calls
 ASKED = 3
 MOST_BESIDE = 2 * ASKED  # members asked at a time, including those that lag
 
+More = Callable[[], Awaitable[Sequence[str]]]
+"""Waits for further members that may be met soon -> those that came, best first; nobody: there will be none."""
+
+
+async def nobody() -> Sequence[str]:
+    """Return that no further members will be met."""
+    await trio.lowlevel.checkpoint()
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Members that were not asked yet, best first; asked ones are removed."""
+
+    left: list[str]
+    more: More = nobody
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -42,18 +59,20 @@ class Wanted:
 
 @dataclass(slots=True)
 class Collecting:
-    """One collection of models; `left`: members that were not asked yet, best first; asked ones are removed."""
+    """One collection of models from those of `waiting`."""
 
     transfer: Transfer
     engine: EngineHandle
     report: Reporter
     times: ChunkTimes
     wanted: Wanted
-    left: list[str]
+    waiting: Waiting
     held: list[str] = field(default_factory=list, init=False)
     """Members whose models the engine holds."""
     behind: int = field(default=0, init=False)
     """Number of members that have no newer model."""
+    is_tied: bool = field(default=False, init=False)
+    """Whether as many members contradict as have a newer model, if a live node with its own counts as one."""
     _under_way: dict[str, float] = field(default_factory=dict)  # peer -> time at which it was asked
     _took_s: list[float] = field(default_factory=list)  # what downloads took
     _changed: trio.Event = field(default_factory=trio.Event)
@@ -64,10 +83,10 @@ class Collecting:
 
         Nobody if more members contradict them. Raises EngineError: the engine was lost.
         """
-        while self.left and len(self.held) < ASKED:
+        while len(self.held) < ASKED and (self.waiting.left or await self._met()):
             count = ASKED - len(self.held)
-            asked, self.left[:count] = self.left[:count], []
-            ahead = self._ahead(await self.transfer.offers(asked))
+            asked, self.waiting.left[:count] = self.waiting.left[:count], []
+            ahead = self._ahead(await self.transfer.offers(asked, newer_than=self.wanted.newer_than))
             same = [] if self.held else _same(ahead)
             if same and self.behind + live < len(same):
                 await self._hold_one(same)
@@ -77,9 +96,16 @@ class Collecting:
             if self.behind > len(self.held) + len(ahead):
                 break
             await self._hold(ahead)
-        if self.behind + 2 * live > len(self.held):  # a live node counts as contradicting, and wins ties
+        if self.behind >= len(self.held) or len(self.held) <= live:
             return [], ()
+        self.is_tied = live and len(self.held) == self.behind + 1
         return sorted(self.held), ()
+
+    async def _met(self) -> bool:
+        """Wait for further members where too few have a model to compare -> whether some came."""
+        if self.held and len(self.held) + self.behind < ASKED:
+            self.waiting.left.extend(await self.waiting.more())
+        return bool(self.waiting.left)
 
     def _ahead(self, offers: Sequence[Offered]) -> list[Offered]:
         """Count contradicting offers -> the newer ones."""
@@ -113,7 +139,7 @@ class Collecting:
         async def take_next(peer: str) -> None:
             self.times.asked(peer, trio.current_time())
             try:
-                ahead = self._ahead(await self.transfer.offers([peer]))
+                ahead = self._ahead(await self.transfer.offers([peer], newer_than=self.wanted.newer_than))
             finally:
                 self.times.given_up(peer, trio.current_time())
             for offered in ahead:
@@ -133,7 +159,7 @@ class Collecting:
                 self._changed = trio.Event()
                 lagging = self._lagging(trio.current_time())
                 count = min(ASKED - len(self.held) - len(self._under_way) + len(lagging), MOST_BESIDE - len(self._under_way))
-                following, self.left[: max(0, count)] = self.left[: max(0, count)], []
+                following, self.waiting.left[: max(0, count)] = self.waiting.left[: max(0, count)], []
                 for peer in following:
                     start(peer, partial(take_next, peer))
                 if len(self.held) >= ASKED or (len(self.held) > 1 and len(lagging) == len(self._under_way)):

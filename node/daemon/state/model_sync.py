@@ -2,48 +2,31 @@
 
 Three members are asked at a time. Models that are bitwise equal agree; otherwise the engine compares them (`robust.model_agreement`). A
 member that offers a model no honest member can have is banned, one that merely differs is left out, and if those asked contradict each
-other the next three are asked. Three models are held at most. A claim that the swarm is far ahead is ignored while more members contradict
-it: otherwise one Byzantine model could enter every node that starts.
+other the next three are asked. Three models are held at most. A claim that the swarm is far ahead is ignored while as many members
+contradict it: otherwise one Byzantine model could enter every node that starts.
 
     a member is silent         the next is asked beside it, and this one last the next time (`collecting`)
     two models were received   further downloads have as long again as these took, and what chunks usually take
-    only one member has one    it is taken without comparison, with a warning, by a node that has nothing to lose
+    only one member has one    members that are about to be met are waited for; then it is taken without comparison, with a warning, by a
+                               node that has nothing to lose
 
-A node that trains takes over another model only if more members have it than contradict it, itself included.
+A node that trains takes over another model only if two members or more have it and more than contradict it, itself included. Where it
+is itself that makes a tie, its model is compared as well: theirs must be nearer to each other than to its own. So one of these two that
+lies leaves it at most half as far from the other as it was.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from starling.gossip.chunk_times import ChunkTimes
 from starling.gossip.errors import EngineError
 from starling.gossip.limits import keep
-from starling.node.daemon.state.collecting import ASKED, Collecting, Wanted
+from starling.node.daemon.state.collecting import Collecting, More, Waiting, Wanted, nobody
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.rpc import calls
 
 MAX_LET_DOWN = 64  # members that failed to answer, remembered at most
-COMPARED = 64  # members among which those with little in common are searched
-
-
-def disjoint(peers: Sequence[str], traits: Callable[[str], Collection[str]]) -> list[str]:
-    """Reorder peers so that each group of `ASKED` has as little in common as possible; the order given breaks ties.
-
-    `traits` of a peer: its address prefix, operator and inviter.
-    """
-    left, rest, order = list(peers[:COMPARED]), peers[COMPARED:], list[str]()
-    known = {peer: traits(peer) for peer in left}
-    shared: Counter[str] = Counter()
-    while left:
-        if len(order) % ASKED == 0:
-            shared.clear()
-        chosen = min(left, key=lambda peer: sum(shared[trait] for trait in known[peer]))
-        left.remove(chosen)
-        order.append(chosen)
-        shared.update(known[chosen])
-    return [*order, *rest]
 
 
 @dataclass(slots=True)
@@ -57,16 +40,16 @@ class ModelSync:
     _turn: int = 0
     _let_down: dict[str, None] = field(default_factory=dict)  # members that did not answer the last time
 
-    async def fetch(self, sources: Sequence[str], newer_than: int, *, live: bool = False) -> int | None:
+    async def fetch(self, sources: Sequence[str], newer_than: int, *, live: bool = False, more: More = nobody) -> int | None:
         """Install a model that is past round `newer_than`, ours. -> its round; None if there is none that members agree on
 
-        Asks `sources`, members, best first. `live`: this node has trained, and its own model is a voice against. Raises EngineError: the
-        engine was lost.
+        Asks `sources`, members, best first, and those of `more` where too few have a model. `live`: this node has trained, and its own
+        model is a voice against. Raises EngineError: the engine was lost.
         """
         self.contradicted = False
         times = ChunkTimes()
-        waiting = sorted(sources, key=self._let_down.__contains__)
-        while waiting:
+        waiting = Waiting(sorted(sources, key=self._let_down.__contains__), more)
+        while waiting.left:
             self._turn += 1
             collecting = Collecting(self.transfer, self.engine, self.report, times, Wanted(newer_than, self._turn), waiting)
             try:
@@ -75,7 +58,7 @@ class ModelSync:
                 self._remember(times)
             if not held:
                 return None
-            agreed = await self.engine.call(calls.Agree())
+            agreed = await self.engine.call(calls.Agree(against_own=collecting.is_tied))
             if not isinstance(agreed, calls.Agreed):
                 raise EngineError(f"models were not compared: {agreed}")
             for peer in agreed.outside:

@@ -157,12 +157,12 @@ class Transfer:
             pass
         return True
 
-    async def offers(self, peers: Sequence[str], outer: Mapping[str, bytes] = MappingProxyType({})) -> list[Offered]:
+    async def offers(self, peers: Sequence[str], outer: Mapping[str, bytes] = MappingProxyType({}), newer_than: int = -1) -> list[Offered]:
         """Return the offers of these peers, in order of peer id; without those that do not answer or offer another model.
 
-        `outer`: digest of the outer parameters that a peer is asked for, else of models. Once two have offered a model, or one has outer
-        parameters, the others have as long again as these took, and `OFFER_GRACE_S`: otherwise a silent peer would cost `REPLY_S`, and of
-        a large model as long as a snapshot may take.
+        `outer`: digest of the outer parameters that a peer is asked for, else of models. Once two have offered a model that is newer than
+        a round, or two an older one, or one has outer parameters, the others have as long again as these took, and `OFFER_GRACE_S`:
+        otherwise a silent peer would cost `REPLY_S`, and of a large model as long as a snapshot may take.
         """
         offers: list[Offered] = []
         began, most_bytes, enough = trio.current_time(), self._snapshots.most_bytes, 1 if outer else 2
@@ -178,7 +178,8 @@ class Transfer:
                 self._report.fault(peer, "state_of_another_model")
                 return
             offers.append(Offered(peer, reply, trio.current_time() - began))
-            if reply.size and sum(offered.offer.size > 0 for offered in offers) == enough:
+            alike = sum(it.offer.size > 0 and (it.offer.round > newer_than) == (reply.round > newer_than) for it in offers)
+            if reply.size and alike == enough:
                 scope.deadline = 2.0 * trio.current_time() - began + OFFER_GRACE_S
 
         async with trio.open_nursery() as nursery:

@@ -1,16 +1,12 @@
 """Choose the round at which a node starts, and fetch members' models if it starts late or was left behind."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
-from starling.gossip.seeds import derive
-from starling.node.daemon.context import NodeContext
-from starling.node.daemon.membership.neighbors import Members
-from starling.node.daemon.membership.service import Membership
-from starling.node.daemon.state.model_sync import ModelSync, disjoint
+from starling.node.daemon.membership.sources import Sources
+from starling.node.daemon.state.model_sync import ModelSync
 from starling.node.daemon.state.outer_sync import OuterSync
 from starling.node.daemon.training.catch_up import CatchUp
 from starling.node.daemon.training.housekeeping import Housekeeping
@@ -32,25 +28,17 @@ class Joining(Protocol):
 class PeerModels:
     """Fetches models on which members agree."""
 
-    context: NodeContext
-    membership: Membership
-    members: Members
-    """Those with a model like ours."""
+    sources: Sources
     sync: ModelSync
     outer: OuterSync
-    allows: Callable[[str], bool]
 
     async def fetch(self, newer_than: int, live: bool) -> int | None:
         """Install the model on which members agree, if it is past round `newer_than` -> its round.
 
         `live` as in `ModelSync.fetch`. Raises EngineError: the engine was lost.
         """
-        me, moment, membership = self.context.me, int(self.context.unix_time() * 1e6), self.membership
-        others = [peer for peer in self.members.members if peer != me and self.allows(peer)]
-        others.sort(key=lambda peer: derive(moment, "source", me, peer))  # random order, so that no peer can arrange to be asked first
-        origins = membership.origins
-        order = disjoint(others, lambda peer: {*origins.prefixes(peer), *origins.inviters_of(peer)[-1:]})
-        return await self.sync.fetch(order, newer_than, live=live)
+        asked = self.sources.begin()
+        return await self.sync.fetch(asked.now(), newer_than, live=live, more=asked.further)
 
 
 @dataclass(frozen=True, slots=True)

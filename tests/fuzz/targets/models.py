@@ -14,7 +14,8 @@ from starling.gossip import chunks
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.wire import frames
 from starling.gossip.wire import schema as wire
-from starling.node.daemon.state.model_sync import ASKED, ModelSync
+from starling.node.daemon.state.collecting import ASKED
+from starling.node.daemon.state.model_sync import ModelSync
 from starling.node.daemon.state.transfer import REPLY_S, STATE_HEADER_BYTES, WIDEST_SCALAR, Transfer
 from starling.node.engine import tensor_file
 from starling.node.rpc import calls

@@ -45,7 +45,7 @@ def test_agreeing_models_are_combined_and_training_continues_from_the_result():
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [-1.0, 10.0])
 def test_a_poisoned_model_is_named_and_does_not_count(scale):
-    """Its sender's round is ignored too: the round is the median of the agreeing ones."""
+    """Its sender's round is ignored too: the round is the median of the others."""
     honest = [trained(label) for label in "bc"]
     liar = poisoned(trained("d"), scale)
     joiner = opened(manifest(), 1, "a")
@@ -56,6 +56,33 @@ def test_a_poisoned_model_is_named_and_does_not_count(scale):
     assert agreed == calls.Agreed(14, ("b", "c"), ("d",))
     for giver in honest:
         assert (x_of(joiner) - x_of(giver)).norm() < 0.5 * (x_of(giver) - opened(manifest()).replica.x).norm()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claimed", [1, 2**62])
+def test_a_copy_of_an_honest_model_does_not_set_the_round(claimed):
+    """It makes a majority with the copied one, beside which the other honest model is far."""
+    honest = [trained(label) for label in "bc"]
+    joiner = opened(manifest(), 1, "a")
+    done(joiner, calls.Consider("d", claimed, snapshot(honest[0])))
+    for giver, name, at in zip(honest, "bc", (14, 15), strict=True):
+        done(joiner, calls.Consider(name, at, snapshot(giver)))
+    agreed = done(joiner, calls.Agree())
+    assert (agreed.peers, agreed.outside) == (("b", "d"), ())
+    assert agreed.round in {14, 15}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("against_own", "taken"), [(False, True), (True, False)])
+def test_models_farther_from_each_other_than_from_a_node_s_own_do_not_replace_it(against_own, taken):
+    joiner, one, liar = opened(manifest(), 1, "a"), trained("b"), trained("c")
+    joiner.replica.x.copy_(x_of(one))
+    done(joiner, calls.Consider("b", 4, snapshot(one)))
+    done(joiner, calls.Consider("c", 4, snapshot(liar)))
+    assert bool(done(joiner, calls.Agree(against_own=against_own)).peers) == taken
+    for name in "bd":
+        done(joiner, calls.Consider(name, 4, snapshot(one), 1))
+    assert done(joiner, calls.Agree(against_own=against_own)).peers == ("b", "d")
 
 
 @pytest.mark.slow

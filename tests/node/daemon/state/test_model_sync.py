@@ -12,10 +12,11 @@ from trio.testing import MockClock
 from starling.gossip.chunk_times import LEAST_S, SLACK, SPREADS, UNKNOWN_S
 from starling.gossip.errors import EngineError
 from starling.gossip.wire.schema import StateOffer
+from starling.node.daemon.membership.sources import COMPARED, disjoint
 from starling.node.daemon.state.collecting import ASKED, MOST_BESIDE
 from starling.node.daemon.state.downloads import Offered
 from starling.node.daemon.state.fetching import POLL_S
-from starling.node.daemon.state.model_sync import COMPARED, MAX_LET_DOWN, ModelSync, disjoint
+from starling.node.daemon.state.model_sync import MAX_LET_DOWN, ModelSync
 from starling.node.rpc import calls
 from tests.harness.daemons import Reports
 from tests.strategies import examples
@@ -31,7 +32,7 @@ class Peers:
         self.beside = self.most_beside = 0
         self.asked, self.downloaded, self.downloads = [], [], self
 
-    async def offers(self, peers):
+    async def offers(self, peers, newer_than):
         self.asked.append(tuple(peers))
         await trio.sleep(0.1)
         found = {peer: self.offered[peer] for peer in sorted(peers) if self.offered[peer] is not None}
@@ -66,7 +67,7 @@ class Engine:
     """Accepts all models whose peers are not in `liars`, if at least two remain or only one was offered."""
 
     def __init__(self, liars=(), refused=None):
-        self.liars, self.refused, self.held, self.turn = set(liars), refused or {}, {}, 0
+        self.liars, self.refused, self.held, self.turn, self.against_own = set(liars), refused or {}, {}, 0, []
 
     async def call(self, request):
         await trio.lowlevel.checkpoint()
@@ -80,6 +81,7 @@ class Engine:
             assert len(self.held) <= ASKED
             return calls.Done()
         held, self.held = self.held, {}
+        self.against_own.append(request.against_own)
         good = sorted(held.keys() - self.liars)
         if len(held) > 1 and 2 * len(good) <= len(held):
             return calls.Agreed(0, (), ())
@@ -135,7 +137,8 @@ CASES = {
     ),
     "one that claims to be far ahead is not followed against more": case({"a": at(500), "b": at(0), "c": at(0)}, None, downloaded=""),
     "nor against more that are asked later": case({"a": GONE, "b": at(500), "c": GONE, "d": at(0), "e": at(0)}, None),
-    "but it is where nobody else can be asked": case({"a": at(500), "b": at(0)}, 500),
+    "nor against one": case({"a": at(500), "b": at(0)}, None),
+    "but it is where nobody contradicts it": case({"a": at(500), "b": NONE}, 500),
     "a slow download is given up once there are two models": case(
         THREE, 5, {"a": 20.0, "b": 30.0, "c": 5000.0}, took_s=25.0 + SPREADS * SLACK * 25.0, faults={("c", "state_withheld")}
     ),
@@ -234,15 +237,54 @@ def test_a_single_model_is_taken_with_a_warning(offers, level):
         ({"a": at(30)}, False, 30),
         ({"a": at(30), "b": at(31)}, True, 30),
         ({"a": at(30, "same"), "b": at(30, "same")}, True, 30),
-        ({"a": at(30), "b": at(31), "c": at(9)}, True, None),
-        ({"a": at(30, "same"), "b": at(30, "same"), "c": at(9)}, True, None),
         ({"a": at(30), "b": at(31), "c": at(9)}, False, 30),
         ({"a": at(30), "b": NONE, "c": NONE, "d": at(31)}, True, 30),
+        ({"a": at(30), "b": at(31), "c": at(32), "d": at(9)}, True, 30),
+        ({"a": at(30), "b": at(9)}, False, None),
+        ({"a": at(30), "b": at(9)}, True, None),
+        ({"a": at(30), "b": at(31), "c": at(9), "d": at(8)}, True, None),
     ],
 )
 def test_a_training_node_replaces_its_model_only_if_more_peers_agree_than_disagree(offers, live, taken):
-    """A tie keeps the model of a training node; a newcomer accepts it."""
-    assert fetched(Peers(offers), Engine(), 20, live=live)[0] == taken
+    """A tie keeps the model of a newcomer as well."""
+    engine = Engine()
+    assert fetched(Peers(offers), engine, 20, live=live)[0] == taken
+    assert engine.against_own in ([], [False])
+
+
+@pytest.mark.parametrize("digest", ["", "same"])
+def test_the_model_of_a_training_node_that_makes_a_tie_is_compared_too(digest):
+    engine = Engine()
+    assert fetched(Peers({"a": at(30, digest), "b": at(30, digest), "c": at(9)}), engine, 20, live=True)[0] == 30
+    assert engine.against_own == [True]
+
+
+@pytest.mark.parametrize(
+    ("here", "coming", "taken", "asked"),
+    [
+        ({"a": at(500)}, {"b": at(5), "c": at(6)}, 5, ["a", "bc"]),
+        ({"a": at(500)}, {"b": at(0)}, None, ["a", "b"]),
+        ({"a": at(500)}, {}, 500, ["a"]),
+        ({"a": at(0)}, {"b": at(0)}, None, ["a"]),
+        ({"a": at(5), "b": at(6), "c": at(7)}, {"d": at(8)}, 5, ["abc"]),
+        ({"a": at(5), "b": at(6), "c": at(0)}, {"d": at(8)}, 5, ["abc"]),
+    ],
+)
+def test_members_about_to_be_met_are_waited_for_where_fewer_than_three_have_a_model(here, coming, taken, asked):
+    peers, left = Peers(here | coming), [[*coming]]
+
+    async def more():
+        await trio.sleep(2.0)
+        return left.pop() if left else []
+
+    liars = "a" if coming and taken else ()
+
+    async def story():
+        joining = ModelSync(transfer=peers, engine=Engine(liars if 500 in here.get("a", ()) else ()), report=Reports())
+        return await joining.fetch([*here], 0, more=more)
+
+    assert trio.run(story, clock=MockClock(autojump_threshold=0)) == taken
+    assert peers.asked == [tuple(each) for each in asked]
 
 
 peer_lists = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20)

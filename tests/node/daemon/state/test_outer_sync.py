@@ -14,6 +14,7 @@ from tests.harness.daemons import Reports
 
 A, B, C = (bytes([number]) * 8 for number in range(1, 4))
 NEVER = 1000.0
+OFFERED_S = 0.5  # what an offer took
 
 
 class Peers:
@@ -26,7 +27,8 @@ class Peers:
         await trio.lowlevel.checkpoint()
         assert list(peers) == sorted(outer)
         self.asked = outer
-        return [Offered(peer, StateOffer(1, 1, 0, len(self.given.get(peer) or b""), self.given.get(peer) or b"", b"")) for peer in peers]
+        given = {peer: self.given.get(peer) or b"" for peer in peers}
+        return [Offered(peer, StateOffer(1, 1, 0, len(it), it, b""), OFFERED_S) for peer, it in given.items()]
 
     async def download(self, chosen, holders, times):
         self.sources.append([it.peer for it in (chosen, *holders)])
@@ -80,6 +82,18 @@ def test_a_member_that_gives_nothing_costs_as_long_as_the_others_took_and_a_seco
     engine, _, _, took_s = repaired({A: ("a",), B: ("b",), C: ("c",)}, 2, {"a": A, "b": B, "c": C}, {"a": 0.2, "b": 0.5, "c": NEVER})
     assert (engine.taken, engine.replaced) == ([A, B], 1)
     assert took_s == pytest.approx(2 * 0.5 + OFFER_GRACE_S)
+
+
+def test_a_member_with_other_bytes_that_gives_nothing_delays_the_others_by_a_second():
+    engine, _, sources, took_s = repaired({A: ("a", "b")}, 2, {"a": B, "b": A}, {"a": NEVER, "b": 0.2})
+    assert (engine.taken, engine.replaced, sources) == ([A], 1, [["a"], ["b"]])
+    assert took_s == pytest.approx(OFFER_GRACE_S + 0.2)
+
+
+def test_a_member_that_alone_offers_and_gives_nothing_is_waited_for_by_its_offer():
+    _, report, _, took_s = repaired({A: ("a", "b")}, 2, {"a": A}, {"a": NEVER})
+    assert took_s == pytest.approx(2 * OFFERED_S + OFFER_GRACE_S, abs=0.01)
+    assert report.events[0][3] == {"members": 2, "received": 0, "replaced": False}
 
 
 def test_what_comes_within_that_time_counts_too():

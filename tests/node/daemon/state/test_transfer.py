@@ -156,6 +156,17 @@ def test_after_two_offers_the_third_is_awaited_for_about_the_same_time_again(too
     assert waited_s == pytest.approx(2 * took_s + lanes.OFFER_GRACE_S, abs=0.01)
 
 
+def test_two_offers_that_contradict_each_other_do_not_hurry_a_third():
+    async def story(transfer, _lane):
+        return await transfer.offers(["far", "here", "slow"], newer_than=20)
+
+    def answers(peer, _n, query):
+        return (5.0 if peer == "slow" else 0.0), replace(offer(query), round=500 if peer == "far" else 5)
+
+    found, _ = told(answers, story)
+    assert [offered.peer for offered in found] == ["far", "here", "slow"]
+
+
 def test_a_node_without_a_model_does_not_shorten_others_deadlines():
     def answers(peer, _n, query):
         return (3.0, offer(query)) if peer == "slow" else (0.0, offer(query, size=0))
