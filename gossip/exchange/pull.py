@@ -78,7 +78,7 @@ class Pulls:
     nonce: int = 0  # number of our first request; numbers of an earlier run must not be reused
     kept: int = KEPT  # published vectors kept
     exact: bool = False
-    """Whether only the vector of the requested round is given and accepted, as those of all rounds are summed."""
+    """Whether only the vector of the requested round is given and accepted: those of all rounds are summed, or each is a turn's."""
     round: int = 0
     phase: Literal["computing", "asking"] = "computing"
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # results of this round's resolved requests, by peer

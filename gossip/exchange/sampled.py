@@ -15,9 +15,10 @@ Enough            An averaging turn begins with the share `success` of the sampl
                   begins with one aggregate, with most where a rule can combine them, or without aggregators with that share as well.
 Whose turn it is  Of those who published a turn the first of its order are taken. Who is not to be woken for it counts only where too few
                   of the others publish in twice the usual time: a member gets no turn more often by claiming more of them.
-In vain           Whoever published nothing while the rest was waited for is not waited for again, until a claim of it comes.
-Not delivered     A member whose signed vector cannot be fetched is demoted: for DEMOTED turns, twice as many each time, it is last in this
+In vain           Whoever published nothing while the rest was waited for, in more than one of nine turns, is not waited for any more.
+Not delivered     A member whose signed vector does not come is demoted: for DEMOTED turns, twice as many each time, it is last in this
                   node's order, until it delivers. If nothing of an averaging turn can be fetched, whoever was to go on from it does it.
+                  Who says at once that it no longer has it keeps its place: it is this node that is late then.
 Believing         A turn counts as published when two members have signed for it, or for the turn before it: one member can make no other
                   jump ahead. Only the next turn after the highest such is done. Who wakes others for a turn that is over is told so.
 First turn        Begun unasked: by the first of its order at once, by those after them as long as nothing is heard, one wait after another.
@@ -39,7 +40,7 @@ from msgspec import structs
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Verify, genuine, statement_of
 from starling.gossip.exchange.commands import SendMessage
-from starling.gossip.limits import keep
+from starling.gossip.exchange.doubts import Demotions, Doubts
 from starling.gossip.robust_deadline import late_after
 from starling.gossip.wire.schema import MAX_WITNESSES, Claim, Wake
 
@@ -53,9 +54,6 @@ GUARD = 4.0
 others are asked how far they are, how long the rest of a sample and the last model are waited for at most."""
 STUCK, SLOWER = 3.0, 8.0  # without a new step for so many GUARD and so many usual step times, the run counts as stuck
 ASKED = 3  # members asked at a time for their progress
-DEMOTED, LONGEST = 32, 1024
-"""Turns for which a member that did not deliver what it signed is last in the order: the first time, and at most."""
-MAX_DEMOTED = 1024
 FRESHEST = 64  # steps by which holders of fresh models are preferred to holders of old ones
 
 
@@ -183,8 +181,8 @@ class Sampled:
     _first: tuple[int, float] = (-1, math.inf)  # the latest step after which we were woken, and the time of the first such message
     _ready_s: float = math.inf  # time at which enough members had published it
     _useless: set[tuple[int, str]] = field(default_factory=set)  # (step, member) whose vector could not be fetched
-    _demoted: dict[str, tuple[int, int]] = field(default_factory=dict)  # peer -> (number of turns, the last of them)
-    _in_vain: set[str] = field(default_factory=set)  # members that this node waited for in vain, and that have published nothing since
+    _demoted: Demotions = field(default_factory=Demotions)  # members that did not deliver what they signed
+    _in_vain: Doubts = field(default_factory=Doubts)  # members that often published nothing while this node waited for them
     _evidence: Wake | None = None  # a message that proves that `known` was published
     _over: _Handover | None = None
     _expected: _Expected | None = None
@@ -244,9 +242,13 @@ class Sampled:
             return Due(turn + 1, late)
         if len(sources) < sampling.needed(turn):
             return self._redone(turn, now)
-        if len(sources) >= sampling.taken(turn) or now >= self._ready_s + self._grace_s or self._missing(turn) <= self._in_vain:
+        if len(sources) >= sampling.taken(turn) or now >= self._ready_s + self._grace_s or not self._awaited(turn):
             return Due(turn + 1, sources)
         return None
+
+    def _awaited(self, turn: int) -> list[str]:
+        """Return the members whose turn it was, that have not published it, and that are not waited for in vain."""
+        return [peer for peer in self._missing(turn) if peer not in self._in_vain]
 
     def _missing(self, turn: int) -> set[str]:
         """Return the members whose turn it was and that have not published it."""
@@ -266,10 +268,20 @@ class Sampled:
 
     def take_on(self, due: Due, now: float) -> None:
         """Start step `due` at this node, at time `now`."""
-        if due.sources and not due.last and len(due.sources) < self.sampling.taken(due.turn - 1):
-            self._in_vain |= self._missing(due.turn - 1)
+        if due.sources and not due.last:
+            self._judge(due)
         self._grown_s = now
         self.ours = max(self.ours, due.turn)
+
+    def _judge(self, due: Due) -> None:
+        """Note who was in time for a step that begins, and who was waited for in vain."""
+        turn, sampling = due.turn - 1, self.sampling
+        missing = self._missing(turn)
+        for peer in self._preferred(turn)[: sampling.size(turn)]:
+            if peer not in missing:
+                self._in_vain.in_time(peer)
+            elif len(due.sources) < sampling.taken(turn) and peer not in self._in_vain:
+                self._in_vain.late(peer)
 
     def give_up(self, due: Due, useless: Iterable[str], now: float) -> None:
         """Put off a step that cannot be done because the vectors of the `useless` peers are unavailable; it is due again when others have
@@ -277,8 +289,6 @@ class Sampled:
         """
         for peer in useless:
             self._useless.add((due.turn - 1, peer))
-            turns = min(2 * self._demoted.get(peer, (DEMOTED // 2, 0))[0], LONGEST)
-            keep(self._demoted, peer, (turns, due.turn + turns), MAX_DEMOTED)
         if not due.last:
             self.ours = due.turn - 1
         self._poll(now)
@@ -286,7 +296,12 @@ class Sampled:
     def delivered(self, peers: Iterable[str]) -> None:
         """Note that these peers sent the vectors that they had signed."""
         for peer in peers:
-            self._demoted.pop(peer, None)
+            self._demoted.delivered(peer, self.ours)
+
+    def withheld(self, peers: Iterable[str]) -> None:
+        """Note that these peers did not send the vectors that they had signed, and did not refuse at once."""
+        for peer in peers:
+            self._demoted.failed(peer, self.ours)
 
     def publish(self, claim: Claim, used: Sequence[str], now: float) -> list[SendMessage]:
         """Announce that this node published the vector of `claim`, made from those of the members `used` -> messages to the members
@@ -343,7 +358,6 @@ class Sampled:
             return [], wake.claims
         yours = wake.yours or (earlier is not None and earlier.turn == wake.turn and earlier.yours)
         self._told[peer] = structs.replace(wake, yours=yours)
-        self._in_vain.difference_update(it.peer for it in wake.claims)
         if self._over is not None and self._accepts(self._over, peer, wake):
             self._answered(self._over, peer, now)
         self._believe(now)
@@ -355,7 +369,7 @@ class Sampled:
 
     def forget(self, peer: str) -> None:
         """Delete a peer that is gone from those woken; its signed claims remain."""
-        self._in_vain.discard(peer)
+        self._in_vain.forget(peer)
         if self._over is not None:
             self._over.answered.discard(peer)
             self._over.woken.pop(peer, None)
@@ -511,7 +525,7 @@ class Sampled:
 
     def _preferred(self, turn: int) -> list[str]:
         """Return the order of a turn, with demoted members last."""
-        return sorted(self.order(turn), key=lambda peer: self._demoted.get(peer, (0, -1))[1] >= turn)
+        return sorted(self.order(turn), key=lambda peer: self._demoted.active(peer, turn))
 
     def _claims(self, turn: int) -> dict[str, Claim]:
         """Return what members have signed for a step."""

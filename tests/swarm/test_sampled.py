@@ -4,7 +4,9 @@ import msgspec
 import pytest
 import trio
 
-from starling.gossip.wire.schema import Pulled, Wake
+from starling.gossip.exchange.attestation import body, digest
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Claim, Pulled, Wake
 from starling.node.config.schema import CompressSection, OverlaySection, RobustSection
 from starling.node.simulate.api import simulate
 from tests.harness.stories import virtual
@@ -69,17 +71,28 @@ async def test_if_four_fifths_of_forty_nodes_fall_silent_the_rest_lose_six_round
 
 
 async def rounds_beside_silence(agreed, seed, kind, for_s, slow=None):
-    """Return how many rounds all but the last node do in this time, honest and where the last sends no message of this kind."""
+    """Return how many rounds a swarm does in this time, honest and where the last node sends no message of this kind."""
+
+    def silence(network):
+        lie(network, "exchange", lambda it: [] if isinstance(it, kind) else [it], lambda _peer: True)
+
+    return await rounds_beside(agreed, seed, silence, for_s, slow)
+
+
+async def rounds_beside(agreed, seed, spoil, for_s, slow=None, after_s=0.0):
+    """Return how many rounds a swarm does in this time, honest and with a spoilt network of the last node."""
     done, nodes = [], agreed.partition.shards
-    for silent in (False, True):
+    for spoilt in (False, True):
         swarm = story(agreed, seed, slow=slow)
         async with swarm.running(nodes):
             await until(lambda: rounds_done(swarm, 2))  # noqa: B023
-            if silent:
-                lie(swarm.nodes[nodes - 1].node.network, "exchange", lambda it: [] if isinstance(it, kind) else [it], lambda _peer: True)
-            others, began = [swarm.nodes[index] for index in range(nodes - 1)], swarm.nodes[0].node.progress.round
+            if spoilt:
+                spoil(swarm.nodes[nodes - 1].node.network)
+            others = [swarm.nodes[index].node.progress for index in range(nodes - 1)]
+            await trio.sleep(after_s)
+            began = max(each.round for each in others)
             await trio.sleep(for_s)
-            done.append(min(each.node.progress.round for each in others) - began)
+            done.append(max(each.round for each in others) - began)
     return done
 
 
@@ -94,10 +107,78 @@ async def test_a_member_that_signs_turns_and_sends_no_vector_costs_few_rounds(se
 @virtual(1, more=(2,))
 async def test_a_member_that_does_its_turns_and_tells_nobody_costs_few_rounds(seed):
     """Of three aggregators two suffice; each turn waited for the third, which took a third of the rounds."""
-    agreed = agreement(6, rounds=0, sample=3, aggregators=3, slack=1, local_steps=4)
-    agreed = msgspec.structs.replace(agreed, robust=RobustSection(rule="median"))
-    honest, beside = await rounds_beside_silence(agreed, seed, Wake, 10.0)
+    honest, beside = await rounds_beside_silence(three_aggregators(), seed, Wake, 10.0)
     assert beside >= 0.85 * honest
+
+
+def three_aggregators(nodes=6):
+    agreed = agreement(nodes, rounds=0, sample=3, aggregators=3, slack=1, local_steps=4)
+    return msgspec.structs.replace(agreed, robust=RobustSection(rule="median"))
+
+
+@virtual(1, more=(2, 3))
+async def test_a_member_that_sends_each_other_every_second_vector_costs_few_rounds(seed):
+    """A third of the rounds, for ever: one that came ended all that was remembered, and nothing was while enough others had sent theirs."""
+
+    def every_second(network):
+        honest, turns = network.send, {}
+
+        async def send(peer, on, frame):
+            message = decode(on, "", frame) if on == "exchange" else None
+            if isinstance(message, Pulled):
+                turn, sends = turns.get(peer, (-1, True))
+                turns[peer] = message.round, sends if turn == message.round else not sends
+                if not turns[peer][1]:
+                    return
+            await honest(peer, on, frame)
+
+        network.send = send
+
+    honest, beside = await rounds_beside(three_aggregators(), seed, every_second, 12.0, after_s=12.0)
+    assert beside >= 0.85 * honest
+
+
+@virtual(1, more=(2,))
+async def test_a_member_that_sends_two_vectors_of_one_turn_is_banned_in_any_round(seed):
+    """Signatures are of turns; of those that were compared with the number of rounds none counted from the ninth round on."""
+    swarm = story(three_aggregators(), seed)
+    async with swarm.running(6):
+        await until(lambda: rounds_done(swarm, 12))
+        liar, *_, other = (swarm.nodes[index] for index in (5, 0, 1, 2, 3, 4))
+        identity = swarm.identity(5)
+
+        def second(message):
+            if not isinstance(message, Pulled):
+                return [message]
+            payload = message.payload[:-8] + bytes(8)
+            what = digest(payload)
+            signature = identity.sign(body(swarm.swarm, liar.peer_id, message.incarnation, message.round, what))
+            return [msgspec.structs.replace(message, payload=payload, digest=what, signature=signature)]
+
+        lie(liar.node.network, "exchange", second, lambda peer: peer == other.peer_id)
+        honest = [swarm.nodes[index] for index in range(5)]
+        began = max(each.node.progress.round for each in honest)
+        await until(lambda: all(each.node.policy.standing(liar.peer_id).state == "ban" for each in honest))
+        assert max(each.node.progress.round for each in honest) - began <= 20
+        assert faults(swarm) == {(liar.peer_id, "equivocation")}
+
+
+@virtual(1)
+async def test_claims_of_lives_that_a_member_s_record_does_not_name_are_not_kept(seed):
+    """Anybody can sign any number of these, and none contradicts another."""
+    swarm = story(three_aggregators(), seed)
+    async with swarm.running(6):
+        await until(lambda: rounds_done(swarm, 2))
+        liar, victim, sign = swarm.nodes[5], swarm.nodes[0], swarm.identity(5).sign
+        exchange = victim.node.running.exchange
+        before = victim.node.running.pace.equivocation.size
+        for life in range(200):
+            turn, what = exchange.turn, bytes(31) + bytes([life])
+            claim = Claim(liar.peer_id, life + 1, turn, what, sign(body(swarm.swarm, liar.peer_id, life + 1, turn, what)))
+            await liar.node.network.send(victim.peer_id, "exchange", encode(Wake(turn, yours=False, claims=(claim,))))
+            await trio.sleep(0.001)
+        assert victim.node.running.pace.equivocation.size < before + 60
+        assert not faults(swarm)
 
 
 @pytest.mark.acceptance

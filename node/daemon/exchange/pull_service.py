@@ -62,6 +62,8 @@ class PulledExchange(ExchangeService[Pulls]):
     """
 
     slow = ""  # slowness is not watched here, as nobody waits for a single answer
+    exact = False
+    """Whether no other vector than that of the requested round will do, also where vectors are not summed."""
 
     def __init__(self, context: NodeContext, members: Members, signing: Signing, noted: Noted, subscribers: Sequence[Subscriber]) -> None:
         pace = context.manifest.pace
@@ -82,7 +84,7 @@ class PulledExchange(ExchangeService[Pulls]):
             Relays(context.swarm, context.me, signing.verify, DEPTH if adds_up else 0),
             MAX_LEAD,
             kept=KEPT_MESSAGES if adds_up else KEPT,
-            exact=adds_up,
+            exact=adds_up or self.exact,
             nonce=signing.first,
         )
         super().__init__(context, core, (*subscribers, self._observe), send_s=pace.max_wait_s)

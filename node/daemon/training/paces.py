@@ -122,8 +122,8 @@ def _pairwise_steps(services: Services) -> Pace:
 
 def _pulled_steps(services: Services) -> Pace:
     context, around, section = services.context, services.around, services.context.manifest.overlay
-    members = around.membership
-    equivocation = EquivocationDetector(context, members, services.house.progress)
+    members, progress = around.membership, services.house.progress
+    equivocation = EquivocationDetector(context, members, lambda: progress.round)
     exchange = PulledExchange(
         context, members, Signing(services.fresh(1), equivocation.attested), around.policy.noted, services.subscribers
     )

@@ -13,6 +13,7 @@ Messages that cannot be sent are lost: other members send the same.
 """
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 import trio
@@ -24,7 +25,6 @@ from starling.gossip.wire.schema import MAX_CLAIMS, Attestations, Evidence
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.best_effort import BestEffort
 from starling.node.daemon.membership.neighbors import Members
-from starling.node.daemon.progress import Progress
 from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
 from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, equivocation, equivocation_check
@@ -38,14 +38,14 @@ WELCOMERS = 3.0  # number of members that send proofs to a newcomer, on average
 
 
 class EquivocationDetector:
-    """Collects what peers signed and finds contradictions; `progress` has the current round."""
+    """Collects what peers signed and finds contradictions; `current` gives the round, as statements count it, that this node knows of."""
 
-    def __init__(self, context: NodeContext, members: Members, progress: Progress) -> None:
+    def __init__(self, context: NodeContext, members: Members, current: Callable[[], int]) -> None:
         self._me = context.me
         self._report = context.report
         self._swarm = context.swarm
         self._members = members
-        self._progress = progress
+        self._current = current
         # seeds that peers cannot predict: an equivocator must not know which members will compare
         self._sampler = Sampler(context.secret_seed("witness"))
         self._store = EvidenceStore({EQUIVOCATION: equivocation_check(self._swarm, verify)})
@@ -55,9 +55,14 @@ class EquivocationDetector:
         self._newcomers, self._welcomed = trio.open_memory_channel[str](MAX_NEWCOMERS)
         self._best_effort = BestEffort(context.network)
 
+    @property
+    def size(self) -> int:
+        """Return the number of statements, and of their senders, in memory."""
+        return self._statements.size
+
     def attested(self, statement: Attestation) -> None:
         """Compare a peer's statement with earlier ones; its signature is verified, and its incarnation is that of its record."""
-        self._compare(statement, self._statements.add(statement, self._progress.round))
+        self._compare(statement, self._statements.add(statement, self._current()))
         self._fresh.append(statement)
         self._added.set()
 
@@ -74,7 +79,7 @@ class EquivocationDetector:
         for claim in message.claims:
             if claim.peer != me and self._members.incarnation_of(claim.peer) == claim.incarnation:
                 statement = statement_of(claim, self._swarm)
-                self._compare(statement, self._statements.receive(sender, statement, self._progress.round, now))
+                self._compare(statement, self._statements.receive(sender, statement, self._current(), now))
 
     def welcome(self, peer: str) -> None:
         """Send a member that joined the latest proofs, with probability WELCOMERS / number of members."""

@@ -38,6 +38,8 @@ class Orders:
 class SampledExchange(PulledExchange):
     """One node's part in sampled rounds; arguments as in `PulledExchange`."""
 
+    exact = True
+
     def __init__(
         self, context: NodeContext, members: Members, signing: Signing, noted: Noted, subscribers: Sequence[Subscriber], orders: Orders
     ) -> None:
@@ -65,6 +67,11 @@ class SampledExchange(PulledExchange):
         return order
 
     @property
+    def turn(self) -> int:
+        """Return the latest turn that this node knows of; statements are of turns, not of rounds."""
+        return max(self._turns.known, self._turns.ours)
+
+    @property
     def resting(self) -> bool:
         """Return whether the owner wants no turns, which others then do."""
         return self._turns.resting
@@ -88,7 +95,9 @@ class SampledExchange(PulledExchange):
         answers, claims = self._turns.receive(peer, wake, trio.current_time())
         self.carry_out(answers)
         for it in claims:
-            self._attested(statement_of(it, self._context.swarm))
+            # of a life that its record does not tell of anybody can sign any number
+            if self._members.incarnation_of(it.peer) == it.incarnation:
+                self._attested(statement_of(it, self._context.swarm))
 
     async def begin(self, round: int) -> None:
         """Take part, with a model that is the average of the round before this one if it is not the initial one."""
@@ -114,18 +123,12 @@ class SampledExchange(PulledExchange):
         sources = due.sources[: sampling.taken(due.turn - 1)]
         others, done = [peer for peer in sources if peer != me], -(-due.turn // sampling.stride)
         await self._engine.call(calls.Train(done, 0))  # freezes our own vector: only then others' are received
-        if others:
-            await self._expect(done)
-            self.carry_out(core.ask(due.turn - 1, others, trio.current_time()))
-            try:
-                await self._until_done(self._telling(due.turn - 1))
-            finally:
-                core.close()
-            self._outcomes.update(core.outcomes.values())
+        late = await self._pull(due, others) if others else ()
         had = sorted(peer for peer in others if core.outcomes.get(peer) == "committed")
         self._committed.update(had)
         self._turns.delivered(had)
         missing = set(others) - set(had)
+        self._turns.withheld(peer for peer in missing if peer in late or core.outcomes.get(peer) != "busy")
         enough = len(had) + (me in sources) >= min(sampling.needed(due.turn - 1), len(sources))
         if not (had or me in sources) or (missing and not enough):
             self._turns.give_up(due, missing, trio.current_time())
@@ -135,6 +138,20 @@ class SampledExchange(PulledExchange):
             mixed = await self._mix(done - 1, tuple(had), own=me in sources)
             self._noted({peer: core.outcomes[peer] for peer in others}, mixed.clipped_or_excluded)
         return True
+
+    async def _pull(self, due: Due, others: Sequence[str]) -> tuple[str, ...]:
+        """Pull vectors of the turn before -> the peers that were awaited last, if for longer than is usual."""
+        core = self._core
+        await self._expect(-(-due.turn // self.sampling.stride))
+        began = trio.current_time()
+        self.carry_out(core.ask(due.turn - 1, others, began))
+        try:
+            awaited = await self._until_done(self._telling(due.turn - 1))
+        finally:
+            usual_s = core.link_deadlines.usual_s()
+            core.close()
+        self._outcomes.update(core.outcomes.values())
+        return awaited if trio.current_time() - began > usual_s else ()
 
     async def _expect(self, round: int) -> None:
         """Learn from our own vector how long others' may be."""

@@ -41,7 +41,7 @@ class FromCheckpoint:
 def sampled(services: Services) -> Pace:
     """Return rounds of a sample of the members."""
     context, members = services.context, services.around.membership
-    equivocation = EquivocationDetector(context, members, services.house.progress)
+    equivocation = EquivocationDetector(context, members, lambda: exchange.turn)
     exchange = SampledExchange(
         context,
         members,

@@ -9,7 +9,8 @@ from msgspec import structs
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.commands import SendMessage
-from starling.gossip.exchange.sampled import DEMOTED, Due, Sampling
+from starling.gossip.exchange.doubts import DEMOTED, FORGIVEN, IN_VAIN
+from starling.gossip.exchange.sampled import Due, Sampling
 from starling.gossip.wire.schema import Claim, Wake
 from tests.harness.sampled_swarm import MAX_S, MIN_S, SampledSwarm, claim, machine
 
@@ -272,26 +273,32 @@ def test_after_two_failed_vectors_other_members_are_used():
     assert it.due(3.0 + MAX_S).sources == ("n03", "n04", "n06")
 
 
-def test_a_member_that_was_waited_for_in_vain_is_not_waited_for_until_it_publishes():
-    """It takes its turns and tells nobody: enough others have published each time, and the rest is itself alone."""
-    it = one(sampling=Sampling(4, 3, 0.6, 1, 100, aggregates=3))
+def test_a_member_that_was_waited_for_in_vain_more_often_than_in_one_of_nine_turns_is_not_waited_for():
+    """It tells others of its turns when they have gone on: each time enough have published, and the rest is itself alone."""
+    it = one(sampling=Sampling(4, 3, 0.6, 1, 1000, aggregates=3))
+    turn, now = 5, 0.0
 
-    def two_publish(turn, now):
-        """Two of three aggregators publish -> whether the third is waited for."""
+    def begins(*, in_time=False):
+        """Two of three aggregators publish, and the third in time or after this node has gone on -> whether the third was waited for."""
+        nonlocal turn, now
+        turn, now = turn + 2, now + 10.0
         it.receive("n02", told(turn, "n02", before=("n04",)), now)
+        if in_time:
+            it.receive("n00", told(turn, "n00", yours=False), now)
         it.receive("n01", told(turn, "n01"), now)
         waits = it.due(now) is None
         due = it.due(now + MIN_S + 0.01)
-        assert (due.turn, due.sources) == (turn + 1, ("n01", "n02"))
+        assert (due.turn, len(due.sources)) == (turn + 1, 3 if in_time else 2)
         it.take_on(due, now + MIN_S)
+        if not in_time:
+            it.receive("n00", told(turn, "n00", yours=False), now + MIN_S)
         return waits
 
-    assert two_publish(7, 1.0)
-    assert not two_publish(9, 10.0)
-    it.receive("n00", told(9, "n00", yours=False), 11.0)
-    assert two_publish(11, 20.0)
+    assert [begins() for _ in range(6)] == [True] * IN_VAIN + [False] * (6 - IN_VAIN)
+    assert not any(begins(in_time=True) for _ in range(FORGIVEN))
+    assert [begins(), begins()] == [True, False], "eight turns in time forgive one"
     it.forget("n00")
-    assert two_publish(13, 30.0), "it may come back"
+    assert begins(), "it may come back"
 
 
 def let_down(*trained):
@@ -303,6 +310,7 @@ def let_down(*trained):
     due = it.due(1.0 + MAX_S)
     assert (due.turn, due.sources) == (8, ("n00",))
     it.take_on(due, 1.0)
+    it.withheld(["n00"])
     it.give_up(due, ("n00",), 2.0)
     return it
 
@@ -325,26 +333,41 @@ def test_an_averaging_of_which_nothing_can_be_fetched_is_done_by_who_was_to_go_o
     assert (due.turn, due.sources) == (7, ("n02", "n03"))
 
 
+def called(it, turn):
+    """Let the machine do a step; return the members that it wakes for the next."""
+    it.take_on(Due(turn, ()), 4.0)
+    return [message.peer for message in it.publish(claim("n05", turn), (), 4.0) if message.message.yours]
+
+
+@pytest.mark.parametrize("delivers", [False, True])
 @pytest.mark.parametrize("turns", [DEMOTED, 2 * DEMOTED])
-def test_a_member_that_does_not_deliver_what_it_signed_is_woken_last_for_a_while(turns):
+def test_a_member_that_does_not_deliver_what_it_signed_is_woken_last_for_a_while(turns, delivers):
     it = let_down()
     for _ in range(turns // DEMOTED - 1):
+        if delivers:
+            it.delivered(["n00"])
+        it.take_on(Due(8, ("n00",)), 1.0)
+        it.withheld(["n00"])
         it.give_up(Due(8, ("n00",)), ("n00",), 2.0)
-
-    def woken(turn):
-        it.take_on(Due(turn, ()), 4.0)
-        return [message.peer for message in it.publish(claim("n05", turn), (), 4.0) if message.message.yours]
-
-    assert woken(9) == ["n01", "n02", "n03", "n04"], "and this node, of twelve in this order"
-    assert woken(6 + turns) == ["n01", "n02"]
-    assert woken(8 + turns) == ["n00", "n01"]
+    assert called(it, 9) == ["n01", "n02", "n03", "n04"], "and this node, of twelve in this order"
+    assert called(it, 6 + turns) == ["n01", "n02"]
+    assert called(it, 8 + turns) == ["n00", "n01"]
 
 
 def test_a_member_that_delivers_again_is_woken_again():
     it = let_down()
     it.delivered(["n00"])
-    it.take_on(Due(9, ()), 4.0)
-    assert "n00" in [message.peer for message in it.publish(claim("n05", 9), (), 4.0) if message.message.yours]
+    assert "n00" in called(it, 9)
+
+
+def test_a_member_whose_vector_is_not_there_any_more_keeps_its_place():
+    it = one()
+    it.receive("n00", told(7, "n00", before=("n02",)), 1.0)
+    due = it.due(1.0)
+    it.take_on(due, 1.0)
+    it.give_up(due, ("n00",), 1.1)
+    assert it.due(1.1) is None
+    assert "n00" in called(it, 9)
 
 
 @pytest.mark.parametrize(("values", "word"), [((1, 1, 0.6, 0), "sample"), ((4, 1, 0.5, 0), "success")])
