@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant("gossip/pipeline/freed_seats.py", "if voice < stage and stage in", "if stage in", ("**/pipeline/test_crew.py",)),
     Mutant("gossip/pipeline/crew_meeting.py", "if stage not in self.holding.why:", "if True:", ("**/pipeline/test_crew.py",)),
     Mutant("gossip/pipeline/crew_meeting.py", "if not self.holding.rests:", "if True:", ("**/pipeline/test_crew.py",)),
-    Mutant("gossip/pipeline/freed_seats.py", "self._charged.add(stage)  # never", "pass  # never", ("**/pipeline/test_crew.py",)),
+    Mutant("gossip/pipeline/freed_seats.py", "self.spare(stage)  # its", "pass  # its", ("**/pipeline/test_crew.py",)),
     Mutant(
         "gossip/pipeline/crew.py", "peers != company.peers or self.seats.peers", "peers != company.peers", ("**/pipeline/test_crew.py",)
     ),
@@ -78,18 +78,45 @@ MUTANTS = (
     Mutant("gossip/pipeline/holding.py", "and own.step == due and own.left > 0", "", ("**/pipeline/test_holding.py",)),
     Mutant("gossip/pipeline/meeting.py", "min(until, step + most)", "until", ("**/pipeline/test_meeting.py",)),
     Mutant("gossip/pipeline/minutes.py", "and ready.heard != self.heard", "and False", ("**/pipeline/test_crew.py",)),
-    Mutant(
-        "gossip/pipeline/crew_meeting.py",
-        "if known is not None and self.seats.two_tongues(stage):",
-        "if False:",
-        ("**/pipeline/test_crew.py",),
-    ),
+    Mutant("gossip/pipeline/crew_meeting.py", "if differs and self.seats.two_tongues(stage):", "if False:", ("**/pipeline/test_crew.py",)),
     Mutant(
         "gossip/pipeline/crew_meeting.py",
         "return stage if call.step >= here else call.stage",
         "return stage",
         ("**/pipeline/test_crew.py",),
     ),
+    Mutant(
+        "gossip/pipeline/crew_meeting.py", "if call.stage == stage and ready.turn >", "if ready.turn >", ("**/pipeline/test_adversary.py",)
+    ),
+    Mutant(
+        "gossip/pipeline/crew_meeting.py",
+        "and not differs and ready.signature == known.signature:",
+        "and not differs:",
+        ("**/pipeline/test_adversary.py",),
+    ),
+    Mutant(
+        "gossip/pipeline/crew_meeting.py",
+        "if evaluate and self.roll.trains(self.company.others):",
+        "if False:",
+        ("**/pipeline/test_adversary.py",),
+    ),
+    Mutant("gossip/pipeline/crew_meeting.py", "if mixed or not conclusion.steps:", "if mixed:", ("**/pipeline/test_adversary.py",)),
+    Mutant("gossip/pipeline/minutes.py", "*states, call]", "*states]", ("**/pipeline/test_adversary.py",)),
+    Mutant("gossip/pipeline/roll.py", "len({*of, step}) >", "len(self._frames) >", ("**/pipeline/test_adversary.py",)),
+    Mutant(
+        "gossip/pipeline/crew_step.py",
+        "if self.evaluating and not isinstance",
+        "if False and not isinstance",
+        ("**/pipeline/test_adversary.py",),
+    ),
+    Mutant("gossip/pipeline/freed_seats.py", "self._followed | self.peers", "self._followed", ("**/pipeline/test_adversary.py",)),
+    Mutant(
+        "gossip/pipeline/owed.py",
+        "self.unfit.of(stage) + self.costs.of(stage) / CALLS",
+        "self.costs.of(stage) / CALLS",
+        ("**/pipeline/test_adversary.py",),
+    ),
+    Mutant("gossip/pipeline/stage_assignments.py", "return () if me in gone else gone", "return gone", ("**/pipeline/test_adversary.py",)),
     Mutant("gossip/pipeline/roll.py", "self._numbers.get(crew, 0)", "0", ("**/pipeline/test_crew.py",)),
     Mutant("gossip/pipeline/later_rounds.py", "int(self.left)", "MOST", ("**/pipeline/test_crew.py",)),
     Mutant("gossip/pipeline/freed_seats.py", "self.owed.forgive()", "pass", ("**/pipeline/test_crew.py",)),

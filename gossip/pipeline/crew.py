@@ -64,6 +64,7 @@ class Crew:
         self.steps = CrewStep(*shared, plan, moment, waiting, self.seats.free)
         self._flow: Flow[Outcome] | None = None
         self._busy = False  # the engine is
+        self._away: list[int] = []  # stages without whom the crew was not whole, when it was whole last and worked
         self._trained_at = math.inf  # when the last round's steps were done
 
     @property
@@ -108,6 +109,11 @@ class Crew:
         if peers != company.peers or self.seats.peers:  # what was counted outlives a restart
             self.owed.reset()
             self.meeting.forget()
+            self._away = []
+        self.meeting.back(self._away)
+        self._away = []
+        if self.seats.peers:
+            return self._go_on()  # one of them was away too often
         if name == company.name:
             company.whole = True
             return self._go_on()
@@ -125,11 +131,12 @@ class Crew:
                 self.meeting.came(stage, ready)
         return self._go_on()
 
-    def parted(self, left: Collection[str], now: float) -> list[Command]:
-        """The crew lacks somebody; `left`: peers of it that live, and sit elsewhere."""
+    def parted(self, left: Collection[str], now: float, *, away: Collection[str] = ()) -> list[Command]:
+        """The crew lacks somebody; `left`: peers of it that live, and sit elsewhere; `away`: those without their seats here."""
         company, self._moment.now = self.company, now
         if company.whole:
             company.whole, self._moment.trouble = False, True
+            self._away = [company.peers.index(peer) for peer in away if self._flow is not None]
         if left:
             self.seats.follow(left)
         return self._go_on()

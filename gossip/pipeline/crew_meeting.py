@@ -17,7 +17,7 @@ from starling.gossip.pipeline.later_rounds import LaterRounds
 from starling.gossip.pipeline.meeting import KEPT, Fetch, Start, agree
 from starling.gossip.pipeline.minutes import body, differ
 from starling.gossip.pipeline.owed import TURN_S, TURNS, Owed
-from starling.gossip.pipeline.roll import Roll, has
+from starling.gossip.pipeline.roll import MOST_SKIPPED, Roll, has
 from starling.gossip.pipeline.waiting import Waiting
 from starling.gossip.wire.schema import Minutes, Piece, Ready
 
@@ -56,6 +56,8 @@ class CrewMeeting:
                 if not self.company.whole:
                     return None
                 yield from self._poll()
+                if evaluate and self.roll.trains(self.company.others):
+                    return None  # who came to their meeting with this would have to call another one
                 number, self._calling = self.roll.open(), True
                 told = yield from self._all(self._ready(number, round, left, evaluate=evaluate), until)
                 self._calling = False
@@ -66,7 +68,10 @@ class CrewMeeting:
                 self.roll.concluded.add(number, told)
                 conclusion = agree([has(ready) for ready in told], self.plan.keep_after, self.plan.local_steps)
                 self._came(None if evaluate else conclusion, told)
-                if len({ready.evaluate for ready in told}) > 1:
+                mixed = len({ready.evaluate for ready in told}) > 1
+                if mixed or not conclusion.steps:  # this stage calls the next one soon, which would interrupt who has not heard all
+                    self.moment.tell(self.company, self.roll.minutes(number, self.company.stages))
+                if mixed:
                     return None
                 self._fetched = ()
                 if isinstance(conclusion, Start):
@@ -122,21 +127,24 @@ class CrewMeeting:
             raise ValueError("call_differs")
         if not self._consistent(stage, ready):
             return False
-        call = self.roll.call if ready.turn <= self.roll.called else self.waiting.called(ready.turn, ready.waits)
-        again = self.roll.came(stage, ready)
-        self.roll.call = call
-        return again
+        if ready.turn > self.roll.called:
+            call = self.waiting.called(ready.turn, ready.waits)
+            if call.stage == stage and ready.turn > self.roll.number + MOST_SKIPPED:  # who only follows may have been at a later meeting
+                raise ValueError("turn_too_far")
+            self.roll.call = call
+        return self.roll.came(stage, ready)
 
     def _consistent(self, stage: int, ready: Ready) -> bool:
         """Return whether a stage has said nothing else at this meeting. Raises ValueError: ready_unsigned."""
         known, own = self.roll.said(stage, ready.turn), stage == self.company.stage
-        if known is not None and not differ(stage, known, ready):
+        differs = known is not None and differ(stage, known, ready)
+        if known is not None and not differs and ready.signature == known.signature:
             return True
         if not own and not self.waiting.keys.verify(self.company.peers[stage], ready.signature, body(stage, ready)):
-            raise ValueError("ready_unsigned")
-        if known is not None and self.seats.two_tongues(stage):
+            raise ValueError("ready_unsigned")  # also of what it has said already: what is kept here is passed on
+        if differs and self.seats.two_tongues(stage):
             self.moment.tell(self.company, self.roll.minutes(ready.turn, self.company.stages))  # what was said here, which others may lack
-        return known is None
+        return not differs
 
     def minutes(self, frame: Minutes) -> None:
         """Compare what another stage has heard at a meeting; take what was not heard here. Raises ValueError: no honest one sends that."""
@@ -145,8 +153,9 @@ class CrewMeeting:
         for said in frame.said:
             if said.stage >= self.company.stages or said.ready.crew != self.company.name or said.ready.turn != frame.turn:
                 raise ValueError("minutes_of_another_meeting")
-            if said.stage != self.company.stage:
-                self.came(said.stage, said.ready)
+            known = self.roll.said(said.stage, said.ready.turn)
+            if said.stage != self.company.stage and (known is None or differ(said.stage, known, said.ready)):
+                self.came(said.stage, said.ready)  # else who passes it on would decide whether its stage repeated itself
 
     def interrupted(self) -> None:
         """Count the last call, once, for who made it."""
@@ -155,6 +164,16 @@ class CrewMeeting:
             roll.counted = roll.call.turn
             if not self.holding.rests:  # else another may have concluded our meeting, and there was nothing to do
                 self.owed.costs.add(roll.call.stage)
+
+    def back(self, stages: Collection[int]) -> None:
+        """Count for those who were away, and are back, that work ended, as for the caller of a meeting.
+
+        Who notices it first calls one now, and the others cannot know why.
+        """
+        for stage in stages:
+            self.owed.costs.add(stage)
+            self.seats.spare(stage)
+        self.seats.free(self.owed.mute)
 
     @property
     def incomplete(self) -> bool:

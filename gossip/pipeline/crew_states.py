@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from starling.gossip.errors import EngineError
 from starling.gossip.pipeline.copies import Copies
-from starling.gossip.pipeline.crew_commands import Blame, Command, GiveState, Note, PushState, Result, Send, States, UseState
+from starling.gossip.pipeline.crew_commands import Command, GiveState, Note, PushState, Result, Send, States, UseState
 from starling.gossip.pipeline.meeting import Fetch, Start
 from starling.gossip.wire.schema import Piece, PieceStored
 
@@ -68,14 +68,15 @@ class StageStates:
             self.given = (piece.step, state)
         return None
 
-    def take(self, crew: int, keeper: str) -> Generator[UseState, Result, Note | Blame | None]:
+    def take(self, crew: int, keeper: str) -> Generator[UseState, Result, Note | None]:
         """Yield the commands that adopt the state that came back; send in the result."""
         if self.given is None:
             return None
         (step, state), self.given = self.given, None
         result = yield UseState("take", crew, step, state)
         if not isinstance(result, States):
-            return Blame(keeper, "crew_state_unusable")
+            fields = {"stage": self.before, "peer": keeper}  # no fault: whoever had this stage may have sent it so
+            return Note("crew_state_unusable", f"a state that stage {self.before} kept for this one cannot be used", "warning", fields)
         self.used(result)
         self.safe = step + 1
         return Note("crew_restored", f"this stage's state after {step} local steps came from another machine", fields={"step": step})

@@ -255,6 +255,8 @@ class CrewStep:
 
     def _feed(self, core: Step, stage: int, frame: StepFrame) -> None:
         """Raise ValueError: no honest stage sends that."""
+        if self.evaluating and not isinstance(frame, StepReport) and frame.micro >= core.micro_batches:
+            return  # stage 0 may have told its sender of more held-out data
         if isinstance(frame, StepReport):
             part = Part(frame.squares, frame.loss, frame.value, frame.samples, frame.fine)
             self._tasks.extend(core.part(stage, part))

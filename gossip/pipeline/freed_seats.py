@@ -67,8 +67,9 @@ class FreedSeats:
         Of two that free each other all follow the one of the lower stage, so that the others stay together.
         """
         peers, owed = self.company.peers, self.owed.arrears
+        unheard = self._followed | self.peers  # whose own seat was freed here has no voice, wherever it is now
         for stage, named in sorted(self._named.items()):
-            voices = {voice for voice in named if peers[voice] in left and peers[voice] not in self._followed}
+            voices = {voice for voice in named if peers[voice] in left and peers[voice] not in unheard}
             if peers[stage] in left:
                 voices = {voice for voice in voices if voice < stage and stage in self._named.get(voice, ())}
             if stage not in owed and peers[stage] not in self.peers and voices:
@@ -89,9 +90,13 @@ class FreedSeats:
             if seen:
                 self._named.setdefault(stage, set()).add(self.company.stage)
             if self.owed.put_off.turns.get(stage, 0) >= TURNS:
-                self._charged.add(stage)  # never: its owner may have a reason
+                self.spare(stage)  # its owner may have a reason
             self.tell()
         self._charge()
+
+    def spare(self, stage: int) -> None:
+        """Charge a stage for nothing but proofs from now on: it has put off meetings, or may have been taken for dead by mistake."""
+        self._charged.add(stage)
 
     def _why(self, stage: int) -> str:
         """Describe why a stage's seat is freed."""

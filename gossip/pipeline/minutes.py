@@ -26,9 +26,10 @@ _DIGEST_BYTES = 16
 
 
 def body(stage: int, ready: Ready) -> bytes:
-    """Return what a stage signs of its report."""
+    """Return what a stage signs of its report, with the word of who called it."""
     states = [list(ready.points), list(ready.copies), ready.safe, ready.batches]
-    facts = [ready.turn, ready.round, ready.step, ready.left, ready.evaluate, *states]
+    call = next((list(structs.astuple(word)) for word in ready.waits if word.turn == ready.turn), None)  # else others could change it
+    facts = [ready.turn, ready.round, ready.step, ready.left, ready.evaluate, *states, call]
     packed: bytes = msgpack.packb([ready.crew, stage, *facts], use_bin_type=True)
     return _DOMAIN + packed
 

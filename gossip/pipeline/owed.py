@@ -80,9 +80,13 @@ class Marks:
         self._of = {stage: marks for stage, marks in less.items() if marks > 0.0}
         self._new.clear()
 
-    def count(self, stage: int) -> int:
+    def of(self, stage: int) -> float:
         """Return how many a stage has."""
-        return int(self._of.get(stage, 0.0))
+        return self._of.get(stage, 0.0)
+
+    def count(self, stage: int) -> int:
+        """Return how many whole ones a stage has."""
+        return int(self.of(stage))
 
     @property
     def stages(self) -> frozenset[int]:
@@ -171,5 +175,6 @@ class Owed:
         """Return the owed turns of a stage."""
         if stage in self.proven:
             return TURNS
-        silent, vain = self.turns.get(stage, 0) + self.unfit.count(stage), (self.withheld.turns, self.put_off.turns)
-        return max(silent, self.costs.count(stage) // CALLS, *(turns.get(stage, 0) for turns in vain))
+        vain = self.withheld.turns, self.put_off.turns
+        marks = self.unfit.of(stage) + self.costs.of(stage) / CALLS  # of both, as this stage has called a meeting because of either
+        return max(int(self.turns.get(stage, 0) + marks), *(turns.get(stage, 0) for turns in vain))

@@ -8,6 +8,7 @@ its number (`call`), and all who come pass that on, so everybody knows who calle
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -63,15 +64,18 @@ class Roll:
         return minutes(self._crew, turn, [self.said(stage, turn) for stage in range(stages)])
 
     def came(self, stage: int, ready: Ready) -> bool:
-        """Record a stage's report; return whether it repeated itself and may lack ours. Raises ValueError: turn_too_far."""
-        if ready.turn > self.number + MOST_SKIPPED:
-            raise ValueError("turn_too_far")
+        """Record a stage's report; return whether it repeated itself and may lack ours."""
         before, answers = self._newest.get(stage), ready.answers
         ready = structs.replace(ready, answers=False)
         if before is None or ready.turn >= before.turn:
             self._newest[stage] = ready
         self.called = max(self.called, ready.turn)
         return before == ready and not answers
+
+    def trains(self, stages: Iterable[int]) -> bool:
+        """Return whether one of these is at a later meeting than this stage, about local steps."""
+        said = (self._newest.get(stage) for stage in stages)
+        return any(it is not None and it.turn > self.number and not it.evaluate for it in said)
 
     def here(self, stages: int) -> list[Ready | None]:
         """Return what the stages say at our meeting, in their order; None for each that has not come.
@@ -96,12 +100,11 @@ class Early:
 
     def put(self, stage: int, frame: StepFrame, most: int) -> None:
         """Keep a frame, one of at most `most` of its stage for its step. Raises ValueError: more than an honest neighbour can be ahead."""
-        waiting = self._frames.setdefault((frame.turn, frame.step), deque())
-        if sum(other == stage for other, _ in waiting) >= most or len(self._frames) > MOST_STEPS_AHEAD:
-            if not waiting:
-                del self._frames[frame.turn, frame.step]
+        step = frame.turn, frame.step
+        of = [key for key, waiting in self._frames.items() for other, _ in waiting if other == stage]
+        if of.count(step) >= most or len({*of, step}) > MOST_STEPS_AHEAD:
             raise ValueError("too_far_ahead")
-        waiting.append((stage, frame))
+        self._frames.setdefault(step, deque()).append((stage, frame))
 
     def take(self, number: int, step: int) -> deque[tuple[int, StepFrame]]:
         """Return those of this step of this meeting, and drop older ones."""

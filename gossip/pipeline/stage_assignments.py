@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
 
 MAX_ASSIGNMENT = 1 << 20
@@ -40,6 +40,13 @@ def whole(claims: Mapping[str, int], stages: int) -> dict[int, tuple[str, ...]]:
     crews = sorted({place(number, stages)[0] for number in held})
     found = {crew: tuple(held.get(seat(crew, stage, stages), "") for stage in range(stages)) for crew in crews}
     return {crew: peers for crew, peers in found.items() if all(peers)}
+
+
+def away(claims: Mapping[str, int], stages: int, me: str, crew: int, peers: Sequence[str]) -> tuple[str, ...]:
+    """Return those of a crew's peers, in the order of stages, that have no longer its seat; nobody if `me` has not either."""
+    held = holders(claims)
+    gone = tuple(peer for stage, peer in enumerate(peers) if held.get(seat(crew, stage, stages)) != peer)
+    return () if me in gone else gone
 
 
 def chosen(

@@ -236,7 +236,9 @@ class World:
                 for peer in node.machine.company.peers
                 if peer in self.claims and peer not in node.avoided and stage_assignments.place(self.claims[peer], self.stages)[0] != crew
             ]
-            self._do(node, node.machine.parted(left, self.now))
+            company = node.machine.company
+            gone = stage_assignments.away(self.claims, self.stages, node.peer, company.crew, company.peers)
+            self._do(node, node.machine.parted(left, self.now, away=gone))
         else:
             node.last = peers
             name = stage_assignments.digest((peer, self.nodes[peer].incarnation) for peer in peers)

@@ -118,7 +118,8 @@ class CrewService:
             await trio.sleep(POLL_S)
             now, at, peers = trio.current_time(), self.stage_peers, self.stage_peers.peers
             if peers is None:
-                self._do(self.machine.parted(at.elsewhere(self.machine.company.peers), now))
+                company = self.machine.company
+                self._do(self.machine.parted(at.elsewhere(company.peers), now, away=at.away(company.crew, company.peers)))
             else:
                 at.last = peers
                 if (name := at.named(peers)) != self.machine.company.name:

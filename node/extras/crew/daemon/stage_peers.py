@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
@@ -91,6 +91,10 @@ class StagePeers:
     def _elsewhere(self, peers: Collection[str]) -> frozenset[str]:
         claims = self.claims
         return frozenset(peer for peer in peers if peer in claims and stage_assignments.place(claims[peer], self.stages)[0] != self.crew)
+
+    def away(self, crew: int, peers: Sequence[str]) -> tuple[str, ...]:
+        """Return those of a crew's peers, by stage, that have no longer its seat; nobody if this node has not either."""
+        return stage_assignments.away(self.claims, self.stages, self.membership.me, crew, peers)
 
     @property
     def lacking(self) -> tuple[int, ...]:
