@@ -9,7 +9,8 @@ one is a hard fault of its sender, and unproven suspicions (a high loss, a far m
     Statements       statements of peers about the last rounds, searched for contradictions
 
 Memory and verification are bounded: proofs about non-members are ignored, verifications are rate-limited per sender and in total, and a
-peer's statements are kept for a few rounds around our own, so that a Byzantine peer cannot displace its earlier statements.
+peer's statements are kept for a few rounds around our own, so that a Byzantine peer cannot displace its earlier statements. They outlive it
+and its restarts: else it would equivocate and begin a new life before anybody has compared.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,10 +20,11 @@ import msgspec
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Attestation, Verify, claim_of, contradicts, genuine, statement_of
-from starling.gossip.limits import Rates, TokenBucket
+from starling.gossip.limits import Rates, TokenBucket, keep
 from starling.gossip.wire.schema import Claim, Evidence
 
 EQUIVOCATION = "equivocation"
+MAX_PEERS, LIVES = 1024, 4  # peers whose statements are kept, and their last incarnations
 
 Check = Callable[[str, bytes, bytes], bool]
 """(peer, a, b) -> whether the two statements prove misbehaviour of the peer; False for anything malformed."""
@@ -138,7 +140,9 @@ class Statements:
 
     @property
     def size(self) -> int:
-        """Entries in memory: at most `senders`, and for each peer one and its statements about 2 · rounds + 1 rounds."""
+        """Entries in memory: at most `senders`, and for each of MAX_PEERS one and its statements of LIVES incarnations about 2 · rounds + 1
+        rounds.
+        """
         return len(self._rates) + len(self._held) + sum(map(len, self._held.values()))
 
     def add(self, statement: Attestation, round: int) -> Attestation | None:
@@ -147,11 +151,12 @@ class Statements:
         `round` is our own.
         """
         stored = self._held.get(statement.peer, {})
-        for key in [key for key in stored if abs(key[1] - round) > self.rounds]:
+        lives = sorted({incarnation for incarnation, _ in stored} | {statement.incarnation})[-LIVES:]
+        for key in [key for key in stored if abs(key[1] - round) > self.rounds or key[0] not in lives]:
             del stored[key]
-        if abs(statement.round - round) > self.rounds:
+        if abs(statement.round - round) > self.rounds or statement.incarnation not in lives:
             return None
-        stored = self._held.setdefault(statement.peer, {})
+        keep(self._held, statement.peer, stored, MAX_PEERS)
         earlier = stored.setdefault((statement.incarnation, statement.round), statement)
         return earlier if earlier.digest != statement.digest else None
 
@@ -169,6 +174,6 @@ class Statements:
             raise RemoteProtocolError(sender, "claim_forged")
         return self.add(statement, round)
 
-    def forget(self, peer: str) -> None:
-        """Drop the statements of a peer that left."""
-        self._held.pop(peer, None)
+    def knows(self, peer: str, incarnation: int) -> bool:
+        """Return whether a statement of this incarnation of a peer is held."""
+        return any(life == incarnation for life, _ in self._held.get(peer, ()))

@@ -168,8 +168,6 @@ class RunningNode:
             case _:
                 return
         self.stop.forget(peer)
-        if self.pace.equivocation is not None:
-            self.pace.equivocation.forget(peer)
         self.contributions.cut(peer)
 
     def _is_present(self, peer: str) -> bool:

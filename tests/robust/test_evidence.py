@@ -1,5 +1,6 @@
 """Evidence: proofs are verified, invalid ones are the sender's fault, and both cost bounded time and memory."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,7 +12,7 @@ from starling.gossip.exchange.attestation import Attestation, body, claim_of, st
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import MAX_CLAIMS, MAX_FRAME_BYTES, MAX_PROOF_BYTES, Attestations, Evidence
 from starling.node.identity import Identity, verify
-from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, equivocation, equivocation_check
+from starling.robust.evidence import EQUIVOCATION, LIVES, MAX_PEERS, EvidenceStore, Statements, equivocation, equivocation_check
 from tests.strategies import examples
 
 SWARM = "swarm"
@@ -169,8 +170,26 @@ def test_statements_of_few_rounds_are_kept(rounds):
     for own, about in enumerate(rounds):
         known.add(attestation_of(1, about, 1), own)
         assert known.size <= 1 + 9
-    known.forget(identity(1).peer_id)
-    assert known.size == 0
+
+
+def test_statements_of_a_peer_outlive_its_restarts_and_those_of_old_lives_are_dropped():
+    known, peer = Statements(lambda *_: True), identity(1).peer_id
+    for incarnation in range(1, LIVES + 1):
+        assert known.add(attestation_of(1, 5, 1, incarnation=incarnation), 5) is None
+    assert known.receive("b", attestation_of(1, 5, 2, incarnation=1), 5, 0.0) == attestation_of(1, 5, 1, incarnation=1)
+    known.add(attestation_of(1, 5, 1, incarnation=LIVES + 1), 5)
+    assert [known.knows(peer, incarnation) for incarnation in (1, 2, LIVES + 1)] == [False, True, True]
+    assert known.add(attestation_of(1, 5, 1, incarnation=1), 5) is None
+    assert not known.knows(peer, 1)
+    assert known.size == 2 + LIVES, "one of them sent by another"
+
+
+def test_statements_of_few_peers_are_kept():
+    known = Statements(lambda *_: True)
+    for number in range(MAX_PEERS + 10):
+        known.add(replace(attestation_of(1, 5, 1), peer=f"peer {number}"), 5)
+    assert known.size == 2 * MAX_PEERS
+    assert not known.knows("peer 0", attestation_of(1, 5, 1).incarnation)
 
 
 def test_known_claims_are_not_checked_again_and_others_are_rate_limited_per_sender_and_in_total():

@@ -78,6 +78,31 @@ async def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds(
         await until(lambda: all(len(virtual.node.running.membership.members) == NODES - 1 for virtual in honest))
 
 
+@virtual(2)
+async def test_an_equivocator_that_restarts_at_once_is_banned_all_the_same():
+    """It begins a new life as soon as two have its vectors, before anybody has compared them."""
+    swarm = story(gathering(60), 2)
+    async with swarm.running(NODES):
+        await until(lambda: rounds_done(swarm, 5))
+        liar = swarm.nodes[LIAR]
+        honest = [virtual for index, virtual in swarm.nodes.items() if index != LIAR]
+        half, sent, send = {virtual.peer_id for virtual in honest[:4]}, {}, liar.node.network.send
+
+        async def noted(peer, lane, frame):
+            message = decode(lane, "", frame) if lane == "exchange" else None
+            if isinstance(message, Pulled):
+                sent.setdefault(message.round, set()).add(message.digest)
+            await send(peer, lane, frame)
+
+        liar.node.network.send = noted
+        equivocate(swarm, LIAR, half)
+        await until(lambda: any(len(digests) > 1 for digests in sent.values()))
+        await swarm.crash(LIAR)
+        await swarm.start(LIAR, shard=LIAR)
+        await until(lambda: all(standing(virtual, liar.peer_id).state == "ban" for virtual in honest), 60.0)
+        assert all(virtual.node.events.faults.keys() == {liar.peer_id} for virtual in honest)
+
+
 @pytest.mark.acceptance
 @virtual(1)
 async def test_a_banned_member_that_returns_as_another_has_a_few_rounds_and_is_banned_again():

@@ -6,7 +6,8 @@ time sends it to all members, or to a few in large swarms. `starling.robust.evid
 sender may cause.
 
     a forged claim, a proof that proves nothing              a fault of the sender
-    a claim about a non-member or another incarnation of it  ignored
+    a claim of an incarnation that is neither a member's     ignored
+    present one nor one whose statements are here
     a member that joins later                                a few members send it the latest proofs
 
 Messages that cannot be sent are lost: other members send the same.
@@ -77,7 +78,8 @@ class EquivocationDetector:
                 self._convict(message)
             return
         for claim in message.claims:
-            if claim.peer != me and self._members.incarnation_of(claim.peer) == claim.incarnation:
+            present = self._members.incarnation_of(claim.peer) == claim.incarnation
+            if claim.peer != me and (present or self._statements.knows(claim.peer, claim.incarnation)):
                 statement = statement_of(claim, self._swarm)
                 self._compare(statement, self._statements.receive(sender, statement, self._current(), now))
 
@@ -86,10 +88,6 @@ class EquivocationDetector:
         if self._store.held(trio.current_time()) and self._sampler.draw() * len(self._members.members) < WELCOMERS:
             with suppress(trio.WouldBlock):
                 self._newcomers.send_nowait(peer)
-
-    def forget(self, peer: str) -> None:
-        """Delete the statements of a member that is gone."""
-        self._statements.forget(peer)
 
     def _compare(self, statement: Attestation, earlier: Attestation | None) -> None:
         if earlier is not None:
