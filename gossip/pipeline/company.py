@@ -56,6 +56,18 @@ class Company:
 
 
 @dataclass(slots=True)
+class Seldom:
+    """Counts by stage of what its owner is told the first time, the tenth, the hundredth, …"""
+
+    _times: dict[int, int] = field(default_factory=dict)
+
+    def count(self, stage: int) -> int:
+        """Count once more -> how often it was by now, if that is to be told, else 0."""
+        times = self._times[stage] = self._times.get(stage, 0) + 1
+        return times if times == 10 ** (len(str(times)) - 1) else 0
+
+
+@dataclass(slots=True)
 class Moment:
     """State of one call of the machine."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from starling.gossip.pipeline.company import Company, Flow, Moment
+from starling.gossip.pipeline.company import Company, Flow, Moment, Seldom
 from starling.gossip.pipeline.crew_commands import Abandon, Note, Send, UseState
 from starling.gossip.pipeline.crew_states import StageStates, notes
 from starling.gossip.pipeline.crew_step import Plan
@@ -45,6 +45,7 @@ class CrewMeeting:
     _calling: bool = False  # our Ready is repeated anyway, so it is not sent in answer
     carried: bool = False  # our states are valid in the current crew
     _fetched: tuple[int, ...] = ()  # stages that are given their states, by the last conclusion
+    _ahead: Seldom = field(default_factory=Seldom)  # reports of rounds that this stage did not go to
     _counted_at: float = 0.0  # up to when the stages of `holding` were waited for
 
     def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[tuple[int, Start] | None]:
@@ -267,8 +268,9 @@ class CrewMeeting:
         company, rounds = self.company, [ready.round for ready in told]
         following = self.rounds.following(round, [rounds[stage] for stage in company.others], alone=company.alone)
         for stage in company.others:
-            if rounds[stage] > following:
-                text = f"stage {stage} says that it is in round {rounds[stage]}, and nobody else says so; this node goes on in {following}"
+            if rounds[stage] > following and (often := self._ahead.count(stage)):
+                text = f"stage {stage} says that it is in round {rounds[stage]}, as nobody else does; this node goes on in {following}"
+                text += f"; that was so {often} times" * (often > 1)
                 self.moment.commands.append(Note("crew_ahead", text, "warning", {"stage": stage, "peer": company.peers[stage]}))
         return following
 

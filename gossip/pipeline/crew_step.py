@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from starling.gossip.errors import EngineError
-from starling.gossip.pipeline.company import Company, Flow, Moment
+from starling.gossip.pipeline.company import Company, Flow, Moment, Seldom
 from starling.gossip.pipeline.crew_commands import ApplyStep, Blame, Computed, DoTask, Note, Send, Summarize, Unfit
 from starling.gossip.pipeline.crew_states import StageStates
 from starling.gossip.pipeline.owed import TURN_S, TURNS, Owed
@@ -63,12 +63,12 @@ class CrewStep:
     _tasks: deque[Task] = field(default_factory=deque)
     fastest_s: float = 0.0  # seconds of the fastest step; 0: none is done
     _last_part: StepReport | None = None  # our part of the last finished step
-    _long: dict[int, int] = field(default_factory=dict)  # by stage, how often its message was scaled down
+    _long: Seldom = field(default_factory=Seldom)  # messages that were scaled down
     _over: int = 0  # the last meeting with an abandoned step: later frames of its steps are ignored
 
     def renamed(self) -> None:
         """The crew is another one."""
-        self._early, self._over, self._long, self.moment.trouble = Early(), 0, {}, True
+        self._early, self._over, self._long, self.moment.trouble = Early(), 0, Seldom(), True
         self._answered.clear()
         self.waiting.reset()
 
@@ -208,8 +208,7 @@ class CrewStep:
 
     def _too_long(self, sender: int, times: float) -> None:
         """Tell the owner, the first time and whenever it is ten times as often."""
-        often = self._long[sender] = self._long.get(sender, 0) + 1
-        if often == 10 ** (len(str(often)) - 1):
+        if often := self._long.count(sender):
             text = f"what stage {sender} sent was {times:.0f} times as long as usual, and was shortened; that was so {often} times"
             fields = {"stage": sender, "peer": self.company.peers[sender], "times": often}
             self.moment.commands.append(Note("crew_shortened", text, "warning", fields))

@@ -489,7 +489,7 @@ def test_one_stages_word_moves_the_others_by_few_rounds():
     others = world.nodes["p0"], world.nodes["p2"]
     assert world.run(lambda: world.steps() >= STEPS * world.k, 60.0)
     assert {node.round for node in others} == {STEPS + MOST}
-    assert others[0].notes.count("crew_ahead") > 0
+    assert others[0].notes.count("crew_ahead") == 2, "the first time and the tenth"
     assert all(not node.freed for node in world.nodes.values())
 
 
