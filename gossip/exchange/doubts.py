@@ -1,6 +1,6 @@
 """Members that let this node down: whom it does without for a while, by its own measure. No clock.
 
-    Doubts       who was waited for in vain IN_VAIN times, each of which is forgiven by FORGIVEN turns of it in which it was in time
+    Doubts       who was waited for in vain IN_VAIN times, of each of which its turns in time forgive a part (`marks.py`)
     Demotions    who did not deliver what it had signed: for DEMOTED turns of the swarm, twice as many each time within LONGEST turns
 
 Neither is ended by being in time once: a member that is in time and lets others down by turns would cost them a wait each second time.
@@ -8,39 +8,37 @@ Neither is ended by being in time once: a member that is in time and lets others
 
 from dataclasses import dataclass, field
 
+from starling.gossip.exchange.marks import Marks
 from starling.gossip.limits import keep
 
-IN_VAIN, FORGIVEN = 3, 8
+IN_VAIN = 3
 DEMOTED, LONGEST = 32, 1024
-MAX_DOUBTED = 1024  # members of which this is remembered
+MAX_DEMOTED = 1024  # members of which this is remembered
 
 
 @dataclass(slots=True)
 class Doubts:
-    """Members that were waited for in vain more often than in one of FORGIVEN + 1 turns."""
+    """Members that were waited for in vain IN_VAIN times, less what their turns in time forgave."""
 
-    _points: dict[str, int] = field(default_factory=dict)  # peer -> FORGIVEN for each time, less one for each turn in time
+    _marks: Marks[str] = field(default_factory=Marks[str])
 
     def __len__(self) -> int:
-        return len(self._points)
+        return len(self._marks)
 
     def __contains__(self, peer: str) -> bool:
-        return self._points.get(peer, 0) > (IN_VAIN - 1) * FORGIVEN
+        return self._marks.of(peer) > IN_VAIN - 1
 
     def late(self, peer: str) -> None:
         """Note that a member was waited for in vain."""
-        keep(self._points, peer, self._points.get(peer, 0) + FORGIVEN, MAX_DOUBTED)
+        self._marks.add(peer)
 
     def in_time(self, peer: str) -> None:
         """Note that a member was in time."""
-        if self._points.get(peer, 0) > 1:
-            self._points[peer] -= 1
-        else:
-            self._points.pop(peer, None)
+        self._marks.forgive(peer)
 
     def forget(self, peer: str) -> None:
         """Delete what is known of a peer."""
-        self._points.pop(peer, None)
+        self._marks.forget(peer)
 
 
 @dataclass(slots=True)
@@ -56,7 +54,7 @@ class Demotions:
         """Demote a member from `turn` on."""
         turns, last = self._until.get(peer, (0, turn))
         turns = min(2 * turns, LONGEST) if turns and turn <= last + LONGEST else DEMOTED
-        keep(self._until, peer, (turns, turn + turns), MAX_DOUBTED)
+        keep(self._until, peer, (turns, turn + turns), MAX_DEMOTED)
 
     def delivered(self, peer: str, turn: int) -> None:
         """End the demotion of a member before `turn`; the next one is longer all the same."""

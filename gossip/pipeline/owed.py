@@ -26,13 +26,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from starling.gossip.exchange.marks import Marks
+
 TURNS = 4
 """Owed turns after which a seat is freed. A frame that is stuck on a dead connection is given up after as long as a turn of a meeting
 lasts, and those behind it go with it: one turn may pass so at our end, one at the other, and before these the step's own. In the fourth
 both ends had a connection, and the stage was asked once a second in vain."""
 TURN_S = 30.0  # seconds of a turn in which a stage is silent
 CALLS = 2  # times in a turn that a stage costs steps
-FORGIVEN = 1 / 8  # for each round without one
 
 
 @dataclass(slots=True)
@@ -63,26 +64,26 @@ class Vain:
 
 
 @dataclass(slots=True)
-class Marks:
-    """How often each stage did something that costs the others steps, less what rounds without it forgave."""
+class RoundMarks:
+    """How often each stage did something that costs the others steps, of which each round without it forgives a part."""
 
-    _of: dict[int, float] = field(default_factory=dict)
+    _marks: Marks[int] = field(default_factory=Marks[int])
     _new: set[int] = field(default_factory=set)  # since a round was done
 
     def add(self, stage: int) -> None:
         """Count one more."""
-        self._of[stage] = self._of.get(stage, 0.0) + 1.0
+        self._marks.add(stage)
         self._new.add(stage)
 
     def round(self) -> None:
         """Forgive a part: a round was done."""
-        less = {stage: marks - FORGIVEN * (stage not in self._new) for stage, marks in self._of.items()}
-        self._of = {stage: marks for stage, marks in less.items() if marks > 0.0}
+        for stage in self._marks.marked - self._new:
+            self._marks.forgive(stage)
         self._new.clear()
 
     def of(self, stage: int) -> float:
         """Return how many a stage has."""
-        return self._of.get(stage, 0.0)
+        return self._marks.of(stage)
 
     def count(self, stage: int) -> int:
         """Return how many whole ones a stage has."""
@@ -91,7 +92,7 @@ class Marks:
     @property
     def stages(self) -> frozenset[int]:
         """Return all stages with at least one."""
-        return frozenset(stage for stage, marks in self._of.items() if marks >= 1.0)
+        return frozenset(stage for stage in self._marks.marked if self.of(stage) >= 1.0)
 
 
 @dataclass(slots=True)
@@ -100,10 +101,10 @@ class Owed:
 
     due: dict[int, set[str]] = field(default_factory=dict)
     turns: dict[int, int] = field(default_factory=dict)
-    unfit: Marks = field(default_factory=Marks)  # deliveries that cannot be used
+    unfit: RoundMarks = field(default_factory=RoundMarks)  # deliveries that cannot be used
     withheld: Vain = field(default_factory=Vain)  # since a result of a stage arrived
     put_off: Vain = field(default_factory=Vain)  # since a stage was at a meeting and did not keep steps from following
-    costs: Marks = field(default_factory=Marks)  # interruptions, and meetings to which a stage came in another state than agreed
+    costs: RoundMarks = field(default_factory=RoundMarks)  # interruptions, and meetings to which a stage came in another state than agreed
     proven: set[int] = field(default_factory=set)  # stages with two tongues
     _heard: set[int] = field(default_factory=set)  # in this turn
 
@@ -123,7 +124,7 @@ class Owed:
 
     def forgive(self) -> None:
         """Forget what stages that are heard did in vain, or at others' cost."""
-        self.unfit, self.costs = Marks(), Marks()
+        self.unfit, self.costs = RoundMarks(), RoundMarks()
         self.withheld.clear()
         self.put_off.clear()
 

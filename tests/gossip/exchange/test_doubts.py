@@ -1,6 +1,7 @@
 """Members that let a node down are relied on again after a while, and later if they do so again."""
 
-from starling.gossip.exchange.doubts import DEMOTED, FORGIVEN, IN_VAIN, LONGEST, MAX_DOUBTED, Demotions, Doubts
+from starling.gossip.exchange.doubts import DEMOTED, IN_VAIN, LONGEST, MAX_DEMOTED, Demotions, Doubts
+from starling.gossip.exchange.marks import FORGIVEN, MAX_MARKED
 
 
 def test_a_member_late_in_one_of_nine_turns_is_never_doubted():
@@ -8,7 +9,7 @@ def test_a_member_late_in_one_of_nine_turns_is_never_doubted():
     for _ in range(100):
         doubts.late("a")
         assert "a" not in doubts
-        for _ in range(FORGIVEN):
+        for _ in range(round(1 / FORGIVEN)):
             doubts.in_time("a")
     for _ in range(IN_VAIN):
         doubts.late("a")
@@ -34,7 +35,7 @@ def test_demotions_become_longer_however_often_their_member_delivers_between():
 
 def test_what_is_remembered_of_members_is_bounded():
     doubts, demotions = Doubts(), Demotions()
-    for index in range(MAX_DOUBTED + 1):
+    for index in range(MAX_DEMOTED + 1):
         doubts.late(f"n{index}")
         demotions.failed(f"n{index}", 0)
-    assert len(doubts) == len(demotions) == MAX_DOUBTED
+    assert len(doubts) == MAX_MARKED == len(demotions) == MAX_DEMOTED

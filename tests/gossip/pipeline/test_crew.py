@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
+from starling.gossip.exchange.marks import FORGIVEN
 from starling.gossip.pipeline import stage_assignments
 from starling.gossip.pipeline.company import Company, Moment
 from starling.gossip.pipeline.copies import Copies
@@ -17,7 +18,7 @@ from starling.gossip.pipeline.crew_states import StageStates
 from starling.gossip.pipeline.freed_seats import FreedSeats
 from starling.gossip.pipeline.later_rounds import MOST, LaterRounds
 from starling.gossip.pipeline.minutes import body
-from starling.gossip.pipeline.owed import CALLS, FORGIVEN, TURN_S, TURNS, Marks, Owed
+from starling.gossip.pipeline.owed import CALLS, TURN_S, TURNS, Owed, RoundMarks
 from starling.gossip.pipeline.waiting import Keys, Waiting
 from starling.gossip.wire.schema import Backward, Forward, Minutes, Piece, Ready, Said, StepReport
 from tests.gossip.pipeline.crews import EXCUSES, Engine, World, learned, signed, verified
@@ -519,7 +520,7 @@ def test_rounds_by_which_one_stage_moves_another_are_earned_slowly():
 
 
 def test_marks_of_a_stage_are_forgiven_by_rounds_without_one():
-    marks = Marks()
+    marks = RoundMarks()
     for _ in range(40):
         marks.add(1)
         for _ in range(round(1 / FORGIVEN)):
@@ -532,7 +533,7 @@ def test_marks_of_a_stage_are_forgiven_by_rounds_without_one():
     assert marks.stages == {1, 2}
     for _ in range(1000):
         marks.round()
-    assert marks == Marks()
+    assert marks == RoundMarks()
 
 
 def test_a_stage_whose_engine_is_lost_seven_times_in_a_row_keeps_its_assignment():
