@@ -58,7 +58,7 @@ class Crew:
         self.states = StageStates(stage, stages, copies, step)
         self._moment = moment = Moment()
         waiting = Waiting(self.company, keys)
-        self.seats = FreedSeats(self.company, self.owed, moment, self.states)
+        self.seats = FreedSeats(self.company, self.owed, moment, self.states, self.roll)
         shared = self.company, self.roll, self.states, self.owed
         self.meeting = CrewMeeting(*shared, moment, waiting, self.seats, Holding(stage), plan, batches)
         self.steps = CrewStep(*shared, plan, moment, waiting, self.seats.free)

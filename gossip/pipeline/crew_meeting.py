@@ -114,7 +114,7 @@ class CrewMeeting:
         if ready.turn == roll.number:
             return False
         if busy or not self.open:
-            self.moment.commands.append(Send(peer, self._ready(0, 0, 0, evaluate=False)))
+            self.moment.commands.append(Send(peer, roll.alive(self.states.step)))
         return True
 
     def came(self, stage: int, ready: Ready) -> bool:
@@ -205,15 +205,13 @@ class CrewMeeting:
         self.holding.clear()
 
     def _ready(self, number: int, round: int, left: int, *, evaluate: bool) -> Ready:
+        """Return this stage's signed report for a meeting, with the word of who called it."""
         states, call = self.states, self.roll.call
-        if number and (call is None or call.turn != number):
+        if call is None or call.turn != number:
             call = self.waiting.call(number, states.step)
-        word = Ready(
-            self.company.name, number, round, states.step, left, evaluate, states.points, states.copies.steps, states.safe, self.batches
-        )
-        concluded = self.roll.concluded
-        word = structs.replace(word, waits=(call,) if number and call is not None else (), heard_at=concluded.turn, heard=concluded.heard)
-        return structs.replace(word, signature=self.waiting.keys.sign(body(self.company.stage, word))) if number else word
+        kept = {"points": states.points, "copies": states.copies.steps, "safe": states.safe, "batches": self.batches}
+        word = structs.replace(self.roll.alive(states.step), turn=number, round=round, left=left, evaluate=evaluate, waits=(call,), **kept)
+        return structs.replace(word, signature=self.waiting.keys.sign(body(self.company.stage, word)))
 
     def _whole(self, until: float) -> Flow[None]:
         repeat_at = self.moment.now + REPEAT_S

@@ -22,7 +22,7 @@ from starling.gossip.pipeline.schedule import ahead
 from starling.gossip.pipeline.stage import Apply, Compute, Part, Pass, Step, Tell, fine, shortened
 from starling.gossip.pipeline.stage import Command as Task
 from starling.gossip.pipeline.waiting import Waiting
-from starling.gossip.wire.schema import Backward, Forward, Ready, StepReport, Waits
+from starling.gossip.wire.schema import Backward, Forward, Ready, StepReport
 
 ASK_AGAIN_S = 1.0  # seconds until missing results and parts are requested again
 ANSWERED_S = 0.5  # a stage that asks again sooner is not answered; less than the above, as requests take unequally long
@@ -157,12 +157,7 @@ class CrewStep:
         elif part is not None:
             moment.commands.append(Send(self.company.peers[stage], part))
         elif core is None or not (core.waits or core.lacks):
-            moment.commands.append(Send(self.company.peers[stage], self._alive()))
-
-    def _alive(self, waits: tuple[Waits, ...] = ()) -> Ready:
-        concluded = self.roll.concluded
-        alive = Ready(self.company.name, 0, 0, self.states.step, 0, False, waits=waits)
-        return structs.replace(alive, heard_at=concluded.turn, heard=concluded.heard)
+            moment.commands.append(Send(self.company.peers[stage], self.roll.alive(self.states.step)))
 
     def _ask(self, core: Step) -> None:
         """Request what is missing again, say so to all, and count the second for those who keep us waiting."""
@@ -171,7 +166,7 @@ class CrewStep:
             return
         if core.lacks:
             core.ask()
-        moment.tell(self.company, self._alive(self.waiting.say(turn, step, core.done)))
+        moment.tell(self.company, structs.replace(self.roll.alive(step), waits=self.waiting.say(turn, step, core.done)))
         for stage in self.waiting.without_excuse(core, turn, step):
             if self.owed.withheld.add(stage, max(TURN_S, self.fastest_s)):
                 turns, fields = self.owed.withheld.turns[stage], {"stage": stage, "peer": self.company.peers[stage]}

@@ -11,6 +11,7 @@ from starling.gossip.pipeline.company import Company, Moment
 from starling.gossip.pipeline.crew_commands import Blame, FreeStage, Note, Send, Unfollow
 from starling.gossip.pipeline.crew_states import StageStates
 from starling.gossip.pipeline.owed import CALLS, TURNS, Owed
+from starling.gossip.pipeline.roll import Roll
 from starling.gossip.wire.schema import Ready
 
 VOICES = 2  # number of stages that must free a seat before its holder's score is charged: one of them may be deaf, or lie
@@ -24,6 +25,7 @@ class FreedSeats:
     owed: Owed
     moment: Moment
     states: StageStates
+    roll: Roll
     peers: set[str] = field(default_factory=set)  # of this crew, whose seats are freed
     _named: dict[int, set[int]] = field(default_factory=dict)  # stage -> others that free its seat
     _charged: set[int] = field(default_factory=set)  # or spared
@@ -114,7 +116,7 @@ class FreedSeats:
 
         Those that another stage named are only told themselves, so that they do not come after us.
         """
-        company, word = self.company, Ready(self.company.name, 0, 0, self.states.step, 0, False)
+        company, word = self.company, self.roll.alive(self.states.step)
         seen = {stage for stage, voices in self._named.items() if company.stage in voices}
         for stage, peer in enumerate(company.peers):
             freed = seen | {stage} if peer in self.peers else seen

@@ -36,9 +36,7 @@ class Roll:
     concluded: Concluded = field(default_factory=Concluded)
     _newest: dict[int, Ready] = field(default_factory=dict)  # by stage
     _crew: bytes = b""
-    _numbers: dict[bytes, int] = field(
-        default_factory=dict
-    )  # of the last meeting, by crew: what was signed there is never signed otherwise
+    _numbers: dict[bytes, int] = field(default_factory=dict)  # of the last meeting, by crew: no number is signed twice
 
     def reset(self, crew: bytes) -> None:
         """Reset after the crew has changed: meetings are counted from 0, or from the last that this stage had with this one."""
@@ -51,6 +49,10 @@ class Roll:
         self.number = max(self.number + 1, self.called)
         keep(self._numbers, self._crew, self.number, MOST_NAMES)
         return self.number
+
+    def alive(self, step: int) -> Ready:
+        """Return a report of no meeting: this stage, after so many local steps, is there."""
+        return Ready(self._crew, 0, 0, step, 0, False, heard_at=self.concluded.turn, heard=self.concluded.heard)
 
     def said(self, stage: int, turn: int) -> Ready | None:
         """Return what a stage has said here at a meeting, one of the last; None: nothing."""

@@ -19,6 +19,7 @@ from starling.gossip.pipeline.freed_seats import FreedSeats
 from starling.gossip.pipeline.later_rounds import MOST, LaterRounds
 from starling.gossip.pipeline.minutes import body
 from starling.gossip.pipeline.owed import CALLS, TURN_S, TURNS, Owed, RoundMarks
+from starling.gossip.pipeline.roll import Roll
 from starling.gossip.pipeline.waiting import Keys, Waiting
 from starling.gossip.wire.schema import Backward, Forward, Minutes, Piece, Ready, Said, StepReport
 from tests.gossip.pipeline.crews import EXCUSES, Engine, World, learned, signed, verified
@@ -412,7 +413,7 @@ def test_a_stage_that_tells_two_others_different_things_is_named_by_all_and_lose
 
 def test_what_stages_did_in_vain_is_forgiven_where_a_third_one_has_two_tongues():
     company, owed = Company(0, 3, 0, b"12345678", ("p0", "p1", "p2")), Owed()
-    seats = FreedSeats(company, owed, Moment(), StageStates(0, 3, Copies(8), 0))
+    seats = FreedSeats(company, owed, Moment(), StageStates(0, 3, Copies(8), 0), Roll())
     for _ in range(CALLS * TURNS):
         owed.costs.add(1)
         owed.unfit.add(1)
