@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant("gossip/pipeline/holding.py", "and own.step == due and own.left > 0", "", ("**/pipeline/test_holding.py",)),
     Mutant("gossip/pipeline/meeting.py", "min(until, step + most)", "until", ("**/pipeline/test_meeting.py",)),
     Mutant("gossip/pipeline/minutes.py", "and ready.heard != self.heard", "and False", ("**/pipeline/test_crew.py",)),
-    Mutant("gossip/pipeline/crew_meeting.py", "if differs and self.seats.two_tongues(stage):", "if False:", ("**/pipeline/test_crew.py",)),
+    Mutant("gossip/pipeline/crew_meeting.py", "if differs and self.seats.equivocated(stage):", "if False:", ("**/pipeline/test_crew.py",)),
     Mutant(
         "gossip/pipeline/crew_meeting.py",
         "return stage if call.step >= here else call.stage",

@@ -56,8 +56,8 @@ class Company:
 
 
 @dataclass(slots=True)
-class Seldom:
-    """Counts by stage of what its owner is told the first time, the tenth, the hundredth, …"""
+class Throttle:
+    """Counts of an event by stage, of which a node's owner is told the first, the tenth, the hundredth, …"""
 
     _times: dict[int, int] = field(default_factory=dict)
 

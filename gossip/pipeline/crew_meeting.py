@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from starling.gossip.pipeline.company import Company, Flow, Moment, Seldom
+from starling.gossip.pipeline.company import Company, Flow, Moment, Throttle
 from starling.gossip.pipeline.crew_commands import Abandon, Note, Send, UseState
 from starling.gossip.pipeline.crew_states import StageStates, notes
 from starling.gossip.pipeline.crew_step import Plan
@@ -45,7 +45,7 @@ class CrewMeeting:
     _calling: bool = False  # our Ready is repeated anyway, so it is not sent in answer
     carried: bool = False  # our states are valid in the current crew
     _fetched: tuple[int, ...] = ()  # stages that are given their states, by the last conclusion
-    _ahead: Seldom = field(default_factory=Seldom)  # reports of rounds that this stage did not go to
+    _ahead: Throttle = field(default_factory=Throttle)  # reports of rounds that this stage did not go to
     _counted_at: float = 0.0  # up to when the stages of `holding` were waited for
 
     def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[tuple[int, Start] | None]:
@@ -143,7 +143,7 @@ class CrewMeeting:
             return True
         if not own and not self.waiting.keys.verify(self.company.peers[stage], ready.signature, body(stage, ready)):
             raise ValueError("ready_unsigned")  # also of what it has said already: what is kept here is passed on
-        if differs and self.seats.two_tongues(stage):
+        if differs and self.seats.equivocated(stage):
             self.moment.tell(self.company, self.roll.minutes(ready.turn, self.company.stages))  # what was said here, which others may lack
         return not differs
 

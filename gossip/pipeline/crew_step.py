@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from starling.gossip.errors import EngineError
-from starling.gossip.pipeline.company import Company, Flow, Moment, Seldom
+from starling.gossip.pipeline.company import Company, Flow, Moment, Throttle
 from starling.gossip.pipeline.crew_commands import ApplyStep, Blame, Computed, DoTask, Note, Send, Summarize, Unfit
 from starling.gossip.pipeline.crew_states import StageStates
 from starling.gossip.pipeline.owed import TURN_S, TURNS, Owed
@@ -63,12 +63,12 @@ class CrewStep:
     _tasks: deque[Task] = field(default_factory=deque)
     fastest_s: float = 0.0  # seconds of the fastest step; 0: none is done
     _last_part: StepReport | None = None  # our part of the last finished step
-    _long: Seldom = field(default_factory=Seldom)  # messages that were scaled down
+    _long: Throttle = field(default_factory=Throttle)  # messages that were scaled down
     _over: int = 0  # the last meeting with an abandoned step: later frames of its steps are ignored
 
     def renamed(self) -> None:
         """The crew is another one."""
-        self._early, self._over, self._long, self.moment.trouble = Early(), 0, Seldom(), True
+        self._early, self._over, self._long, self.moment.trouble = Early(), 0, Throttle(), True
         self._answered.clear()
         self.waiting.reset()
 

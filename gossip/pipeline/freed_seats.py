@@ -1,4 +1,4 @@
-"""Seats that a crew frees: of stages that owe too much, by one's own count or others' word, and of those with two tongues."""
+"""Seats that a crew frees: of stages that owe too much, by one's own count or others' word, and of those that equivocated."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class FreedSeats:
         self.renamed()
         self.peers.clear()
 
-    def two_tongues(self, stage: int) -> bool:
-        """Blame a stage and free its seat, once; return whether that is new. What others did in vain so far may have been its doing."""
+    def equivocated(self, stage: int) -> bool:
+        """Blame a stage for two reports of one meeting, free its seat and forgive the others, once -> whether it is new."""
         if stage in self.owed.proven:
             return False
         self.owed.forgive()
         self.owed.proven.add(stage)
-        self.moment.commands.append(Blame(self.company.peers[stage], "crew_two_tongues"))
+        self.moment.commands.append(Blame(self.company.peers[stage], "crew_equivocation"))
         self._charged.add(stage)
         self.free((stage,))
         return True

@@ -1,9 +1,9 @@
-"""What the stages of a crew said at a meeting, signed: who says one thing here and another there is found out; pure.
+"""What the stages of a crew said at a meeting, signed, so that one that equivocates is detected; pure.
 
 Stages that heard different things conclude different things, and wait for each other in vain, though neither is at fault. So each signs
 what it says, once for a meeting, whose number it never says again, and every later report names, by a digest, what its sender has heard at
 the last one. Who has heard other things sends that stage all of them. What it has not heard it has heard now; two statements of one stage
-for one meeting prove that it has two tongues.
+for one meeting prove that it equivocates.
 
 Shapes: N stages.
 """

@@ -105,7 +105,7 @@ class Owed:
     withheld: Vain = field(default_factory=Vain)  # since a result of a stage arrived
     put_off: Vain = field(default_factory=Vain)  # since a stage was at a meeting and did not keep steps from following
     costs: RoundMarks = field(default_factory=RoundMarks)  # interruptions, and meetings to which a stage came in another state than agreed
-    proven: set[int] = field(default_factory=set)  # stages with two tongues
+    proven: set[int] = field(default_factory=set)  # stages that equivocated
     _heard: set[int] = field(default_factory=set)  # in this turn
 
     def agree(self, debts: Iterable[tuple[int, str]]) -> None:

@@ -79,7 +79,7 @@ def test_the_first_of_two_statements_is_kept():
     world, machine, reports = at_a_meeting()
     machine.receive("p2", reports[2], world.now)
     commands = machine.receive("p2", said(machine, 2, left=1), world.now)
-    assert [each.reason for each in commands if isinstance(each, Blame)] == ["crew_two_tongues"]
+    assert [each.reason for each in commands if isinstance(each, Blame)] == ["crew_equivocation"]
     assert machine.roll.said(2, 2) == reports[2]
 
 
@@ -142,7 +142,7 @@ class Longer(World):
 def test_stages_that_were_told_of_different_held_out_data_charge_only_who_told_them():
     world = Longer(4, seed=1, evaluates=True)
     world.run(lambda: False, 30.0)
-    assert set(world.blamed) == {("p0", "crew_two_tongues")}
+    assert set(world.blamed) == {("p0", "crew_equivocation")}
 
 
 @pytest.mark.parametrize("stages", [2, 3])

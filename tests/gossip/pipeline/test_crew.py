@@ -403,7 +403,7 @@ def test_a_stage_that_tells_two_others_different_things_is_named_by_all_and_lose
     liar.aside, liar.says, liar.only_to = True, (lie,), "p1"
     others = [node for node in world.nodes.values() if node is not liar]
     assert world.run(lambda: all(liar.peer in node.avoided for node in others), 120.0)
-    assert set(world.blamed) == {(liar.peer, "crew_two_tongues")}
+    assert set(world.blamed) == {(liar.peer, "crew_equivocation")}
     assert len(world.blamed) >= len(others) - bool(lost), "the proof may be lost on its way to one, who follows the others"
     goal, world.lost = max(node.engine.step for node in others) + STEPS, 0.0
     world.start("new", which)
@@ -411,14 +411,14 @@ def test_a_stage_that_tells_two_others_different_things_is_named_by_all_and_lose
     assert {freed for node in others for _, freed in node.freed} == {liar.peer}
 
 
-def test_what_stages_did_in_vain_is_forgiven_where_a_third_one_has_two_tongues():
+def test_what_stages_did_in_vain_is_forgiven_where_a_third_one_equivocates():
     company, owed = Company(0, 3, 0, b"12345678", ("p0", "p1", "p2")), Owed()
     seats = FreedSeats(company, owed, Moment(), StageStates(0, 3, Copies(8), 0), Roll())
     for _ in range(CALLS * TURNS):
         owed.costs.add(1)
         owed.unfit.add(1)
     assert owed.mute == (1,)
-    assert [seats.two_tongues(2), seats.two_tongues(2)] == [True, False]
+    assert [seats.equivocated(2), seats.equivocated(2)] == [True, False]
     assert owed.mute == (2,)
     assert seats.peers == {"p2"}
 
